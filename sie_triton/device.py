@@ -18,18 +18,18 @@ ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
-def choose_device(asked: str) -> str:
-    """Return cpu or cuda:N, whether or not that GPU exists. `asked` is auto, cpu, cuda or cuda:N."""
-    if asked == "auto":
+def choose_device(setting: str) -> str:
+    """Return cpu or cuda:N, whether or not that GPU exists. `setting` is auto, cpu, cuda or cuda:N."""
+    if setting == "auto":
         return "cuda:0" if visible_gpus() else "cpu"
-    return "cuda:0" if asked == "cuda" else asked
+    return "cuda:0" if setting == "cuda" else setting
 
 
-def instance_device(asked: str, instance: Mapping[str, str]) -> str:
-    """Choose the device inside Triton: a GPU in the model's instance group overrides `asked`."""
+def instance_device(setting: str, instance: Mapping[str, str]) -> str:
+    """Choose the device inside Triton: a GPU in the model's instance group overrides `setting`."""
     if instance["model_instance_kind"] == "GPU":
         return f"cuda:{instance['model_instance_device_id']}"
-    return choose_device(asked)
+    return choose_device(setting)
 
 
 def visible_gpus() -> list[str]:

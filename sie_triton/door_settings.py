@@ -71,7 +71,7 @@ class DoorSettings(BaseModel):
 
     @field_validator("auth_tokens")
     @classmethod
-    def _there_are_some(cls, value: str, info: ValidationInfo) -> str:
+    def _require_tokens(cls, value: str, info: ValidationInfo) -> str:
         if info.data.get("auth_mode", "none") != "none" and not value.strip(", "):
             raise ValueError(f"auth_mode {info.data['auth_mode']} needs at least one token")
         return value

@@ -41,7 +41,7 @@ class Serving:
 
     `names` are the arguments of `serve`; relative paths among them start at the working directory `cwd`. `settings` are
     the resolved settings without secrets. `models` (by name) and `problems` (source → error message) are the result of
-    the last scan of the model files. `removed` are models taken out of service until the next start. `edition` is the
+    the last scan of the model files. `removed` are models taken out of service until the next start. `revision` is the
     number of the latest revision.
     """
 
@@ -51,7 +51,7 @@ class Serving:
     models: Mapping[str, Served] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
-    edition: int = 0
+    revision: int = 0
 
     @property
     def data_dir(self) -> Path:

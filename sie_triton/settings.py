@@ -179,14 +179,14 @@ class Settings(DoorSettings, BaseSettings):
 
     @field_validator("admin_token")
     @classmethod
-    def _apart(cls, value: str, info: ValidationInfo) -> str:
+    def _check_admin_token(cls, value: str, info: ValidationInfo) -> str:
         if value and value in words(info.data.get("auth_tokens", "")):
             raise ValueError("is one of auth_tokens, which permit less; choose a different token")
         return value
 
     @field_validator("device")
     @classmethod
-    def _is_device(cls, value: str) -> str:
+    def _check_device(cls, value: str) -> str:
         if value == "mps":
             raise ValueError("mps cannot be used: Triton has no macOS build; use auto, cpu, cuda or cuda:N")
         if not DEVICE.fullmatch(value):

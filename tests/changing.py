@@ -8,7 +8,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.controller import changes as module
 from sie_triton.controller import wanted as wanted_module
 from sie_triton.controller.changes import Changes
-from sie_triton.controller.models import Processes
+from sie_triton.controller.model_states import Processes
 from sie_triton.controller.refresh import ChangeOutcome
 from sie_triton.controller.swaps import Swaps
 from sie_triton.serving import Serving

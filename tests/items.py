@@ -10,9 +10,9 @@ from sie_triton.contract import VERBS, Batch, Computed
 from sie_triton.contract.tensors import lengths_of
 from sie_triton.families import fitted, load_processor, model_of
 from sie_triton.inputs import KIND_OF, kind_of
-from sie_triton.inputs.asked import Asked, Framed, features_of
 from sie_triton.inputs.features import join, num_pieces
-from sie_triton.inputs.pages import PageReader, PageSelection
+from sie_triton.inputs.pdf_pages import PageReader, PageSelection
+from sie_triton.inputs.request_parts import Asked, Framed, features_of
 from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ANY_LENGTH
 from sie_triton.stages.checks import check_features

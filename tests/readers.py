@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import EXTRACTION
-from sie_triton.inputs.asked import features_of
 from sie_triton.inputs.features import join
+from sie_triton.inputs.request_parts import features_of
 from sie_triton.worker.__main__ import sampler_of
 from tests.items import Served
 from tests.models import save_tokenizer

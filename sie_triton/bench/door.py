@@ -19,8 +19,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from sie_triton.bench.beside import tiny_file
 from sie_triton.bench.compare import MODEL
+from sie_triton.bench.library_comparison import tiny_file
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.workload import texts
 from sie_triton.client import SIEClient

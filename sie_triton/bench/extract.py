@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sie_triton.bench.beside import all_of, one_at_a_time, report, served
 from sie_triton.bench.lanes import interleaved
+from sie_triton.bench.library_comparison import all_of, one_at_a_time, report, served
 from sie_triton.bench.workload import log_normal_texts
 
 MODEL = "bench/gliner"
@@ -50,7 +50,7 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
         }
         with served(Path(scratch), MODEL, file) as client, ThreadPoolExecutor(clients, "client") as pool:
             extract = partial(client.extract, MODEL, labels=LABELS, threshold=THRESHOLD)
-            one_by_one = one_at_a_time(partial(_asked, library))
+            one_by_one = one_at_a_time(partial(_library_entities, library))
             batches = partial(library.inference, texts, LABELS, threshold=THRESHOLD, batch_size=8)
             ways = {
                 f"server, {clients} clients": partial(all_of, pool, extract, texts),
@@ -82,7 +82,7 @@ def saved(directory: Path) -> Any:
     return model
 
 
-def _asked(library: Any, text: str) -> Any:
+def _library_entities(library: Any, text: str) -> Any:
     return library.inference([text], LABELS, threshold=THRESHOLD)
 
 

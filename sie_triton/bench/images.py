@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.bench.beside import all_of, one_at_a_time, report, served
 from sie_triton.bench.lanes import interleaved
+from sie_triton.bench.library_comparison import all_of, one_at_a_time, report, served
 from sie_triton.contract import Part
 from sie_triton.families import load_processor
 from sie_triton.inputs import NoFrame, kind_of
-from sie_triton.inputs.asked import Framed
 from sie_triton.inputs.images import ImageFile
-from sie_triton.inputs.pages import ALL, PageReader
+from sie_triton.inputs.pdf_pages import ALL, PageReader
+from sie_triton.inputs.request_parts import Framed
 from sie_triton.scheduling.background import Background
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.preparing import Preparation

@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from sie_triton.bench import handmade, perf_analyzer
-from sie_triton.bench.beside import MINILM, dense_file, grpc_of, serving, tiny_file
+from sie_triton.bench.library_comparison import MINILM, dense_file, grpc_of, serving, tiny_file
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.workload import log_normal_texts, texts, write_input_data
 from sie_triton.client import SIEClient
@@ -161,10 +161,10 @@ def measure_alone(
         ways = {
             n: {
                 **in_process.ways(n),
-                EMPTY: asked_of(bare, n, handmade.EMPTY),
-                BY_HAND: asked_of(bare, n, handmade.PLAIN),
-                BY_TORCH: asked_of(by_torch, n),
-                BY_GRAPHS: asked_of(by_graphs, n),
+                EMPTY: vector_request(bare, n, handmade.EMPTY),
+                BY_HAND: vector_request(bare, n, handmade.PLAIN),
+                BY_TORCH: vector_request(by_torch, n),
+                BY_GRAPHS: vector_request(by_graphs, n),
             }
             for n in NUM_TOKENS
         }
@@ -244,7 +244,7 @@ class InProcess:
         }
 
 
-def asked_of(client: triton.InferenceServerClient, num_tokens: int, model: str = MODEL) -> Way:
+def vector_request(client: triton.InferenceServerClient, num_tokens: int, model: str = MODEL) -> Way:
     """Return a function that requests the vector of a text of `num_tokens` tokens."""
     text = " ".join([WORD] * (num_tokens - SPECIAL_TOKENS))
     given = triton.InferInput("text", [1], "BYTES")

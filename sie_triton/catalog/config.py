@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
+from sie_triton.catalog.family_keys import family_options, option_names, profile_spec, with_defaults
 from sie_triton.catalog.loras import Loras, adapters
 from sie_triton.catalog.names import ModelName
-from sie_triton.catalog.of_family import family_options, option_names, profile_spec, with_defaults
 from sie_triton.catalog.options import Frozen, ProfileConfig, RuntimeOptions, extended
 from sie_triton.catalog.served import not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
@@ -66,7 +66,7 @@ class ModelConfig(Frozen):
             self.profile(name)
         return self
 
-    def found_in(self, source: Path, reason: str = "") -> "ModelConfig":
+    def record_source(self, source: Path, reason: str = "") -> "ModelConfig":
         """Record the file or directory that this was read from, and why a directory was recognised; return self."""
         self._source, self._reason = str(source), reason
         return self

@@ -33,7 +33,7 @@ def load_file(path: Path) -> ModelConfig:
         what = "is empty" if raw is None else f"contains only {shortened(raw)}"
         raise CatalogError(f"{path}: {what}; a model file needs the keys {', '.join(NEEDED)} (docs/model-files.md)")
     try:
-        return ModelConfig.model_validate(raw).found_in(path)
+        return ModelConfig.model_validate(raw).record_source(path)
     except ValidationError as exc:
         raise CatalogError("\n".join(f"{path}: {line}" for line in complaints(exc, ModelConfig))) from exc
 

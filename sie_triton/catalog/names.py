@@ -30,10 +30,10 @@ def check_name(name: str) -> str:
 ModelName = Annotated[str, StringConstraints(max_length=200), AfterValidator(check_name)]
 
 
-def place_of(model: str) -> str:
+def conflict_key(model: str) -> str:
     """Return a key that is equal for conflicting names, also on a case-insensitive file system.
 
-    >>> place_of("A/x") == place_of("a/x") == place_of("a__x")
+    >>> conflict_key("A/x") == conflict_key("a/x") == conflict_key("a__x")
     True
     """
     return triton_name(model).lower()

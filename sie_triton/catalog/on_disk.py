@@ -23,7 +23,7 @@ def faults(spec: ModelSpec) -> Iterator[str]:
     if not spec.weights.startswith(HUB):
         try:
             directory = check_weights(spec)
-            if not family(spec.family).elsewhere(directory):
+            if not family(spec.family).other_repositories(directory):
                 load_processor(fitted(spec, directory), directory)
         except LoadError as exc:
             yield str(exc)
@@ -44,7 +44,7 @@ def check_weights(spec: ModelSpec) -> Path:
     if spec.endpoint is None:
         for path in sorted(path for pattern in SAFETENSORS for path in directory.glob(pattern)):
             check_safetensors(path)
-        found = None if kind.elsewhere(directory) else _recognised(spec.family, directory)
+        found = None if kind.other_repositories(directory) else _recognised(spec.family, directory)
         if found and found.weights and not spec.allow_pickle:
             check_complete(*found.weights, takes_onnx=ONNX in kind.engines)
     return directory

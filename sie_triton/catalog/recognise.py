@@ -35,7 +35,7 @@ def explain(directory: Path, model: str, source: dict[str, Any], family_name: st
     except LoadError as exc:
         raise CatalogError(str(exc)) from exc
     try:
-        return config_of(model, source, name, found).found_in(directory, found.reason), found.reason
+        return config_of(model, source, name, found).record_source(directory, found.reason), found.reason
     except ValidationError as exc:
         raise CatalogError("\n".join(f"{directory}: {line}" for line in complaints(exc, ModelConfig))) from exc
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import LoadedModels, known_model, known_models, load_directory, load_file, starter_set
-from sie_triton.catalog.names import place_of
+from sie_triton.catalog.names import conflict_key
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import families
@@ -105,7 +105,7 @@ def apart(
     taken: dict[str, tuple[str, str]] = {}
     found: list[ModelConfig] = []
     for model in sorted(models, key=lambda model: served.get(model.sie_id) != model.source):
-        name, source = taken.setdefault(place_of(model.sie_id), (model.sie_id, model.source))
+        name, source = taken.setdefault(conflict_key(model.sie_id), (model.sie_id, model.source))
         if source != model.source:
             problems[model.source] = clash(model, name, source)
         elif model.source not in [each.source for each in found]:

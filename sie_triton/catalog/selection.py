@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import known_model, load_files, starter_set
-from sie_triton.catalog.names import place_of
+from sie_triton.catalog.names import conflict_key
 from sie_triton.catalog.select import apart, clash, file_named, matches, select, variant, with_variants
 from sie_triton.serving import file_of, is_model_file
 
@@ -75,10 +75,10 @@ def selection(
     chosen.kept = {name for name, source in served.items() if name not in removed and _is_kept(source, chosen.problems)}
     left = (model for model in with_variants(files) if not {model.sie_id, model.base} & set(removed))
     asked = [*left, *with_variants(more)]
-    kept = {place_of(name): (name, served[name]) for name in chosen.kept}
+    kept = {conflict_key(name): (name, served[name]) for name in chosen.kept}
     free = []
     for model in asked:
-        name, source = kept.get(place_of(model.sie_id), (model.sie_id, model.source))
+        name, source = kept.get(conflict_key(model.sie_id), (model.sie_id, model.source))
         if source == model.source:
             free.append(model)
         else:

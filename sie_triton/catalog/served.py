@@ -6,7 +6,7 @@ A key is refused if ignoring it would change results; otherwise the user is warn
 from collections.abc import Iterator, Mapping
 
 from sie_triton.catalog.endpoint import EXAMPLE
-from sie_triton.catalog.of_family import option_names, own_parameters
+from sie_triton.catalog.family_keys import option_names, own_parameters
 from sie_triton.catalog.options import LORA, OF_BOTH, ProfileConfig
 from sie_triton.families import FAMILIES, Family, family
 from sie_triton.spec import REMOTE
@@ -69,7 +69,7 @@ def unknown_options(profile: str, given: ProfileConfig, name: str, kind: Family)
     for key in sorted(set(asked) - set(CONFIG_KWARGS)):
         yield f"{where}.loadtime.config_kwargs.{key}: cannot be served; allowed are {', '.join(CONFIG_KWARGS)}"
     own = options.runtime.own.keys() - set(ELSEWHERE_RUNTIME)
-    for key in sorted(own - names - own_parameters(kind) - known_elsewhere()):
+    for key in sorted(own - names - own_parameters(kind) - built_in_names()):
         known = ", ".join((*type(options.runtime).model_fields, *sorted(names | own_parameters(kind))))
         yield f"{where}.runtime.{key}: unknown key; allowed keys are {known}"
 
@@ -77,14 +77,14 @@ def unknown_options(profile: str, given: ProfileConfig, name: str, kind: Family)
 def without_effect(name: str, profile: ProfileConfig, family_name: str, kind: Family) -> Iterator[str]:
     """Yield a line for each key of a served profile that only other families use."""
     runtime = profile.adapter_options.runtime
-    yield from _computed_elsewhere(name, profile, kind)
+    yield from _ignored_by_engine(name, profile, kind)
     pairs = [key for key in OF_SINGLE_TEXTS if kind.scores_pairs and getattr(runtime, key) is not None]
-    others = known_elsewhere() - option_names(kind) - own_parameters(kind)
+    others = built_in_names() - option_names(kind) - own_parameters(kind)
     for key in (*sorted(runtime.own.keys() & others), *pairs):
         yield f"profiles.{name}.adapter_options.runtime.{key}: has no effect in the family {family_name}"
 
 
-def _computed_elsewhere(name: str, profile: ProfileConfig, kind: Family) -> Iterator[str]:
+def _ignored_by_engine(name: str, profile: ProfileConfig, kind: Family) -> Iterator[str]:
     """Yield a line for each key that the profile's engine ignores, for instance because the endpoint decides."""
     engine, options = profile.computed_by or kind.engines[0], profile.adapter_options
     unread = kind.unread_options.get(engine, ())
@@ -105,7 +105,7 @@ def not_needed(name: str, profile: ProfileConfig) -> Iterator[str]:
         yield f"{where}.runtime.{key}: is not needed: {ELSEWHERE_RUNTIME[key]}"
 
 
-def known_elsewhere() -> frozenset[str]:
+def built_in_names() -> frozenset[str]:
     """Return the names of all options and request parameters of all built-in families."""
     kinds = [family(name) for name in FAMILIES]
     return frozenset().union(*(option_names(kind) | own_parameters(kind) for kind in kinds))

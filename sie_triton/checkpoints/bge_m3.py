@@ -39,7 +39,7 @@ class BgeM3Files:
         dense = SentenceTransformerFiles.read(directory)
         if len(modules_of(directory)) == 1:
             # FlagEmbedding saves fine-tunes without modules.
-            dense = replace(dense, pooling=("cls",), normalize=True, is_said=True)
+            dense = replace(dense, pooling=("cls",), normalize=True, is_declared=True)
         sparse, colbert = (_layer_file(directory, name) for name in LAYERS)
         return cls(
             dense=dense,

@@ -67,7 +67,7 @@ def read_any_config(directory: Path) -> Fields:
             "unsupported",
         )
     if not has_file(directory / CONFIG) and not (directory / CONFIG).is_symlink():
-        raise LoadError(f"{directory}: {_instead(directory)}", "not found")
+        raise LoadError(f"{directory}: {_describe_without_config(directory)}", "not found")
     return read_fields(directory / CONFIG)
 
 
@@ -169,7 +169,7 @@ def _lora(directory: Path) -> str:
     )
 
 
-def _instead(directory: Path) -> str:
+def _describe_without_config(directory: Path) -> str:
     """Describe a directory without config.json, and what to do."""
     try:
         names = sorted(entry.name for entry in os.scandir(directory))

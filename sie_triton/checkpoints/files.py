@@ -20,7 +20,7 @@ MOST = 10_000_000
 TENSORS = "tensors"
 
 MAX_PATH = 255
-MAX_SAID = 300
+MAX_MESSAGE = 300
 
 # Shows a given value in error messages, cut to one line.
 _SHORT = Repr()
@@ -151,4 +151,4 @@ def only_pickled(where: str, names: Sequence[str]) -> LoadError:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, shortened; the error's class if it has no message."""
     lines = str(error).splitlines()
-    return lines[0][:MAX_SAID] if lines else type(error).__name__
+    return lines[0][:MAX_MESSAGE] if lines else type(error).__name__

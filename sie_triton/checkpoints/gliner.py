@@ -112,7 +112,7 @@ class GlinerFiles:
         return (self.directory,) if self.tokenizer == self.directory else ()
 
     @property
-    def tells_vocabulary(self) -> bool:
+    def gives_vocabulary_size(self) -> bool:
         """False if config.json of the encoder gives the vocabulary size before tokens were added."""
         return self.config.has("encoder_config")
 
@@ -166,7 +166,7 @@ def has_tokenizer(directory: Path) -> bool:
     return has_file(directory / "tokenizer.json") or has_file(directory / "spm.model")
 
 
-def elsewhere(directory: Path) -> dict[str, str]:
+def other_repositories(directory: Path) -> dict[str, str]:
     """Return the directory for files of the encoder → their repository. Older versions of gliner did not save them."""
     config = read_fields(directory / CONFIG)
     if has_file(directory / ENCODER) or (config.has("encoder_config") and has_tokenizer(directory)):
@@ -174,7 +174,7 @@ def elsewhere(directory: Path) -> dict[str, str]:
     return {ENCODER: config.text("model_name")}
 
 
-def labels_elsewhere(directory: Path) -> dict[str, str]:
+def labels_repository(directory: Path) -> dict[str, str]:
     """Return the directory for a bi-encoder's label tokenizer → its repository; empty if the tokenizer is there."""
     if has_file(directory / LABELS_TOKENIZER):
         return {}

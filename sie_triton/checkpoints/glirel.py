@@ -83,7 +83,7 @@ class GlirelFiles:
         return longest_piece(self.encoder, self.max_words, max_prompt)
 
 
-def elsewhere(directory: Path) -> dict[str, str]:
+def other_repositories(directory: Path) -> dict[str, str]:
     """Return the directory for the encoder's files → their repository; empty if the files are there."""
     if has_file(directory / ENCODER):
         return {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, image_fields, scaling
-from sie_triton.checkpoints.patches import USUAL
+from sie_triton.checkpoints.patch_plan import USUAL
 from sie_triton.errors import LoadError
 
 USUAL_SIZE = {"longest_edge": 1024}

@@ -39,7 +39,7 @@ SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 class SentenceTransformerFiles:
     """Files of a dense model, read without its weights.
 
-    The embedding is the first `dim` entries of the modules' output. `is_said` is False if no file gives pooling and
+    The embedding is the first `dim` entries of the modules' output. `is_declared` is False if no file gives pooling and
     normalize, so that they are the library's defaults.
     """
 
@@ -48,7 +48,7 @@ class SentenceTransformerFiles:
     dense: tuple[DenseLayer, ...]
     normalize: bool
     dim: int
-    is_said: bool = True
+    is_declared: bool = True
 
     @classmethod
     def read(cls, directory: Path, projection: str | None = None) -> "SentenceTransformerFiles":
@@ -60,7 +60,7 @@ class SentenceTransformerFiles:
         check_one_way(kinds, directory)
         if is_bare(directory):
             modes: tuple[str, ...] = (default_pooling(text.config),)
-            return cls(text, modes, (), normalize=False, dim=hidden_size(text.config), is_said=False)
+            return cls(text, modes, (), normalize=False, dim=hidden_size(text.config), is_declared=False)
         normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
         pooling = read_fields(only(kinds, ("Pooling",), directory) / "config.json")
         modes = _pooling_modes(pooling)

@@ -139,7 +139,7 @@ def is_before_fast(directory: Path) -> bool:
     return not has_file(directory / "tokenizer.json") and all(has_file(directory / n) for n in (VOCABULARY, MERGES))
 
 
-def said_by(directory: Path) -> str:
+def model_type_file(directory: Path) -> str:
     """Return the name of the file that gives the model type."""
     return OPEN_CLIP if is_open_clip(directory) else "config.json"
 

@@ -65,7 +65,7 @@ def score_entries(response: Any, ids: Sequence[str]) -> list[ScoreEntry]:
         if number:
             entry["page"] = number
         entries.append(entry)
-    _tell_truncated(response, entries)
+    _mark_truncated(response, entries)
     return entries
 
 
@@ -102,11 +102,11 @@ def encode_results(
             result[each] = value  # type: ignore[literal-required]
         for result, row in zip(results, scale_values(response, each), strict=False):
             result[f"{each}_scales"] = row  # type: ignore[literal-required]
-    _tell_truncated(response, results)
+    _mark_truncated(response, results)
     return of_items(response, items, results)
 
 
-def _tell_truncated(response: Any, rows: Sequence[Any]) -> None:
+def _mark_truncated(response: Any, rows: Sequence[Any]) -> None:
     """Add `truncated` to the result of each item that the model read only in part."""
     given = response.as_numpy(TRUNCATED.name)
     for row, is_truncated in zip(rows, [] if given is None else given.tolist(), strict=False):
@@ -121,7 +121,7 @@ def extract_results(response: Any, items: Sequence[ItemLike]) -> list[ExtractRes
         cast(ExtractResult, json.loads(text)) | ExtractResult(token_count=token_count, timing=timing)
         for text, token_count in zip(found, counts, strict=True)
     ]
-    _tell_truncated(response, results)
+    _mark_truncated(response, results)
     return of_items(response, items, results)
 
 

@@ -70,13 +70,13 @@ class Encode(Verb):
         return [Part(name, items, profile, is_query, _text(given.get("instruction", profile.instruction)))]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
-        return asked(model, options).needed
+        return requested_outputs(model, options).needed
 
     def sent(self, model: Model, options: Options) -> tuple[Tensor, ...]:
-        return asked(model, options).sent
+        return requested_outputs(model, options).sent
 
     def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
-        known = asked(model, options)
+        known = requested_outputs(model, options)
         return {
             tensor.name: _together(tensor, rows) if tensor in known.sent else tensor.empty()
             for tensor in known.forwarded
@@ -103,7 +103,7 @@ class Vectors(Answering):
             group = [
                 each
                 for each in requests
-                if MUVERA.name in asked(self._model, each.options).wanted
+                if MUVERA.name in requested_outputs(self._model, each.options).wanted
                 and each.options.get("is_query", False) == is_query
             ]
             if group:
@@ -111,7 +111,7 @@ class Vectors(Answering):
 
     def outputs(self, request: Computed) -> Rows:
         outputs: Rows = {}
-        wanted = asked(self._model, request.options).wanted
+        wanted = requested_outputs(self._model, request.options).wanted
         for name, output in self._model.outputs.items():
             tensors = self._transformed(output, request) if name in wanted else {}
             for tensor in self._declared[name]:
@@ -154,12 +154,12 @@ class RequestedOutputs:
     forwarded: tuple[Tensor, ...]
 
 
-def asked(model: Model, options: Options) -> RequestedOutputs:
-    return _asked(model, str(options.get("output_types", "")))
+def requested_outputs(model: Model, options: Options) -> RequestedOutputs:
+    return _requested_outputs(model, str(options.get("output_types", "")))
 
 
 @lru_cache
-def _asked(model: Model, named: str) -> RequestedOutputs:
+def _requested_outputs(model: Model, named: str) -> RequestedOutputs:
     wanted = frozenset(named.split(",")) if named else frozenset(model.outputs)
     needed = frozenset(model.outputs[name].made_of or name for name in wanted)
     return RequestedOutputs(wanted, needed, model.tensors(needed), Encode().forwarded(model))

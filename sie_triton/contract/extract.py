@@ -136,7 +136,7 @@ class Extract(Verb):
     def collect(self, model: Model, options: Options, rows: Sequence[Rows], num_pieces: Ints) -> Rows:
         ends = np.cumsum(num_pieces).tolist()
         found = [
-            _found(model, rows[end - count : end], options, item).to_json()
+            _findings(model, rows[end - count : end], options, item).to_json()
             for item, (end, count) in enumerate(zip(ends, num_pieces.tolist(), strict=True))
         ]
         return {
@@ -163,14 +163,14 @@ class Extractions(Answering):
         found, ends = tensors[FOUND.name].tobytes(), np.cumsum(tensors[FOUND_LENGTHS.name]).tolist()
         texts = texts or [""] * len(ends)  # without texts, no finding refers to a place in one
         told = [
-            Findings.from_json(found[start:end]).told(text, labels)
+            Findings.from_json(found[start:end]).to_response(text, labels)
             for start, end, text in zip([0, *ends[:-1]], ends, texts, strict=True)
         ]
         answers = [json.dumps(each, ensure_ascii=False).encode() for each in told]
         return {EXTRACTION.name: np.array(answers, np.object_)}
 
 
-def _found(model: Model, rows: Sequence[Rows], options: Options, item: int) -> Findings:
+def _findings(model: Model, rows: Sequence[Rows], options: Options, item: int) -> Findings:
     try:
         found = model.extraction.findings(rows, options)
     except InputError as exc:
@@ -218,10 +218,13 @@ def read_entities(items: Sequence[str], given: Sequence[str]) -> list[tuple[Know
     """Return the known entities of each text. InputError names the first invalid element."""
     if len(given) != len(items):
         raise InputError(f"entities: has {len(given)} elements; send one JSON list for each of the {len(items)} items")
-    return [_known(raw, len(text), f"entities[{i}]") for i, (raw, text) in enumerate(zip(given, items, strict=True))]
+    return [
+        _known_entities(raw, len(text), f"entities[{i}]")
+        for i, (raw, text) in enumerate(zip(given, items, strict=True))
+    ]
 
 
-def _known(raw: str, length: int, where: str) -> tuple[Known, ...]:
+def _known_entities(raw: str, length: int, where: str) -> tuple[Known, ...]:
     found = _json(raw, where)
     if not isinstance(found, list):
         raise InputError(f"{where}: must be a JSON list of objects with start and end")

@@ -92,7 +92,7 @@ class Findings:
             [Line(*each) for each in lines],
         )
 
-    def told(self, text: str, labels: Sequence[str]) -> dict[str, Any]:
+    def to_response(self, text: str, labels: Sequence[str]) -> dict[str, Any]:
         """Return the findings as clients get them. Lines become entities without a place in a text."""
 
         def name(label: Label) -> str:
@@ -128,7 +128,7 @@ class Findings:
             ],
             "classifications": [{"label": name(each.label), "score": each.score} for each in self.classifications],
             "objects": [{"label": name(each.label), "score": each.score, "bbox": each.box} for each in self.objects],
-            "data": in_words(self.data, text) if self.data is not None else {},
+            "data": with_words(self.data, text) if self.data is not None else {},
         }
 
 
@@ -145,14 +145,14 @@ def place(start: int, end: int, kind: Literal["", "number", "integer"] = "") -> 
     return {PLACE: [start, end, kind]}
 
 
-def in_words(data: Any, text: str) -> Any:
+def with_words(data: Any, text: str) -> Any:
     """Return `data` with each place replaced by its words in `text`."""
     if isinstance(data, dict):
         if PLACE in data:
             start, end, kind = data[PLACE]
             return number_in(text[start:end], kind) if kind else text[start:end]
-        return {key: in_words(value, text) for key, value in data.items()}
-    return [in_words(each, text) for each in data] if isinstance(data, list) else data
+        return {key: with_words(value, text) for key, value in data.items()}
+    return [with_words(each, text) for each in data] if isinstance(data, list) else data
 
 
 def number_in(words: str, kind: str) -> int | float | str:

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
-from sie_triton.controller.models import ModelState
+from sie_triton.controller.model_states import ModelState
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ServerError

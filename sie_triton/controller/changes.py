@@ -16,14 +16,14 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
-from sie_triton.controller.models import Stages, num_open
+from sie_triton.controller.model_states import Stages, num_open
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
 from sie_triton.controller.swaps import Swaps
 from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
-from sie_triton.editions import model_of
 from sie_triton.errors import ServerError
 from sie_triton.names import sie_name
 from sie_triton.records.status import STAGES
+from sie_triton.revisions import model_of
 from sie_triton.serving import CONFLICT, Served, Serving, read_serving
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Changes:
         if self.files is None:
             return
         is_idle = self._under_way is None or self._under_way.done()
-        if is_idle and (self._watch.has_news(self.files) or monotonic() >= self._due):
+        if is_idle and (self._watch.has_changed(self.files) or monotonic() >= self._due):
             self._due = math.inf
             self._under_way = self._thread.submit(self._look)
         self._unload_idle(stages)
@@ -131,7 +131,7 @@ class Changes:
         try:
             outcome = refresh(self._data_dir, **change)
             before, self.files = self.files, read_serving(self._data_dir) or self.files
-            _tell(outcome, before)
+            _log_outcome(outcome, before)
             self._failures = self._settle(self.files.repository)
         except (ServerError, InferenceServerException) as exc:
             if not isinstance(exc, ChangeRefused):
@@ -255,7 +255,7 @@ def _has_failed(job: Future[bool]) -> bool:
     return job.done() and bool(job.exception() or not job.result())
 
 
-def _tell(outcome: ChangeOutcome, before: Serving) -> None:
+def _log_outcome(outcome: ChangeOutcome, before: Serving) -> None:
     for done in ("added", "changed", "removed"):
         for model in getattr(outcome, done):
             log.info("%s: %s", model, done)

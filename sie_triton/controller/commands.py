@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sie_triton.controller.status_table import faults, table_of
-from sie_triton.controller.token import known_token
+from sie_triton.controller.token import find_token
 from sie_triton.errors import ServerError
 from sie_triton.settings import Settings, words
 
@@ -88,7 +88,7 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
 
 def _token(settings: Settings, method: str) -> str:
     """Return the admin token; if none is known, a GET may use one of auth_tokens."""
-    known = known_token(settings.data_dir, settings.admin_token)
+    known = find_token(settings.data_dir, settings.admin_token)
     return known or next(iter(words(settings.auth_tokens)), "") if method == "GET" else known
 
 

@@ -15,7 +15,7 @@ from sie_triton.controller.healing import Healing
 from sie_triton.controller.loras import ServedLoras
 from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.models import ModelState, inference_records, models_of, read_stages, taken_bytes
+from sie_triton.controller.model_states import ModelState, inference_records, models_of, read_stages, taken_bytes
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError

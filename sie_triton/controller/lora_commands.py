@@ -21,20 +21,20 @@ def show(settings: Settings, model: str, *, as_json: bool = False) -> None:
     elif answer["loras"]:
         Console().print(table(answer))
     elif answer["takes_loras"]:
-        _tell(f"{answer['model']}: no adapters; add one with sie-triton lora add {answer['model']} NAME SOURCE")
+        _print_line(f"{answer['model']}: no adapters; add one with sie-triton lora add {answer['model']} NAME SOURCE")
     else:
-        _tell(f"{answer['model']}: models of its family take no LoRA adapters")
+        _print_line(f"{answer['model']}: models of its family take no LoRA adapters")
 
 
 def add(settings: Settings, model: str, name: str, source: str) -> None:
     body = {"name": name, "source": located(source)}
     done = ask(settings, _path(model), "PUT", json.dumps(body).encode())
-    _tell(f"{done['model']}: {name}: {done['done']}, from {body['source']}")
+    _print_line(f"{done['model']}: {name}: {done['done']}, from {body['source']}")
 
 
 def remove(settings: Settings, model: str, name: str) -> None:
     done = ask(settings, f"{_path(model)}/{quote(name, safe='')}", "DELETE")
-    _tell(f"{done['model']}: {name}: {done['done']}")
+    _print_line(f"{done['model']}: {name}: {done['done']}")
 
 
 def located(source: str) -> str:
@@ -62,7 +62,7 @@ def table(answer: Any) -> Table:
     return made
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     Console().print(line, highlight=False, soft_wrap=True, markup=False)
 
 

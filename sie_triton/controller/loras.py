@@ -48,7 +48,7 @@ class ServedLoras:
         sources = {source for source, _ in known.values()}
         for source, lora in states.items():
             if source not in sources and lora["name"] not in known:
-                known[lora["name"]] = source, _whose(lora["name"], source)
+                known[lora["name"]] = source, _origin(lora["name"], source)
         rows = [_described(name, *of, states.get(of[0])) for name, of in sorted(known.items())]
         return {"model": sie_name(model), "takes_loras": bool(served and served.loras is not None), "loras": rows}
 
@@ -59,13 +59,13 @@ class ServedLoras:
             check_name(name)
         except ValueError as exc:
             raise ChangeRefused(WRONG, f"name: {exc} (given {name[:300]!r})") from exc
-        self._check_whose(name, served)
+        self._check_origin(name, served)
         where = checked_source(source)
         with self._lock:
             return "replaced" if add(self._path(model), name, where) else "added"
 
     def remove(self, model: str, name: str) -> str:
-        self._check_whose(name, self._taking(model))
+        self._check_origin(name, self._taking(model))
         with self._lock:
             if not remove(self._path(model), name):
                 added = ", ".join(sorted(read(self._path(model)))) or "none"
@@ -80,7 +80,7 @@ class ServedLoras:
             raise ChangeRefused(CONFLICT, f"{sie_name(model)}: models of its family take no LoRA adapters")
         return served
 
-    def _check_whose(self, name: str, served: Served) -> None:
+    def _check_origin(self, name: str, served: Served) -> None:
         if name in (served.loras or {}):
             raise ChangeRefused(CONFLICT, f"{name} comes from the model file {served.source}; change it there")
 
@@ -109,7 +109,7 @@ def checked_source(text: str) -> str:
     return source
 
 
-def _whose(name: str, source: str) -> str:
+def _origin(name: str, source: str) -> str:
     """Return the origin of an adapter that a process has but no list contains."""
     return "client" if is_hub_id(name) and source == HUB + name else "removed"
 

@@ -17,7 +17,7 @@ from sie_triton.device import visible_gpus
 from sie_triton.footprint import FORK_SERVER_BYTES
 from sie_triton.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.processes.pids import children_by_parent, is_alive
-from sie_triton.processes.stand_in import stood_for
+from sie_triton.processes.stand_in import represented_pid
 
 # Names of the Python backend's shared memory. Our launcher chooses a prefix for its tritonserver alone; several
 # servers share Triton's own prefix.
@@ -101,7 +101,7 @@ class Meter:
         forked = {pid: share_of(pid) for pid in (*workers, *fork_servers)}
         of_models = sum(forked[pid].own for pid in workers)
         others = set(processes(triton_pid)) - forked.keys()
-        stubs = others & {stub for stub in map(stood_for, others) if stub}
+        stubs = others & {stub for stub in map(represented_pid, others) if stub}
         used = sum(map(private_bytes, others - stubs)) + self._forked_bytes(stubs)
         used += sum(share.total for share in forked.values())
         return DeviceMemory(used, self._limit, LIMIT_SETTING, used - of_models)
@@ -113,7 +113,7 @@ def processes(triton_pid: int) -> list[int]:
     left = list(found)
     while left:
         pid = left.pop()
-        stub = stood_for(pid)
+        stub = represented_pid(pid)
         new = [each for each in (*children.get(pid, ()), *([stub] if stub else [])) if each not in found]
         found.update(dict.fromkeys(new))
         left += new

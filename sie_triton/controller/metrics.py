@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from sie_triton.controller.loop import Controller
-from sie_triton.controller.models import STATES
+from sie_triton.controller.model_states import STATES
 from sie_triton.names import sie_name
 from sie_triton.records.status import LOAD_PHASES
 

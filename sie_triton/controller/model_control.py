@@ -10,9 +10,9 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract import TASKS
-from sie_triton.editions import model_of
 from sie_triton.errors import ServerError
 from sie_triton.records.status import STAGES
+from sie_triton.revisions import model_of
 from sie_triton.settings import CONTROL_KEY
 
 # Prefix of the header in which Triton expects the control key.

@@ -9,7 +9,7 @@ TOKEN_FILE = "admin-token"  # noqa: S105
 
 
 def admin_token(data_dir: Path, given: str) -> str:
-    """Return `given` if set, else a new token in a file, where `known_token` reads it."""
+    """Return `given` if set, else a new token in a file, where `find_token` reads it."""
     path = data_dir / TOKEN_FILE
     path.unlink(missing_ok=True)
     if given:
@@ -21,7 +21,7 @@ def admin_token(data_dir: Path, given: str) -> str:
     return made
 
 
-def known_token(data_dir: Path, given: str) -> str:
+def find_token(data_dir: Path, given: str) -> str:
     """Return `given` if set, else the token of the server with this data directory; empty if there is none."""
     with suppress(OSError, UnicodeDecodeError):
         return given or (data_dir / TOKEN_FILE).read_text()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from sie_triton.editions import model_of, steps_behind
 from sie_triton.records.status import STAGES
+from sie_triton.revisions import model_of, steps_behind
 from sie_triton.serving import Serving, model_files
 
 # Polling interval of the directories, in seconds.
@@ -58,21 +58,21 @@ class Watch:
     """
 
     def __init__(self) -> None:
-        self._told: Look | None = None
+        self._reported: Look | None = None
         self._latest: Look | None = None
         self._due = 0.0
 
-    def has_news(self, serving: Serving) -> bool:
+    def has_changed(self, serving: Serving) -> bool:
         """True once for each change; the first poll reports none."""
         if monotonic() < self._due:
             return False
         self._due = monotonic() + LOOK_S
         before, self._latest = self._latest, look(serving)
-        if self._told is None:
-            self._told = self._latest
-        if self._latest in (self._told, None) or self._latest != before:
+        if self._reported is None:
+            self._reported = self._latest
+        if self._latest in (self._reported, None) or self._latest != before:
             return False
-        self._told = self._latest
+        self._reported = self._latest
         return True
 
 

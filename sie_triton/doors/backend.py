@@ -95,7 +95,7 @@ class Backend:
     ) -> list[EncodeResult]:
         with self._call() as token:
             return await self._client.encode(
-                _ensemble(model), items, options=_given(parameters) | token, timeout=seconds
+                _ensemble(model), items, options=_without_none(parameters) | token, timeout=seconds
             )
 
     async def score(
@@ -103,7 +103,7 @@ class Backend:
     ) -> ScoreResult:
         with self._call() as token:
             return await self._client.score(
-                _ensemble(model), query, items, options=_given(parameters) | token, timeout=seconds
+                _ensemble(model), query, items, options=_without_none(parameters) | token, timeout=seconds
             )
 
     async def extract(
@@ -111,7 +111,7 @@ class Backend:
     ) -> list[ExtractResult]:
         with self._call() as token:
             return await self._client.extract(
-                _ensemble(model), items, labels, options=_given(parameters) | token, timeout=seconds
+                _ensemble(model), items, labels, options=_without_none(parameters) | token, timeout=seconds
             )
 
     def _call(self) -> OpenCall:
@@ -134,7 +134,7 @@ class Backend:
         return await self._questions.ask(method, Deadline.after(QUESTION_S), **arguments)
 
 
-def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 

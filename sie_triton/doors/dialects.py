@@ -14,8 +14,8 @@ from sie_triton.doors.schemas import (
     NUMBERS,
     STRING,
     Schema,
+    any_of,
     closed,
-    either,
     fields,
     models_of,
     optional,
@@ -36,7 +36,7 @@ TEI_ERROR = fields(dict.fromkeys(("error", "error_type"), STRING), "error", "err
 TEI_STATUSES = {"400": "422", "404": "424", "502": "424"}
 
 USAGE = fields(dict.fromkeys(("prompt_tokens", "total_tokens"), INTEGER), "prompt_tokens", "total_tokens")
-VECTOR = either(NUMBERS, STRING | {"contentEncoding": "base64", "description": "little-endian float32"})
+VECTOR = any_of(NUMBERS, STRING | {"contentEncoding": "base64", "description": "little-endian float32"})
 EMBEDDING = {"object": {"const": "embedding"}, "index": INTEGER, "embedding": VECTOR}
 EMBEDDINGS = {
     "object": {"const": "list"},
@@ -79,7 +79,7 @@ def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     given = {
         "model": _model_of(models),
         "query": STRING,
-        "documents": several(either(STRING, {"type": "object"}), minItems=1, maxItems=max_items)
+        "documents": several(any_of(STRING, {"type": "object"}), minItems=1, maxItems=max_items)
         | {"description": "strings, or objects with at least one of rank_fields"},
         "top_n": optional(COUNT),
         "return_documents": optional(BOOLEAN),
@@ -95,7 +95,7 @@ def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     return _posted(summary, body, example, fields(RERANKED, *RERANKED), RERANK_ERROR)
 
 
-def of_tei(max_items: int, named: Sequence[str]) -> Mapping[str, Document]:
+def tei_documents(max_items: int, named: Sequence[str]) -> Mapping[str, Document]:
     """Return the documents of the routes by path; `named` are the models in SIE_DOOR_TEI_MODEL."""
     texts = partial(_embed_body, max_items)
     ranks = partial(_rank_body, max_items)
@@ -169,7 +169,7 @@ def _taken(models: Sequence[ModelSpec], what: str, other: str) -> Schema:
 
 
 def _texts(max_items: int) -> Schema:
-    return either(STRING, several(STRING, minItems=1, maxItems=max_items))
+    return any_of(STRING, several(STRING, minItems=1, maxItems=max_items))
 
 
 def _model_of(models: Sequence[ModelSpec]) -> Schema:

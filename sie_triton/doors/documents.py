@@ -15,8 +15,8 @@ from sie_triton.doors.schemas import (
     NUMBERS,
     STRING,
     Schema,
+    any_of,
     closed,
-    either,
     fields,
     models_of,
     optional,
@@ -34,8 +34,8 @@ WRITTEN = (JSON, MSGPACK)
 NAMED = ("output_types", "output_dtype", "instruction", "output_schema")
 
 BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
-FILE = either(fields({"data": BASE64, "format": {"description": "ignored"}}, "data"), BASE64)
-IDENTITY = either(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="returned with the result")
+FILE = any_of(fields({"data": BASE64, "format": {"description": "ignored"}}, "data"), BASE64)
+IDENTITY = any_of(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="returned with the result")
 # Follows Python, which counts more characters as whitespace than ECMAScript does.
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
 
@@ -125,7 +125,7 @@ def _item(models: Sequence[Model]) -> Schema:
     else:
         item = fields({"id": optional(IDENTITY), **{name: optional(schema) for name, schema in given.items()}})
         item["anyOf"] = [fields({name: schema}, name) for name, schema in given.items()]
-    return either(STRING, item) if TEXT.name in kinds else item
+    return any_of(STRING, item) if TEXT.name in kinds else item
 
 
 def _example(verb: str, model: Model) -> Schema:

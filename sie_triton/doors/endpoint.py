@@ -137,9 +137,9 @@ def detail(failure: Failure) -> Any:
 class DoorEndpoint:
     """ASGI application of one of Starlette's routes.
 
-    `retold` gives a failure the status that the route's clients expect, and `dialect` gives it a body. `is_open` means
-    that no token is needed. `types` are the accepted media types of a body. `document` makes the route's operation in
-    /openapi.json from the served models.
+    `convert_failure` gives a failure the status that the route's clients expect, and `dialect` gives it a body.
+    `is_open` means that no token is needed. `types` are the accepted media types of a body. `document` makes the
+    route's operation in /openapi.json from the served models.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class DoorEndpoint:
         handler: Handler,
         *,
         dialect: Dialect = detail,
-        retold: Callable[[Failure], Failure] = lambda failure: failure,
+        convert_failure: Callable[[Failure], Failure] = lambda failure: failure,
         is_open: bool = False,
         types: Sequence[str] = (JSON, MSGPACK),
         document: Callable[[Sequence[ModelSpec]], Mapping[str, Any]] | None = None,
@@ -157,7 +157,7 @@ class DoorEndpoint:
         self._door = door
         self._handler = handler
         self._dialect = dialect
-        self._retold = retold
+        self._convert_failure = convert_failure
         self._is_open = is_open
         self._types = types
 
@@ -169,7 +169,7 @@ class DoorEndpoint:
                 if response is not None:
                     held.take(len(response.body))
             except Failure as failure:
-                response = failure_response(self._retold(failure), self._dialect)
+                response = failure_response(self._convert_failure(failure), self._dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
                 is_small = len(response.body) <= SMALL_BODY_BYTES
@@ -186,7 +186,7 @@ class DoorEndpoint:
                 await request.read(receive, self._types, held)
             return await self._handled(request, receive)
         except NotServed as exc:
-            raise failure_of(await self._door.served.why_not(exc)) from exc
+            raise failure_of(await self._door.served.with_reason(exc)) from exc
         except SIEError as exc:
             raise failure_of(exc) from exc
         except (Failure, asyncio.CancelledError):

@@ -43,23 +43,23 @@ class BodyFields:
         return checked_model(self.text("model"))
 
     def text(self, name: str) -> str:
-        value = self._needed(name, "a string")
+        value = self._required(name, "a string")
         if not isinstance(value, str):
             raise InputError(f"{name}: must be a string, not {kind_of(value)}")
         return value
 
     def texts(self, name: str) -> list[str]:
         """Take one string or a list of at least one string, as a list."""
-        value = self._needed(name, "a string or a list of strings")
+        value = self._required(name, "a string or a list of strings")
         return [value] if isinstance(value, str) else self._texts(value, name, "a string or a list of strings")
 
     def several(self, name: str) -> list[str]:
         """Take a list of at least one string."""
-        return self._texts(self._needed(name, "a list of strings"), name, "a list of strings")
+        return self._texts(self._required(name, "a list of strings"), name, "a list of strings")
 
     def items(self, name: str, wanted: str) -> list[Any]:
         """Take a list of at least one value; `wanted` describes it in errors."""
-        return self._counted(self._needed(name, wanted), name, wanted)
+        return self._counted(self._required(name, wanted), name, wanted)
 
     def boolean(self, name: str, default: bool) -> bool:
         value = self._left.pop(name, default)
@@ -97,7 +97,7 @@ class BodyFields:
                 raise InputError(f"{name}: cannot be set here; use /v1/encode")
         return checked_options(self._left | {name: value for name, value in given.items() if value is not None})
 
-    def _needed(self, name: str, wanted: str) -> Any:
+    def _required(self, name: str, wanted: str) -> Any:
         value = self._left.pop(name, None)
         if value is None:
             raise InputError(f"{name}: is missing; give {wanted}")

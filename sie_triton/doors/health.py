@@ -134,8 +134,8 @@ class Watching:
     def __init__(self, door: Door) -> None:
         self._door = door
         self._num_watchers = 0
-        self._told: asyncio.Task[str] | None = None
-        self._told_at = 0.0
+        self._latest: asyncio.Task[str] | None = None
+        self._latest_at = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -149,11 +149,11 @@ class Watching:
             return
         self._num_watchers += 1
         try:
-            await self._tell(receive, send)
+            await self._send_status(receive, send)
         finally:
             self._num_watchers -= 1
 
-    async def _tell(self, receive: Receive, send: Send) -> None:
+    async def _send_status(self, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.accept"})
         end = asyncio.ensure_future(receive())  # watchers send nothing, so this ends when they disconnect
         while not end.done():
@@ -164,9 +164,9 @@ class Watching:
     async def _status(self) -> str:
         """Return the status as JSON, cached for PERIOD_S."""
         now = time.monotonic()
-        if self._told is None or (self._told.done() and now - self._told_at >= PERIOD_S):
-            self._told, self._told_at = asyncio.create_task(self._ask()), now
-        return await asyncio.shield(self._told)
+        if self._latest is None or (self._latest.done() and now - self._latest_at >= PERIOD_S):
+            self._latest, self._latest_at = asyncio.create_task(self._ask()), now
+        return await asyncio.shield(self._latest)
 
     async def _ask(self) -> str:
         return write_json(await status(self._door)).decode()

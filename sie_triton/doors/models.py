@@ -16,21 +16,24 @@ from sie_triton.spec import ModelSpec
 def routes(door: Door) -> list[Route]:
     return [
         Route(
-            "/v1/models", DoorEndpoint(door, models, dialect=both, document=of_models), methods=["GET"], name="models"
+            "/v1/models",
+            DoorEndpoint(door, models, dialect=both, document=list_operation),
+            methods=["GET"],
+            name="models",
         ),
         Route(
             "/v1/models/{model:path}",
-            DoorEndpoint(door, model, dialect=both, document=of_model),
+            DoorEndpoint(door, model, dialect=both, document=model_operation),
             methods=["GET"],
             name="model",
         ),
     ]
 
 
-of_models = operation("Served models and their states.", answer={"type": "object"})
+list_operation = operation("Served models and their states.", answer={"type": "object"})
 
 
-def of_model(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
+def model_operation(specs: Sequence[ModelSpec]) -> Mapping[str, Any]:
     path = model_parameter([spec.model for spec in specs])
     return operation("One served model and its state.", answer={"type": "object"}, parameters=[path])(specs)
 

@@ -12,12 +12,12 @@ from starlette.routing import Route
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
 from sie_triton.doors import dialects
-from sie_triton.doors.answers import timing_of
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, items_of
+from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
@@ -39,12 +39,14 @@ FIELDS = {"text": "input", "items": "input"}
 
 def routes(door: Door) -> list[Route]:
     document = partial(dialects.embeddings, door.settings.door_max_items)
-    endpoint = DoorEndpoint(door, embeddings, dialect=error, retold=retold, types=[JSON], document=document)
+    endpoint = DoorEndpoint(
+        door, embeddings, dialect=error, convert_failure=openai_failure, types=[JSON], document=document
+    )
     return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
 
 
 async def embeddings(request: DoorRequest) -> Answer:
-    wanted = asked(fields_of(request))
+    wanted = read_request(fields_of(request))
     results = await _encoded(request, wanted)
     return answered(answer(wanted.model, results, wanted.is_base64), timing_of(results))
 
@@ -65,7 +67,7 @@ class Embeddings(NamedTuple):
     is_base64: bool
 
 
-def asked(fields: BodyFields) -> Embeddings:
+def read_request(fields: BodyFields) -> Embeddings:
     """Read an embeddings request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     if _holds_ids(fields.look("input")):
@@ -125,7 +127,7 @@ def error(failure: Failure) -> dict[str, Any]:
     return {"error": {"message": failure.message, "type": kind, "param": param, "code": code, **failure.more}}
 
 
-def retold(failure: Failure) -> Failure:
+def openai_failure(failure: Failure) -> Failure:
     """Return the failure for OpenAI's clients, which retry statuses from 500 on unless a header tells them not to."""
     is_final = failure.status >= 500 and failure.retry_after_s is None
     return changed(failure, failure.status, FINAL) if is_final else full_is_429(failure)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sie_triton.contract.tensors import TEXT
-from sie_triton.doors.answers import timing_headers
 from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
+from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.doors.wire import JSON
 
 FULL = 429

@@ -13,13 +13,13 @@ from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
-from sie_triton.doors.answers import told
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
 from sie_triton.doors.openai import profile_of
 from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.response_bodies import sie_timing
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
@@ -38,7 +38,7 @@ def routes(door: Door) -> list[Route]:
                 door,
                 partial(rerank, version),
                 dialect=error,
-                retold=full_is_429,
+                convert_failure=full_is_429,
                 types=[JSON],
                 document=document,
             ),
@@ -50,12 +50,12 @@ def routes(door: Door) -> list[Route]:
 
 
 async def rerank(version: str, request: DoorRequest) -> Answer:
-    door, wanted = request.door, asked(fields_of(request))
+    door, wanted = request.door, read_request(fields_of(request))
     check_query(wanted.query, wanted.texts, "query", door.settings.door_max_body_bytes)
     items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
     async with Explaining(door, wanted.model, "score", items):
         result = await door.backend.score(wanted.model, query, items, request.seconds, wanted.options)
-    return answered(answer(version, wanted, in_order(result), result["token_count"]), told(result["timing"]))
+    return answered(answer(version, wanted, in_order(result), result["token_count"]), sie_timing(result["timing"]))
 
 
 class Rerank(NamedTuple):
@@ -70,18 +70,18 @@ class Rerank(NamedTuple):
     options: dict[str, Any]
 
 
-def asked(fields: BodyFields) -> Rerank:
+def read_request(fields: BodyFields) -> Rerank:
     """Read a rerank request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     query, documents = fields.text("query"), fields.items("documents", "a list of strings or of objects with text")
     texts = _texts(documents, _rank_fields(fields.given("rank_fields")))
     top_n, returns_documents = fields.count("top_n"), fields.boolean("return_documents", False)
-    _refuse_what_cannot_be(fields)
+    _refuse_unsupported(fields)
     fields.given("priority")
     return Rerank(model, query, documents, texts, top_n, returns_documents, fields.options(profile=profile))
 
 
-def _refuse_what_cannot_be(fields: BodyFields) -> None:
+def _refuse_unsupported(fields: BodyFields) -> None:
     if fields.count("max_chunks_per_doc") not in (None, 1):
         raise InputError(f"max_chunks_per_doc: {ONCE}, or give 1")
     if fields.count("max_tokens_per_doc") is not None:

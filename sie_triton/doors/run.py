@@ -9,7 +9,7 @@ from sie_triton.doors.app import application
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.websocket import WebSocket
-from sie_triton.processes.freed import keep_returning
+from sie_triton.processes.freed_memory import keep_returning
 from sie_triton.processes.pulse import beat
 from sie_triton.settings import Settings
 

@@ -37,7 +37,7 @@ def several(items: Mapping[str, Any], **limits: int) -> Schema:
     return {"type": "array", "items": dict(items), **limits}
 
 
-def either(*schemas: Mapping[str, Any], **more: Any) -> Schema:
+def any_of(*schemas: Mapping[str, Any], **more: Any) -> Schema:
     return {"anyOf": [dict(each) for each in schemas], **more}
 
 
@@ -98,4 +98,4 @@ def _list_of(choices: Sequence[str], doc: str) -> Schema:
     """Return the schema of a list of names, or of one string of names separated by commas."""
     one = "|".join(choices)
     text = {"type": "string", "pattern": f"^({one})(,({one}))*$"}
-    return optional(either(several({"enum": list(choices)}, minItems=1), text, description=doc))
+    return optional(any_of(several({"enum": list(choices)}, minItems=1), text, description=doc))

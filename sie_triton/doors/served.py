@@ -81,7 +81,7 @@ class ServedModels:
             known = self._specs[name] = (monotonic() + CONFIG_S, await self._read(name))
         return known[1]
 
-    async def why_not(self, error: NotServed) -> NotServed:
+    async def with_reason(self, error: NotServed) -> NotServed:
         """Return `error` with the reason if the model's file is invalid; else `error` itself."""
         reason = (await self.states()).unserved.get(error.model.replace("__", "/", 1))
         return NotServed(f"model: {error.model} is not served: {reason}") if reason else error

@@ -9,12 +9,12 @@ from starlette.routing import Route
 from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.doors import documents
-from sie_triton.doors.answers import encoded, extracted, needs_dims, scored, timing_headers
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
 from sie_triton.doors.items import item_in, items_in
+from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
 
 
 def routes(door: Door) -> list[Route]:

@@ -9,12 +9,12 @@ from starlette.routing import Route
 from sie_triton.contract.parameters import shown
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
-from sie_triton.doors.answers import timing_of, told
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields, check_query
 from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.response_bodies import sie_timing, timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.settings import words
@@ -39,11 +39,13 @@ RIGHT = (None, "Right", "right")
 
 def routes(door: Door) -> list[Route]:
     tei, settings = Tei(Capable(door)), door.settings
-    documents = dialects.of_tei(settings.door_max_items, words(settings.door_tei_model))
+    documents = dialects.tei_documents(settings.door_max_items, words(settings.door_tei_model))
     return [
         Route(
             path,
-            DoorEndpoint(door, handler, dialect=error, retold=retold, types=[JSON], document=documents.get(path)),
+            DoorEndpoint(
+                door, handler, dialect=error, convert_failure=tei_failure, types=[JSON], document=documents.get(path)
+            ),
             methods=[method],
             name=f"tei_{path[1:]}",
         )
@@ -72,20 +74,20 @@ class Tei:
         return _embedded(sparse_answer(results), results)
 
     async def rerank(self, request: DoorRequest) -> Answer:
-        wanted = rerank_asked(fields_of(request))
+        wanted = read_rerank_request(fields_of(request))
         check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
         items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
         model = await self._capable.model(SCORES)
         result = await request.door.backend.score(model, query, items, request.seconds, wanted.options)
         headers = {TOKENS_HEADER: str(result["token_count"])}
-        return answered(rerank_answer(wanted, in_order(result)), told(result["timing"]), headers)
+        return answered(rerank_answer(wanted, in_order(result)), sie_timing(result["timing"]), headers)
 
     async def info(self, request: DoorRequest) -> Answer:
         what, spec = await self._capable.any()
         return request.answer(described(what, spec, request.door.settings.door_max_items))
 
     async def _encoded(self, request: DoorRequest, output: str, what: str) -> list[Any]:
-        wanted, model = embed_asked(fields_of(request)), await self._capable.model(what)
+        wanted, model = read_embed_request(fields_of(request)), await self._capable.model(what)
         parameters = wanted.options | {"output_types": output}
         return await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
 
@@ -111,14 +113,14 @@ class TeiRerank(NamedTuple):
     options: dict[str, Any]
 
 
-def embed_asked(fields: BodyFields) -> Embed:
+def read_embed_request(fields: BodyFields) -> Embed:
     """Read a request to /embed or /embed_sparse; InputError names the invalid field."""
     _check_truncation(fields)
     texts, is_query = fields.texts("inputs"), _is_query(fields.given("prompt_name"))
     return Embed(texts, fields.options(is_query=is_query))
 
 
-def rerank_asked(fields: BodyFields) -> TeiRerank:
+def read_rerank_request(fields: BodyFields) -> TeiRerank:
     """Read a rerank request; InputError names the invalid field."""
     _check_truncation(fields)
     if fields.boolean("raw_scores", False):
@@ -183,7 +185,7 @@ def error(failure: Failure) -> dict[str, str]:
     return {"error": failure.message, "error_type": KINDS.get(failure.status, VALIDATION)}
 
 
-def retold(failure: Failure) -> Failure:
+def tei_failure(failure: Failure) -> Failure:
     """Return the failure with the status that text-embeddings-inference gives it."""
     found = full_is_429(failure)
     return changed(found, STATUSES.get(found.status, found.status), {})

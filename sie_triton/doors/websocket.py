@@ -62,7 +62,7 @@ class WebSocket(asyncio.Protocol):
         self._key = b""
         self._buffer = bytearray()
         self._is_gone = asyncio.Event()
-        self._is_told = self._is_open = False
+        self._is_announced = self._is_open = False
 
     def connection_made(self, transport: Any) -> None:
         self._transport, self._flow = transport, FlowControl(transport)
@@ -124,8 +124,8 @@ class WebSocket(asyncio.Protocol):
             self._end(NORMAL)
 
     async def _receive(self) -> dict[str, Any]:
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_announced:
+            self._is_announced = True
             return {"type": "websocket.connect"}
         await self._is_gone.wait()
         return {"type": "websocket.disconnect", "code": NORMAL}

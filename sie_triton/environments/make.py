@@ -39,7 +39,7 @@ def add(environments: Path, name: str, packages: Sequence[str], python: str = ""
             raise SettingsError(f"environment {name}: already exists, with {asked}; run sie-triton env rm {name} first")
         python_version = version_of(python or sys.executable)
         made = datetime.now(UTC).isoformat(timespec="milliseconds")
-        venv = Venv(place, tuple(map(_wherever, packages)), python, python_version, made)
+        venv = Venv(place, tuple(map(_absolute_path, packages)), python, python_version, made)
         shutil.rmtree(place, ignore_errors=True)  # left over by an interrupted attempt
         try:
             _fill(venv, say)
@@ -121,10 +121,10 @@ def _recorded(place: Path) -> Venv | None:
         return None
 
 
-def _wherever(package: str) -> str:
+def _absolute_path(package: str) -> str:
     """Return a path, with or without extras, as an absolute path; a package name stays as it is.
 
-    >>> _wherever("numpy[x]>=2"), _wherever("./[x]") == f"{Path.cwd()}[x]"
+    >>> _absolute_path("numpy[x]>=2"), _absolute_path("./[x]") == f"{Path.cwd()}[x]"
     ('numpy[x]>=2', True)
     """
     path, bracket, extras = package.partition("[")

@@ -137,7 +137,7 @@ class Family(ABC):
         """Return what `directory` holds, None if it is not of this family; raise LoadError if it cannot be served."""
         return None
 
-    def elsewhere(self, directory: Path) -> Mapping[str, str]:
+    def other_repositories(self, directory: Path) -> Mapping[str, str]:
         """Return the directories whose small files are in other repositories: directory in the checkpoint → repository.
 
         Called when the checkpoint's own small files are here. Raises LoadError like `recognise`.

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.checkpoints.pages import PageFiles
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.page_processor import PATCHES_PER_TOKEN, whole_tokenizer
 from sie_triton.inputs.cutting import beginning
 from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.inputs.patches import resized_for_patches
+from sie_triton.inputs.patch_resizing import resized_for_patches
 from sie_triton.inputs.pixels import Bytes
 from sie_triton.spec import Runtime
 

@@ -30,7 +30,7 @@ def is_multi(options: Mapping[str, ParameterValue], usual: bool) -> bool:
     return options[TYPE.name] == MULTI_LABEL if TYPE.name in options else usual
 
 
-def told(
+def ranked_classes(
     labels: Sequence[int | str],
     scores: npt.NDArray[np.float64],
     options: Mapping[str, ParameterValue],
@@ -53,5 +53,5 @@ def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Find
     logits = np.stack([row[CLASS_LOGITS.name] for row in rows])
     scores = merged(sigmoid(logits) if multi else softmax(logits), multi)
     if CLASS_NAMES.name in rows[0]:
-        return told(json.loads(rows[0][CLASS_NAMES.name].tobytes()), scores, options)
-    return told(range(len(scores)), scores, options, rows[0][LABEL_THRESHOLDS.name])
+        return ranked_classes(json.loads(rows[0][CLASS_NAMES.name].tobytes()), scores, options)
+    return ranked_classes(range(len(scores)), scores, options, rows[0][LABEL_THRESHOLDS.name])

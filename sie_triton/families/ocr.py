@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from sie_triton.checkpoints.chat_template import FILE
-from sie_triton.checkpoints.pages import PageFiles, kind_of
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.contract import Extraction, Findings, Line, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ, Tensor
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.reading import BEAMS_PARAMETER, GENERATED, NEW_TOKENS, NEW_TOKENS_PARAMETER, text_of
+from sie_triton.families.reader_processor import BEAMS_PARAMETER, GENERATED, NEW_TOKENS, NEW_TOKENS_PARAMETER, text_of
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ class OcrFamily(Family):
     files = (FILE,)
 
     def recognise(self, directory: Path) -> Recognised | None:
-        if not self.is_ours(directory):
+        if not self.recognises(directory):
             return None
         files = self.read(directory)
         reason = f"config.json: {kind_of(directory)[0]}, pages and answers of up to {files.longest} tokens"
         return Recognised(reason, files.longest, {}, extracts=True, weights=(directory,))
 
     @abstractmethod
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         """Return whether config.json is that of the family."""
 
     @abstractmethod

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Features, Part
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.page_processor import PATCHES_PER_TOKEN
-from sie_triton.families.reading import NamedImage, ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.families.reader_processor import NamedImage, ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.chat_template import ChatTemplate, Message
-from sie_triton.inputs.patches import resized_to
+from sie_triton.inputs.patch_resizing import resized_to
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec
 
@@ -52,14 +52,14 @@ class OcrProcessor(ReaderProcessor):
         self._check()
 
     @abstractmethod
-    def asked(self, part: Part) -> tuple[Sequence[Message], int]:
+    def conversation(self, part: Part) -> tuple[Sequence[Message], int]:
         """Return a conversation with one image, and the number of its task; raise InputError for a wrong parameter."""
 
     def frame(self, part: Part) -> ReadingPrompt:
         if len(part.instruction or "") > MAX_INSTRUCTION:
             given = f"has {len(part.instruction or '')} characters"
             raise InputError(f"parameter instruction: {given}; at most {MAX_INSTRUCTION} are allowed")
-        messages, number = self.asked(part)
+        messages, number = self.conversation(part)
         try:
             text = self._template.text(messages)
         except InputError as exc:
@@ -81,7 +81,7 @@ class OcrProcessor(ReaderProcessor):
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         return self._sizes.counts(*pixels.shape[:2])[0] // PATCHES_PER_TOKEN
 
-    def about(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
+    def complete_prompt(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
         _, count = self._sizes.counts(*picture.pixels.shape[:2])
         place = prompt.ids.index(self._image_token)
         ids = [*prompt.ids[:place], *[self._image_token] * count, *prompt.ids[place + 1 :]]
@@ -107,7 +107,7 @@ class OcrProcessor(ReaderProcessor):
         """Raise LoadError if the chat template does not write the image token."""
         where = self._template.where
         try:
-            messages, _ = self.asked(Part("image", []))
+            messages, _ = self.conversation(Part("image", []))
             ids = self._tokens(self._template.text(messages))
         except InputError as exc:
             raise LoadError(f"{where}: {exc}", "unsupported") from exc

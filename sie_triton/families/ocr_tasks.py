@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sie_triton.checkpoints.pages import PageFiles
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.ocr_prompt import OcrProcessor, Sizes
-from sie_triton.families.reading import TASK_PARAMETER
+from sie_triton.families.reader_processor import TASK_PARAMETER
 from sie_triton.inputs.chat_template import Message
 from sie_triton.spec import ModelSpec
 
@@ -34,13 +34,13 @@ class PatchFiles:
 class Tasks:
     """Tasks of a model.
 
-    `prompts` maps the name of a task to its prompt. `usual` is the default task, `said` the prompt that replaces its
-    own; empty replaces none.
+    `prompts` maps the name of a task to its prompt. `usual` is the default task, `default_prompt` the prompt that
+    replaces its own; empty replaces none.
     """
 
     prompts: Mapping[str, str]
     usual: str
-    said: str = ""
+    default_prompt: str = ""
 
     def check(self) -> "Tasks":
         """Raise LoadError if the default task is unknown."""
@@ -53,14 +53,14 @@ class Tasks:
         """The names of tasks and their prompts, which may be used as names, → names of tasks."""
         return {each: name for name, words in self.prompts.items() for each in (name, words)}
 
-    def asked(self, part: Part) -> tuple[str, str]:
+    def task_and_prompt(self, part: Part) -> tuple[str, str]:
         """Return the task's name, and the instruction or else the task's prompt; raise InputError if unknown."""
         given = part.options.get(TASK_PARAMETER.name)
         called = self.usual if given is None else str(given)
         if called not in self.names:
             raise InputError(f"parameter task: {self._unknown(called)}")
         name = self.names[called]
-        words = self.said if self.said and given is None else self.prompts[name]
+        words = self.default_prompt if self.default_prompt and given is None else self.prompts[name]
         return name, part.instruction or words
 
     def _unknown(self, name: str) -> str:
@@ -74,7 +74,7 @@ class TaskProcessor(OcrProcessor):
         self._tasks, self._numbers = tasks.check(), {name: i for i, name in enumerate(tasks.prompts)}
         super().__init__(of.files, of.sizes, usual_tokens, spec)
 
-    def asked(self, part: Part) -> tuple[Sequence[Message], int]:
-        name, words = self._tasks.asked(part)
+    def conversation(self, part: Part) -> tuple[Sequence[Message], int]:
+        name, words = self._tasks.task_and_prompt(part)
         content = [{"type": "image"}, {"type": "text", "text": words}]
         return [{"role": "user", "content": content}], self._numbers[name]

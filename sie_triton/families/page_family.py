@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import ENCODE_OUTPUTS, Features
 from sie_triton.contract.tensors import IMAGE
 from sie_triton.families.base import Family, Options

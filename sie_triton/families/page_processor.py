@@ -73,9 +73,9 @@ class PageProcessor(Processor):
             return {IMAGE.name: self._images.resize(picture)}
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        texts = iter(self._of_texts([item[TEXT.name] for item in framed if IMAGE.name not in item]))
+        texts = iter(self._text_tokens([item[TEXT.name] for item in framed if IMAGE.name not in item]))
         images = [item.get(IMAGE.name) for item in framed]
-        whole = [next(texts) if image is None else self._of_image(image) for image in images]
+        whole = [next(texts) if image is None else self._image_tokens(image) for image in images]
         cut = [image is None and len(of) > self._longest for image, of in zip(images, whole, strict=True)]
         ids = [self._cut(of) if is_cut else of for of, is_cut in zip(whole, cut, strict=True)]
         patches = [0 if image is None else self._images.counts(*image.shape[:2])[0] for image in images]
@@ -83,11 +83,11 @@ class PageProcessor(Processor):
         lengths = Ragged(np.array(read, np.int32))
         return {READ.name: lengths, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
 
-    def _of_image(self, image: Bytes) -> Sequence[int]:
+    def _image_tokens(self, image: Bytes) -> Sequence[int]:
         _, num_tokens = self._images.counts(*image.shape[:2])
         return [*self._form.before_image, *[self._form.image_token] * num_tokens, *self._form.after_image]
 
-    def _of_texts(self, texts: Sequence[str]) -> list[Sequence[int]]:
+    def _text_tokens(self, texts: Sequence[str]) -> list[Sequence[int]]:
         form = self._form
         whole = [
             f"{form.before_text}{beginning(self._tokenizer, text, self._longest)}{form.after_text}" for text in texts

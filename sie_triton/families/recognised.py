@@ -7,7 +7,7 @@ from sie_triton.checkpoints.files import shortened
 from sie_triton.checkpoints.modules import TextFiles
 
 
-def said_by(directory: Path, files: TextFiles, chain: str) -> str:
+def reason_with_file(directory: Path, files: TextFiles, chain: str) -> str:
     """Return `chain` after the file that describes it, followed by the prompts, for Recognised.reason."""
     saved_as = architecture(files.config) or "a transformer"
     bare = f"config.json: {saved_as} without modules.json, which sentence-transformers loads as"

@@ -38,11 +38,11 @@ class SequenceClassifier:
         return self._head.places(tokens(batch)[1])
 
     @torch.inference_mode()
-    def states(self, batch: Batch, *beside: Indices) -> torch.Tensor:
-        """[tokens, d]; `beside` as in Encoder.hidden_states."""
+    def states(self, batch: Batch, *extra_indices: Indices) -> torch.Tensor:
+        """[tokens, d]; `extra_indices` as in Encoder.hidden_states."""
         input_ids, lengths = tokens(batch)
         type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
-        return self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids, beside=beside)
+        return self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids, extra_indices=extra_indices)
 
     @torch.inference_mode()
     def logits_of(self, hidden: torch.Tensor, places: Indices) -> torch.Tensor:

@@ -39,13 +39,13 @@ class WordReader:
         *,
         size: int,
         lstm_layers: int,
-        tells_vocabulary: bool = False,
+        gives_vocabulary_size: bool = False,
     ) -> "WordReader":
         """Load the reader, whose states have `size` entries; raise LoadError saying what in `weights` cannot be used.
 
-        Unless `tells_vocabulary`, the vocabulary size is that of the word embeddings instead of that in `config`.
+        Unless `gives_vocabulary_size`, the vocabulary size is that of the word embeddings instead of that in `config`.
         """
-        resized = {} if tells_vocabulary else {"vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
+        resized = {} if gives_vocabulary_size else {"vocab_size": weights.num_rows(ENCODER, WORD_TABLES)}
         encoder = engine.encoder(engine.load_part({**config, **resized}, weights, ENCODER))
         engine.settle(encoder)
         projection = projection_of(encoder, weights, PROJECTION, size)

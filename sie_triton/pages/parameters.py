@@ -91,9 +91,9 @@ def page() -> str:
         ("Outputs of encode", _tensors(encoded), QUANTIZED),
         ("Outputs of score and extract", _tensors((SCORES, EXTRACTION)), ""),
         ("Outputs of every task", _tensors(of_all), TIMING),
-        ("Parameters of every task", _parameters(_of_all()), OF_ALL),
-        *((f"Parameters of {name}", _parameters(_of_verb(name)), "") for name in VERBS),
-        ("Parameters of families", _of_families(), ""),
+        ("Parameters of every task", _parameters(_common_parameters()), OF_ALL),
+        *((f"Parameters of {name}", _parameters(_verb_parameters(name)), "") for name in VERBS),
+        ("Parameters of families", _family_table(), ""),
     ]
     return INTRODUCTION + "".join(f"\n## {title}\n\n{text}{more}" for title, text, more in sections)
 
@@ -111,17 +111,17 @@ def _row(parameter: Parameter) -> list[str]:
     return [f"`{parameter.name}`", allowed, parameter.doc]
 
 
-def _of_all() -> list[Parameter]:
+def _common_parameters() -> list[Parameter]:
     """Parameters of every verb; LORA and PAGES if the model takes adapters, and if it reads images."""
     first, *others = (VERBS[name].parameters(MODEL) for name in VERBS)
     return [each for each in (*first, PAGES) if each in (LORA, PAGES) or all(each in other for other in others)]
 
 
-def _of_verb(name: str) -> list[Parameter]:
-    return [each for each in VERBS[name].parameters(MODEL) if each not in _of_all()]
+def _verb_parameters(name: str) -> list[Parameter]:
+    return [each for each in VERBS[name].parameters(MODEL) if each not in _common_parameters()]
 
 
-def _of_families() -> str:
+def _family_table() -> str:
     """Return one row for each parameter and effect of families, with the families that take it."""
     takers: dict[tuple[str, ...], list[str]] = {}
     for name in FAMILIES:

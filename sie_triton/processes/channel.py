@@ -62,15 +62,15 @@ class Channel(Generic[Sent, Received]):
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
-        self._num_sent = self._num_received = self._num_read_there = 0
-        self._ours: mmap | None = None
-        self._theirs: mmap | None = None
+        self._num_sent = self._num_received = self._num_read_by_peer = 0
+        self._own_memory: mmap | None = None
+        self._peer_memory: mmap | None = None
         self._unread = bytearray()
         self._descriptors: list[int] = []
 
     def send(self, message: Sent) -> None:
         large: list[memoryview] = []
-        data = _pickled(message, large if self._num_read_there == self._num_sent else None)
+        data = _pickled(message, large if self._num_read_by_peer == self._num_sent else None)
         sizes = [part.nbytes for part in large]
         new = self._write(large, sum(sizes))
         header = HEADER.pack(len(data), len(sizes), new >= 0, self._num_received)
@@ -80,17 +80,17 @@ class Channel(Generic[Sent, Received]):
             if new >= 0:
                 os.close(new)
         self._num_sent += 1
-        if self._ours is not None and len(self._ours) > KEEP_BYTES:
-            self._ours = None
+        if self._own_memory is not None and len(self._own_memory) > KEEP_BYTES:
+            self._own_memory = None
 
     def recv(self) -> Received:
-        length, num_large, is_new, num_read_there = HEADER.unpack(self._take(HEADER.size))
+        length, num_large, is_new, num_read_by_peer = HEADER.unpack(self._take(HEADER.size))
         sizes = [SIZE.unpack(self._take(SIZE.size))[0] for _ in range(num_large)]
         data = self._take(length)
         self._num_received += 1
-        self._num_read_there = num_read_there
+        self._num_read_by_peer = num_read_by_peer
         if is_new:
-            self._theirs = None
+            self._peer_memory = None
         # The other end belongs to the same user: the code that starts or forks processes ensures that.
         received: Received = pickle.loads(data, buffers=self._read(sizes))  # noqa: S301
         return received
@@ -105,33 +105,33 @@ class Channel(Generic[Sent, Received]):
 
     def close(self) -> None:
         self._socket.close()
-        self._ours = self._theirs = None
+        self._own_memory = self._peer_memory = None
         while self._descriptors:
             os.close(self._descriptors.pop())
 
     def _write(self, parts: Sequence[memoryview], num_bytes: int) -> int:
         """Copy `parts` into our memory. Return its descriptor if the other end does not have it yet, else -1."""
         new = -1
-        if num_bytes > (0 if self._ours is None else len(self._ours)):
-            self._ours, new = _memory(num_bytes + num_bytes // 4)
+        if num_bytes > (0 if self._own_memory is None else len(self._own_memory)):
+            self._own_memory, new = _memory(num_bytes + num_bytes // 4)
         offset = 0
         for part in parts:
-            assert self._ours is not None
-            _bytes(self._ours, part.nbytes, offset)[:] = np.frombuffer(part, np.uint8)
+            assert self._own_memory is not None
+            _bytes(self._own_memory, part.nbytes, offset)[:] = np.frombuffer(part, np.uint8)
             offset += part.nbytes
         return new
 
     def _read(self, sizes: Sequence[int]) -> list[Bytes]:
         """Copy parts with these sizes in bytes out of the other end's memory."""
-        if sizes and self._theirs is None:
-            self._theirs = self._map()
+        if sizes and self._peer_memory is None:
+            self._peer_memory = self._map()
         parts, offset = [], 0
         for size in sizes:
-            assert self._theirs is not None
-            parts.append(_bytes(self._theirs, size, offset).copy())
+            assert self._peer_memory is not None
+            parts.append(_bytes(self._peer_memory, size, offset).copy())
             offset += size
-        if self._theirs is not None and len(self._theirs) > KEEP_BYTES:
-            self._theirs = None
+        if self._peer_memory is not None and len(self._peer_memory) > KEEP_BYTES:
+            self._peer_memory = None
         return parts
 
     def _map(self) -> mmap:

@@ -55,8 +55,8 @@ class Child(Process):
         return ""
 
     @property
-    def how_it_ended(self) -> str:
-        return how_it_ended(self.status, self.log())
+    def describe_exit(self) -> str:
+        return describe_exit(self.status, self.log())
 
 
 class Started(Child):
@@ -135,7 +135,7 @@ def start(
 def _output(log: Path | Log, stack: ExitStack) -> tuple[int, Callable[[], str]]:
     """Return a descriptor that writes to `log`, and a function that reads the output from now on."""
     if isinstance(log, Log):
-        return log.writer, log.from_here()
+        return log.writer, log.reader_from_now()
     private_directory(log.parent)
     file = stack.enter_context(log.open("ab"))
     start = file.tell()
@@ -147,14 +147,14 @@ def end_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def how_it_ended(status: int | None, log: str = "") -> str:
+def describe_exit(status: int | None, log: str = "") -> str:
     """
-    >>> how_it_ended(-9)
+    >>> describe_exit(-9)
     'by SIGKILL, as the system does when memory is short'
     >>> stack = "0# 0x1 in tritonserver\\n1# 0x2 in /libc.so.6\\n2# 0x3 in /x/y.so\\n"
-    >>> how_it_ended(-11, "Signal (11) received.\\n" + stack)
+    >>> describe_exit(-11, "Signal (11) received.\\n" + stack)
     'by SIGSEGV in y.so'
-    >>> how_it_ended(1)
+    >>> describe_exit(1)
     'with status 1'
     """
     if status is None:

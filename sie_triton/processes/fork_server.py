@@ -218,7 +218,7 @@ def _announced(directory: Path, paths: Iterable[Path] | None = None) -> dict[Pro
     return found
 
 
-def keep_what_is_here() -> None:
+def freeze_imports() -> None:
     """Freeze the imported objects, so that garbage collection in children does not copy their memory."""
     gc.collect()
     gc.freeze()
@@ -246,7 +246,7 @@ def main(name: str, directory: Path, *, lazily: bool) -> None:
     def prepare() -> None:
         with suppress(ImportError):  # a child that needs the missing module reports it
             import_module(name).import_all()
-        keep_what_is_here()
+        freeze_imports()
 
     descriptors = serve(directory, prepare, lazily=lazily)
     try:

@@ -112,7 +112,7 @@ class Log:
         """Descriptor for the standard output and standard error of a child."""
         return self._writer
 
-    def from_here(self) -> Callable[[], str]:
+    def reader_from_now(self) -> Callable[[], str]:
         """Return a function that reads the output since this call, at most its last TAIL_BYTES."""
         self._move()
         start = self._num_bytes

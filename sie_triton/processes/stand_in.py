@@ -7,7 +7,7 @@ from pathlib import Path
 HANDLE = 500
 
 
-def stood_for(pid: int) -> int | None:
+def represented_pid(pid: int) -> int | None:
     """Return the pid of the process for which `pid` stands in; None if it is not a stand-in, or if that has ended."""
     with suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/fdinfo/{HANDLE}").read_text().splitlines():

@@ -183,7 +183,7 @@ class Companion:
                 self._child.kill()
                 self._child.wait()
                 return NO_SIGN
-        return self._child.how_it_ended
+        return self._child.describe_exit
 
     def stop(self) -> None:
         assert self._child is not None

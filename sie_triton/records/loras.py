@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, TypedDict
 
-from sie_triton.editions import edition_of, model_of
 from sie_triton.records.status import process_of, read_record
+from sie_triton.revisions import model_of, revision_of
 
 State = Literal["loading", "resident", "failed"]
 
@@ -57,7 +57,7 @@ def read_all_loras(directory: Path) -> dict[str, Loras]:
             record, loras = read_record(path.with_suffix(".status")), _read(path)
             if process_of(record).is_alive:
                 steps = path.name.rsplit(".", 2)[0].removesuffix("-inference")
-                found.setdefault(model_of(steps), []).append((edition_of(steps), record["generation"], loras))
+                found.setdefault(model_of(steps), []).append((revision_of(steps), record["generation"], loras))
     return {
         model: {source: lora for *_, loras in sorted(each, key=_age) for source, lora in loras.items()}
         for model, each in found.items()

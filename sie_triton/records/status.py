@@ -14,10 +14,10 @@ from time import monotonic_ns
 
 import numpy as np
 
-from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.failures import write_failure
+from sie_triton.revisions import model_of, revision_of
 from sie_triton.spec import ONNX, REMOTE, TORCH
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
@@ -96,7 +96,7 @@ class StatusWriter:
         self._path = status_path(directory, model, stage, os.getpid())
         # Tickets continue where those of the previous processes ended.
         before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
-        last_used_ns = max((r["last_used_ns"] for _, r in records_of_editions(directory, model, stage)), default=0)
+        last_used_ns = max((r["last_used_ns"] for _, r in records_of_revisions(directory, model, stage)), default=0)
         self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
         self.record["pid"], self.record["started"] = ProcessId.of(os.getpid())
         self.record["triton_pid"] = os.getppid()
@@ -162,27 +162,27 @@ class StatusWriter:
     def has_successor(self) -> bool:
         """True once Triton's traffic goes to another process.
 
-        A later edition gets the traffic once one of its processes is no longer cold.
+        A later revision gets the traffic once one of its processes is no longer cold.
         """
-        own = edition_of(self.model)
+        own = revision_of(self.model)
         return any(
             process_of(r).is_alive
-            and (r["generation"] > self.record["generation"] if edition == own else r["state"] != COLD)
-            for edition, r in records_of_editions(self.directory, self.model, self.stage)
-            if edition >= own
+            and (r["generation"] > self.record["generation"] if revision == own else r["state"] != COLD)
+            for revision, r in records_of_revisions(self.directory, self.model, self.stage)
+            if revision >= own
         )
 
     def is_awaited(self) -> bool:
-        """True while the inference process that replaces this process, or one of a later edition, loads weights."""
-        own = edition_of(self.model)
+        """True while the inference process that replaces this process, or one of a later revision, loads weights."""
+        own = revision_of(self.model)
         return any(
             r["state"] == LOADING
             and process_of(r).is_alive
             and (
-                edition > own
-                or (edition == own and self.stage == "inference" and r["generation"] > self.record["generation"])
+                revision > own
+                or (revision == own and self.stage == "inference" and r["generation"] > self.record["generation"])
             )
-            for edition, r in records_of_editions(self.directory, self.model, "inference")
+            for revision, r in records_of_revisions(self.directory, self.model, "inference")
         )
 
     def of_other_models(self) -> list[Record]:
@@ -249,14 +249,14 @@ def records_of(directory: Path, model: str, stage: str) -> list[Record]:
     return read_records(directory, f"{model}-{stage}")
 
 
-def records_of_editions(directory: Path, steps: str, stage: str) -> list[tuple[int, Record]]:
-    """Return the records of one stage of all editions of the model with these `steps`, with the edition's number."""
+def records_of_revisions(directory: Path, steps: str, stage: str) -> list[tuple[int, Record]]:
+    """Return the records of one stage of all revisions of the model with these `steps`, with the number of each."""
     model, found = model_of(steps), []
     for path in sorted(directory.glob(f"{model}*-{stage}.*.status")):
         name = path.name.rsplit(".", 2)[0].removesuffix(f"-{stage}")
         if model_of(name) == model:
             with suppress(OSError, ValueError):
-                found.append((edition_of(name), read_record(path)))
+                found.append((revision_of(name), read_record(path)))
     return found
 
 

@@ -28,7 +28,7 @@ from sie_triton.loras import added_path
 from sie_triton.names import triton_name
 from sie_triton.private import private_directory
 from sie_triton.render.build import checked_options, options_of, specs_of
-from sie_triton.render.repository import all_ensembles, edition_in, is_current, remove, render
+from sie_triton.render.repository import all_ensembles, is_current, remove, render, rendered_revision
 from sie_triton.render.unloadable import causes, warnings_of
 from sie_triton.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
 from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
@@ -82,7 +82,7 @@ class Refresh:
         hook = serving.data_dir / HOOK_NAME
         self._hook = hook if hook.exists() else None
         self._served: dict[str, Served] = {}
-        self._edition = serving.edition
+        self._revision = serving.revision
 
     def start(self) -> None:
         """Render all models; CatalogError or SettingsError if a model or setting that the user gave is invalid."""
@@ -97,7 +97,7 @@ class Refresh:
         asked = [model for model in chosen.models if not model.base and not serving.was_added(model.source)]
         specs_of(settings, asked if serving.names else [], settings.runtime)
         checked_options(settings, [model.sie_id for model in chosen.models])
-        self._render(chosen, edition=0)
+        self._render(chosen, revision=0)
         if not self.models:
             raise CatalogError("\n".join(self.outcome.problems.values()))
 
@@ -114,7 +114,7 @@ class Refresh:
         chosen = selection(
             serving.names, own, _files(serving.added_dir), served, serving.removed, self._settings.name_patterns
         )
-        self._render(chosen, edition=serving.edition + 1)
+        self._render(chosen, revision=serving.revision + 1)
         self._remove({triton_name(name) for name in self._served})
 
     def add(self, text: bytes) -> None:
@@ -148,7 +148,9 @@ class Refresh:
 
     def write(self) -> None:
         """Write the result of the scan to serving.json."""
-        self.serving = self.serving.updated(models=self._served, problems=self.outcome.problems, edition=self._edition)
+        self.serving = self.serving.updated(
+            models=self._served, problems=self.outcome.problems, revision=self._revision
+        )
         self.serving.write()
 
     def _read(self, text: bytes) -> ModelConfig:
@@ -164,12 +166,12 @@ class Refresh:
                 raise Refused(WRONG, str(exc).replace(f"{path}: ", "")) from exc
         return config
 
-    def _render(self, chosen: Selection, edition: int) -> None:
+    def _render(self, chosen: Selection, revision: int) -> None:
         self.outcome.problems = chosen.problems
         kept = set(chosen.kept)
         for model in chosen.models:
             try:
-                self._render_one(model, edition)
+                self._render_one(model, revision)
             except CatalogError as exc:
                 chosen.problems[model.source] = str(exc)
                 kept.add(model.sie_id)
@@ -178,20 +180,20 @@ class Refresh:
                 self.outcome.warnings += model.warnings()
         self._served |= {name: each for name, each in self.serving.models.items() if name in kept}
 
-    def _render_one(self, model: ModelConfig, edition: int) -> None:
+    def _render_one(self, model: ModelConfig, revision: int) -> None:
         specs = specs_of(self._settings, [model], self._settings.runtime)
         if self.serving.was_added(model.source):
             self._check_key(model, specs[0])
         name, repository = triton_name(model.sie_id), self.serving.repository
-        found, before = edition_in(repository, name), self.serving.models.get(model.sie_id)
+        found, before = rendered_revision(repository, name), self.serving.models.get(model.sie_id)
         changed_at = datetime.now(UTC).isoformat(timespec="seconds")
         if found is not None and is_current(repository, specs[0], self._options, found):
             changed_at = before.changed_at if before else changed_at
         else:
             if found is not None:
                 _check_weights(model, specs[0])
-            render(repository, specs, self._options, self._hook, edition)
-            self._edition = edition
+            render(repository, specs, self._options, self._hook, revision)
+            self._revision = revision
             (self.outcome.added if found is None else self.outcome.changed).append(name)
         loras = specs[0].loras if model_of(specs[0]).takes_loras else None
         self._served[model.sie_id] = Served(model.source, changed_at, loras)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.contract import TASKS
-from sie_triton.editions import edition_of, steps_behind, steps_name
 from sie_triton.names import triton_name
 from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, STAGES, composing_models, ensembles, from_text, to_text
+from sie_triton.revisions import revision_of, steps_behind, steps_name
 from sie_triton.scheduling.hook import HOOK_NAME
 from sie_triton.spec import ModelSpec
 
@@ -32,7 +32,7 @@ Files = Mapping[Path, str]
 
 
 def render(
-    directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, hook: Path | None = None, edition: int = 0
+    directory: Path, specs: Sequence[ModelSpec], options: RenderOptions, hook: Path | None = None, revision: int = 0
 ) -> None:
     """Write all models of `specs` into `directory`; other models and other revisions stay.
 
@@ -41,10 +41,10 @@ def render(
     """
     directory.mkdir(parents=True, exist_ok=True)
     for spec in specs:
-        models = _models(spec, options, edition)
+        models = _models(spec, options, revision)
         for name, files in reversed(list(models.items())):
             hooked = hook if name.endswith("-inference") else None
-            _replace(directory / name, files, hooked, has_code=bool(edition) and CODE in files)
+            _replace(directory / name, files, hooked, has_code=bool(revision) and CODE in files)
         _remove(directory, set(_ensemble_names(directory, triton_name(spec.model))) - models.keys())
 
 
@@ -59,10 +59,10 @@ def all_ensembles(directory: Path) -> list[str]:
     return sorted(name for name in names if not name.endswith(tuple(f"-{stage}" for stage in STAGES)))
 
 
-def edition_in(directory: Path, model: str) -> int | None:
+def rendered_revision(directory: Path, model: str) -> int | None:
     """Return the revision of Triton's `model` in `directory`; None if the model is not there."""
     config = directory / model / CONFIG
-    return edition_of(steps_behind(config.read_text())) if config.exists() else None
+    return revision_of(steps_behind(config.read_text())) if config.exists() else None
 
 
 def check(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions) -> list[str]:
@@ -75,9 +75,9 @@ def check(directory: Path, specs: Sequence[ModelSpec], options: RenderOptions) -
     return lines
 
 
-def is_current(directory: Path, spec: ModelSpec, options: RenderOptions, edition: int) -> bool:
+def is_current(directory: Path, spec: ModelSpec, options: RenderOptions, revision: int) -> bool:
     """Return whether a fresh rendering of that revision would change nothing."""
-    wanted = _files(spec, options, edition)
+    wanted = _files(spec, options, revision)
     names = {path.parts[0] for path in wanted}
     return set(_ensemble_names(directory, triton_name(spec.model))) <= names and not any(
         _differs(directory, path, text) for path, text in wanted.items()
@@ -90,9 +90,9 @@ def _ensemble_names(directory: Path, model: str) -> list[str]:
     return [name for name in names if (directory / name).is_dir()]
 
 
-def _files(spec: ModelSpec, options: RenderOptions, edition: int) -> Files:
+def _files(spec: ModelSpec, options: RenderOptions, revision: int) -> Files:
     """Return the contents of a model's files, by path relative to the repository."""
-    models = _models(spec, options, edition)
+    models = _models(spec, options, revision)
     return {Path(name) / path: text for name, files in models.items() for path, text in files.items()}
 
 
@@ -105,10 +105,10 @@ def _differs(directory: Path, path: Path, wanted: str) -> bool:
         return True
 
 
-def _models(spec: ModelSpec, options: RenderOptions, edition: int) -> Mapping[str, Files]:
+def _models(spec: ModelSpec, options: RenderOptions, revision: int) -> Mapping[str, Files]:
     """Return the files of each directory: first the ensembles, then their composing models."""
     name = triton_name(spec.model)
-    steps = steps_name(name, edition)
+    steps = steps_name(name, revision)
     models: dict[str, Files] = {
         # Triton requires a version directory, which is empty for an ensemble.
         config.name: {Path(CONFIG): to_text(config), Path("1/.gitkeep"): ""}
@@ -120,7 +120,7 @@ def _models(spec: ModelSpec, options: RenderOptions, edition: int) -> Mapping[st
         max_batch_requests=options.max_batch_requests,
         max_queue_delay_us=options.max_queue_delay_us,
         residency="resident" if spec.model in options.preloaded else "on_demand",
-        at_start=not edition,
+        at_start=not revision,
     ):
         stage = config.name.rpartition("-")[2]
         code = f"from sie_triton.stages.triton import {stage.capitalize()}Model as TritonPythonModel  # noqa: F401\n"

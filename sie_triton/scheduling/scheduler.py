@@ -84,7 +84,7 @@ class Scheduler(Generic[J]):
             lane.start()
 
     @contextmanager
-    def whole(self) -> Iterator[int]:
+    def reserve_idle_device(self) -> Iterator[int]:
         """Reserve the idle device for the calling thread. Give the CPU threads it may use, 0 if there is other work."""
         with self._changed:
             granted = self._idle == self.num_lanes and not self._has_work()

@@ -13,7 +13,7 @@ from sie_triton.engines import IN_FORK_SERVER
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.processes.fork_server import fork_server_directory
-from sie_triton.processes.freed import LARGE_BLOCKS
+from sie_triton.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.processes.log import Log
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.data_dir import log_of, mark

@@ -28,8 +28,15 @@ def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console:
         pin, kind = pin_of(triton_name(spec.model), settings.status_dir), family(spec.family)
         cache = Path(spec.runtime.cache_dir)
         try:
-            with _shown(console) as tell:
-                loadable(spec, kind.files, cache=cache, pin=pin, tell=tell, elsewhere=kind.elsewhere)
+            with _shown(console) as report_progress:
+                loadable(
+                    spec,
+                    kind.files,
+                    cache=cache,
+                    pin=pin,
+                    report_progress=report_progress,
+                    other_repositories=kind.other_repositories,
+                )
         except LoadError as exc:
             console.print(f"warning: {config.sie_id} cannot be loaded: {exc}", style="yellow", highlight=False)
 
@@ -42,11 +49,11 @@ def _shown(console: Console) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("looking for weights")
 
-        def tell(line: str) -> None:
+        def report_progress(line: str) -> None:
             nonlocal say_after
             progress.update(task, description=line)
             if not console.is_terminal and monotonic() >= say_after:
                 say_after = monotonic() + SAY_EVERY_S
                 console.print(line, highlight=False)
 
-        yield tell
+        yield report_progress

@@ -34,7 +34,7 @@ class FileFaults:
 
 
 @contextmanager
-def told(data_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
+def report_faults(data_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
     """Report problems every POLL_S, on a separate thread, inside the context."""
     faults, ended = FileFaults(data_dir, say), Event()
 

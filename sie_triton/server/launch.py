@@ -149,7 +149,7 @@ class Server:
     def wait(self) -> str | None:
         """Block until tritonserver ends by itself; return how, in words, or None for exit status 0."""
         assert self._child is not None
-        return self._child.how_it_ended if self._child.status else None
+        return self._child.describe_exit if self._child.status else None
 
     def stop(self) -> None:
         """Let Triton drain and exit, end processes that are left, and remove its shared memory."""

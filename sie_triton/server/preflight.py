@@ -93,9 +93,9 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
 
 
 def check_device(
-    asked: str, device: str, num_gpus: int, torch: str, *, has_nvml: bool, built_for: str = "", driver_cuda: int = 0
+    setting: str, device: str, num_gpus: int, torch: str, *, has_nvml: bool, built_for: str = "", driver_cuda: int = 0
 ) -> Iterator[str]:
-    """Check that the GPU can be used. `asked` is the setting, `device` the device that it selects.
+    """Check that the GPU can be used. `setting` is the setting, `device` the device that it selects.
 
     `torch` is the installed version, and `built_for` its version of CUDA, such as 13.0; `driver_cuda` is the latest
     CUDA that the driver supports, such as 13000. Empty and 0 mean unknown.
@@ -106,26 +106,26 @@ def check_device(
         none = "/dev has no nvidia0 and no dxg"
         hidden = "CUDA_VISIBLE_DEVICES hides them" if "CUDA_VISIBLE_DEVICES" in os.environ else none
         yield (
-            f"--device {asked}: no NVIDIA GPU can be used here ({hidden}); install NVIDIA's driver, "
+            f"--device {setting}: no NVIDIA GPU can be used here ({hidden}); install NVIDIA's driver, "
             "start the container with --gpus all, or use --device cpu"
         )
     elif int(device.removeprefix("cuda:")) >= num_gpus:
         last = f"cuda:{num_gpus - 1}"
         legal = last if num_gpus == 1 else f"cuda:0 to {last}"
-        yield f"--device {asked}: is not among the GPUs that can be used here, {legal}; use one of those, or cpu"
+        yield f"--device {setting}: is not among the GPUs that can be used here, {legal}; use one of those, or cpu"
     elif torch.endswith("+cpu"):
         yield (
-            f"--device {asked}: torch {torch} is a build for CPUs; "
+            f"--device {setting}: torch {torch} is a build for CPUs; "
             f"pip install torch=={torch.removesuffix('+cpu')} from the default index, or use --device cpu"
         )
     elif not has_nvml:
         remedy = "pip install nvidia-ml-py, or use --device cpu"
-        yield f"--device {asked}: the GPU's memory cannot be measured; {remedy}"
+        yield f"--device {setting}: the GPU's memory cannot be measured; {remedy}"
     elif built_for and driver_cuda and driver_cuda // 1000 < (major := int(built_for.split(".")[0])):
         known = f"CUDA {driver_cuda // 1000}.{driver_cuda % 1000 // 10}"
         needed = f"driver {MIN_DRIVERS[major]}" if major in MIN_DRIVERS else f"a driver for CUDA {major}"
         yield (
-            f"--device {asked}: NVIDIA's driver{driver_version()} knows {known}, and torch {torch} is built for CUDA "
+            f"--device {setting}: NVIDIA's driver{driver_version()} knows {known}, and torch {torch} is built for CUDA "
             f"{built_for}; install {needed} or newer, or use --device cpu"
         )
 

@@ -90,7 +90,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         controller(settings, server.control_token, _say),
         # Ends first, as soon as its requests are answered.
         doors(settings, mark(settings.data_dir), _say) if settings.door else nullcontext(),
-        file_faults.told(settings.data_dir, _say),
+        file_faults.report_faults(settings.data_dir, _say),
     ):
         _wait_ready(server, len(first.models), console)
         wait_for_controller(settings)

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from sie_triton.processes import fork_server
-from sie_triton.processes.fork_server import keep_what_is_here
+from sie_triton.processes.fork_server import freeze_imports
 
 # Modules that the three stages import at start and with their first request. The stub itself imports asyncio, and
 # importlib.metadata imports email.parser. Modules imported here are in memory once, not once per stage.
@@ -60,7 +60,7 @@ def prepare(backend: str) -> None:
         import_module(BUILT_IN)
     sys.path.remove(backend)
     sys.path.remove("")  # the stub puts it there itself
-    keep_what_is_here()
+    freeze_imports()
 
 
 def _forget_library() -> None:

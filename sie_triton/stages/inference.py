@@ -91,8 +91,8 @@ class Inference(ColdStage[Worker]):
         self.status.has_worker(None)
         for field in ("weights_bytes", "device_bytes", "graph_tokens"):
             self.status.record[field] = 0
-        with self.fetching() as tell:
-            order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), tell)
+        with self.fetching() as report_progress:
+            order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), report_progress)
         asking = self._ask_for_room and not self._is_remote
         with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
             worker = self._loader.start(order, check)
@@ -140,7 +140,7 @@ class Inference(ColdStage[Worker]):
         jobs = self._loras.ready([job for job in read if isinstance(job, Work)], self._defer)
         small = self._sub_batches([job for job in jobs if not job.is_bulk])
         little = self._is_quick and len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget
-        with self._scheduler.whole() if little and loaded.is_alive else nullcontext(0) as threads:
+        with self._scheduler.reserve_idle_device() if little and loaded.is_alive else nullcontext(0) as threads:
             if threads:
                 self._run(small.pop(), threads)
         later = [job for job in jobs if not job.is_done]

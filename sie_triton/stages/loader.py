@@ -8,16 +8,16 @@ from threading import Event
 
 from platformdirs import user_data_path
 
-from sie_triton.editions import model_of
 from sie_triton.environments.venv import Venv, find
 from sie_triton.errors import LoadError, SIEError
 from sie_triton.families import family
 from sie_triton.loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
+from sie_triton.revisions import model_of
 from sie_triton.spec import AUTO, ONNX, ModelSpec
 from sie_triton.weights import cache_of, loadable, locate, pin_of
-from sie_triton.weights.graphs import graph_of
+from sie_triton.weights.onnx_choice import graph_of
 from sie_triton.weights.pickles import listing
 from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker
@@ -45,20 +45,26 @@ class Loader:
         self._status = status
         self._closing = closing
         self._died = died
-        # All editions of the model share one lock.
+        # All revisions of the model share one lock.
         self._lock = status.directory / f"{model_of(status.model)}.{device}.weights"
 
-    def order(self, num_lanes: int, threads: int, tell: Callable[[str], None] = lambda doing: None) -> Load:
+    def order(self, num_lanes: int, threads: int, report_progress: Callable[[str], None] = lambda doing: None) -> Load:
         """Return the load order for a worker with `num_lanes` lanes of `threads` threads each.
 
-        Blocks while the weights are fetched; `tell` gets the progress, and may raise to stop. Raise LoadError if the
-        weights or the environment are missing.
+        Blocks while the weights are fetched; `report_progress` gets the progress, and may raise to stop. Raise
+        LoadError if the weights or the environment are missing.
         """
         spec, environment, kind = self._spec, self._environment(), family(self._spec.family)
         pin = pin_of(self._status.model, self._status.directory)
         cache = cache_of(spec.runtime)
         directory = loadable(
-            spec, kind.files, engines=kind.engines, cache=cache, pin=pin, tell=tell, elsewhere=kind.elsewhere
+            spec,
+            kind.files,
+            engines=kind.engines,
+            cache=cache,
+            pin=pin,
+            report_progress=report_progress,
+            other_repositories=kind.other_repositories,
         )
         if graph := graph_of(spec, kind.engines, listing(directory)):
             spec = replace(spec, engine=ONNX, onnx_file=graph)
@@ -80,7 +86,7 @@ class Loader:
     def fetch_lora(self, source: str) -> Path:
         """Return the directory of a LoRA adapter, fetched if needed. Raise LoadError if it is unavailable."""
 
-        def tell(doing: str) -> None:
+        def report_progress(doing: str) -> None:
             if self._closing.is_set():
                 raise LoadError("this process is about to end")
 
@@ -88,7 +94,7 @@ class Loader:
             source,
             allow_hub=self._spec.runtime.hf_fallback,
             patterns=(CONFIG_FILE, WEIGHTS_FILE),
-            tell=tell,
+            report_progress=report_progress,
             max_bytes=MAX_LORA_BYTES,
         )
 

@@ -30,7 +30,7 @@ WORKER_S = 120.0
 LOOK_S = 0.02
 
 # Intervals in seconds: of writing the times of last use, and of unloading adapters that were removed from the model.
-TELL_EVERY_S = 1.0
+WRITE_EVERY_S = 1.0
 SWEEP_S = 2.0
 
 # Maximum number of requests that wait for one adapter: they count towards the limit on all requests in progress.
@@ -60,8 +60,8 @@ class HeldLoras:
         self._limit = limit
         self._fetch, self._submit, self._open, self._status = fetch, submit, open_requests, status
         self._changed = Condition()
-        self._placing, self._telling = Lock(), Lock()
-        self._told_at = 0.0
+        self._placing, self._writing = Lock(), Lock()
+        self._written_at = 0.0
         self._known: dict[str, HeldLora] = {}
         self._worker: Worker | None = None
         self._closed, self._is_known = False, is_known
@@ -168,10 +168,10 @@ class HeldLoras:
             for each in removed:
                 self._take_out(each, "unloaded, because it was removed from the model")
         if removed:
-            self._tell()
+            self._write_records()
 
     def _load(self, each: HeldLora) -> None:
-        self._tell()
+        self._write_records()
         try:
             each.directory = self._fetch(each.source)
             with self._placing:
@@ -181,7 +181,7 @@ class HeldLoras:
         except BaseException as exc:
             log.exception("lora %s failed", each.name)
             self._fail(each, LoadError(f"loading failed with {type(exc).__name__}; the server log has the details"))
-        self._tell()
+        self._write_records()
 
     def _place(self, each: HeldLora) -> None:
         """Load an adapter into the worker, and submit the jobs that wait for it."""
@@ -243,9 +243,9 @@ class HeldLoras:
     def _use(self, each: HeldLora, jobs: Sequence[Work]) -> None:
         each.users.update(jobs)
         each.last_used_ns = monotonic_ns()
-        if monotonic() - self._told_at > TELL_EVERY_S and not self._closed:
-            self._told_at = monotonic()
-            self._loaders.submit(self._tell)
+        if monotonic() - self._written_at > WRITE_EVERY_S and not self._closed:
+            self._written_at = monotonic()
+            self._loaders.submit(self._write_records)
 
     def _resident(self) -> list[HeldLora]:
         return [each for each in self._known.values() if each.state == RESIDENT]
@@ -284,11 +284,11 @@ class HeldLoras:
         if self._closed:
             raise BusyError("this process is about to end; retry")
 
-    def _tell(self) -> None:
+    def _write_records(self) -> None:
         """Write the current adapters, and the memory of all weights, to the records."""
-        with self._telling:
+        with self._writing:
             with self._changed:
-                self._told_at = monotonic()
+                self._written_at = monotonic()
                 if self._worker is not None:
                     held = sum(each.num_bytes for each in self._resident())
                     self._status.record["weights_bytes"] = self._worker.loaded.weights_bytes + held

@@ -10,16 +10,16 @@ from typing import Any
 
 from sie_triton.contract.tensors import QUERY
 from sie_triton.inputs import Processor
-from sie_triton.inputs.asked import Asked, Framed
-from sie_triton.inputs.pages import PageReader, pdf_in
+from sie_triton.inputs.pdf_pages import PageReader, pdf_in
+from sie_triton.inputs.request_parts import Framed, RequestParts
 
 # Page numbers that were read of each item.
 Pages = list[list[int]]
 
 
-def takes_long(processor: Processor, asked: Asked) -> bool:
+def takes_long(processor: Processor, request_parts: RequestParts) -> bool:
     """True if any element takes long. A query that is read with each element is prepared with the first."""
-    parts = [framed.part for framed in asked] if processor.prepares else []
+    parts = [framed.part for framed in request_parts] if processor.prepares else []
     return any(
         processor.is_slow(element)
         for part in parts
@@ -37,15 +37,15 @@ class Preparation:
     def __init__(
         self,
         processor: Processor,
-        asked: Asked,
+        request_parts: RequestParts,
         reader: PageReader,
         is_over: Callable[[], bool],
-        done: Callable[[Asked, Pages], None],
+        done: Callable[[RequestParts, Pages], None],
     ) -> None:
-        self._processor, self._asked, self._reader = processor, asked, reader
+        self._processor, self._parts, self._reader = processor, request_parts, reader
         self._is_over, self._done = is_over, done
-        self._elements = [element for framed in asked for element in framed.part.elements]
-        self._num_items = sum(len(framed.part.elements) for framed in asked if framed.part.name != QUERY.name)
+        self._elements = [element for framed in request_parts for element in framed.part.elements]
+        self._num_items = sum(len(framed.part.elements) for framed in request_parts if framed.part.name != QUERY.name)
         self._prepared: list[list[Any]] = [[] for _ in self._elements]
         self._pages: Pages = [[] for _ in range(self._num_items)]
         self._lock = Lock()
@@ -103,5 +103,5 @@ class Preparation:
                 framed,
                 part=replace(framed.part, elements=[one for _ in framed.part.elements for one in next(prepared)]),
             )
-            for framed in self._asked
+            for framed in self._parts
         ]

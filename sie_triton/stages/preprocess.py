@@ -16,9 +16,9 @@ from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor, kind_of
-from sie_triton.inputs.asked import Asked, Framed, blame, check_read, features_of, is_bulk
 from sie_triton.inputs.features import join, to_tensors, truncated
-from sie_triton.inputs.pages import ALL, PageReader, PageSelection
+from sie_triton.inputs.pdf_pages import ALL, PageReader, PageSelection
+from sie_triton.inputs.request_parts import Framed, RequestParts, blame, check_read, features_of, is_bulk
 from sie_triton.loras import KnownLoras
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
@@ -43,7 +43,7 @@ class ReadRequest:
     """A request, read and validated."""
 
     context: Context
-    asked: Asked
+    parts: RequestParts
     pages: PageSelection = ALL
 
 
@@ -85,14 +85,14 @@ class Preprocess(ColdStage[Processor]):
     def load(self) -> Processor:
         spec = self._spec
         kind = family(spec.family)
-        with self.fetching() as tell:
+        with self.fetching() as report_progress:
             directory = locate(
                 spec.weights,
                 allow_hub=spec.runtime.hf_fallback,
                 patterns=(*SMALL_FILES, *kind.files),
                 pin=pin_of(self.status.model, self.status.directory),
-                tell=tell,
-                elsewhere=kind.elsewhere,
+                report_progress=report_progress,
+                other_repositories=kind.other_repositories,
                 cache=cache_of(spec.runtime),
             )
         return load_processor(spec, directory)
@@ -100,8 +100,8 @@ class Preprocess(ColdStage[Processor]):
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
         arrived = monotonic_ns()
         read = [self._read(loaded, request, arrived) for request in requests]
-        ready = [each for each in read if isinstance(each, ReadRequest) and not takes_long(loaded, each.asked)]
-        small = [each for each in ready if not is_bulk(each.asked)]
+        ready = [each for each in read if isinstance(each, ReadRequest) and not takes_long(loaded, each.parts)]
+        small = [each for each in ready if not is_bulk(each.parts)]
         done = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
         answers: list[Answer] = []
         for request, each in zip(requests, read, strict=True):
@@ -126,16 +126,16 @@ class Preprocess(ColdStage[Processor]):
     def _prepare(self, processor: Processor, request: Request, reading: ReadRequest) -> None:
         """Prepare the elements of a request on several threads, while other requests go on."""
 
-        def done(asked: Asked, pages: Pages) -> None:
+        def done(parts: RequestParts, pages: Pages) -> None:
             context = reading.context
-            context.num_items = context.verb.num_items([framed.part for framed in asked])
+            context.num_items = context.verb.num_items([framed.part for framed in parts])
             context.pages = pages if any(pages) else []
-            self.open.reply(request, self._answer_alone(processor, ReadRequest(context, asked)))
+            self.open.reply(request, self._answer_alone(processor, ReadRequest(context, parts)))
 
         runtime = self._spec.runtime
         is_over = partial(self.open.is_over, request)
         reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, is_over)
-        preparation = Preparation(processor, reading.asked, reader, is_over, done)
+        preparation = Preparation(processor, reading.parts, reader, is_over, done)
         threads = self._drawing if preparation.draws_pages else self._slow
         for strand in preparation.strands(1 if preparation.draws_pages else runtime.image_workers):
             threads.submit(strand, partial(self._give_up, request))
@@ -148,7 +148,7 @@ class Preprocess(ColdStage[Processor]):
             if lora := context.options.get(LORA.name):
                 self._loras.source(lora)
             pages = PageSelection.read(str(given.get(PAGES.name, "")))
-            return ReadRequest(context, self._asked(processor, request, context, given), pages)
+            return ReadRequest(context, self._read_parts(processor, request, context, given), pages)
         except SIEError as exc:
             return exc
         except Exception as exc:
@@ -158,18 +158,18 @@ class Preprocess(ColdStage[Processor]):
         """Return the verb of a request, which the names of its inputs tell: each verb's ensemble has its own."""
         if len(self._verbs) == 1:
             return self._verbs[0]
-        found = [verb for verb in self._verbs if self._is_asked(request, verb)]
+        found = [verb for verb in self._verbs if self._has_inputs(request, verb)]
         if len(found) != 1:
             raise InputError(f"inputs: send those of exactly one of {', '.join(verb.name for verb in self._verbs)}")
         return found[0]
 
-    def _is_asked(self, request: Request, verb: Verb) -> bool:
+    def _has_inputs(self, request: Request, verb: Verb) -> bool:
         return any(request.tensor(verb.input_name(tensor)) is not None for tensor in self._inputs(verb))
 
     def _inputs(self, verb: Verb) -> tuple[Tensor, ...]:
         return verb.inputs(self._spec.inputs)
 
-    def _asked(self, processor: Processor, request: Request, context: Context, given: Options) -> Asked:
+    def _read_parts(self, processor: Processor, request: Request, context: Context, given: Options) -> RequestParts:
         verb = context.verb
         sent = {t.name: KIND_OF[t.name].read(request.tensor(verb.input_name(t)), t) for t in self._inputs(verb)}
         profile = self._spec.profile(str(given.get("profile", "default")))
@@ -182,21 +182,21 @@ class Preprocess(ColdStage[Processor]):
         if not readings:
             return []
         try:
-            features = features_of(processor, [each.asked for each in readings])
+            features = features_of(processor, [each.parts for each in readings])
         except BaseException:
             return [self._answer_alone(processor, each) for each in readings]
         return [self._answer_of(each, own) for each, own in zip(readings, features, strict=True)]
 
     def _answer_alone(self, processor: Processor, reading: ReadRequest) -> Outputs | SIEError:
         try:
-            (features,) = features_of(processor, [reading.asked])
+            (features,) = features_of(processor, [reading.parts])
         except BaseException as exc:
             return self._blame(processor, reading, exc)
         return self._answer_of(reading, features)
 
     def _answer_bulk(self, processor: Processor, request: Request, reading: ReadRequest) -> Iterator[None]:
         done: list[Features] = []
-        for chunk in (chunk for framed in reading.asked for chunk in framed.chunks()):
+        for chunk in (chunk for framed in reading.parts for chunk in framed.chunks()):
             if self.open.is_over(request):
                 return
             try:
@@ -212,7 +212,7 @@ class Preprocess(ColdStage[Processor]):
     def _blame(self, processor: Processor, reading: ReadRequest, error: BaseException) -> SIEError:
         """Return the error of a request that could not be made into features; it names the element if possible."""
         try:
-            blame(processor, reading.asked)
+            blame(processor, reading.parts)
         except InputError as exc:
             return exc
         except BaseException as exc:
@@ -231,7 +231,7 @@ class Preprocess(ColdStage[Processor]):
         context, declared = reading.context, self._model.features
         lengths = self._model.lengths_of(features)
         if not lengths.all():
-            check_read(reading.asked, lengths.tolist())
+            check_read(reading.parts, lengths.tolist())
         cost = min(int(self._cost(lengths).sum()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()

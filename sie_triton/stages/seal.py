@@ -42,20 +42,20 @@ class Seal:
 
     def sealed(self, text: bytes, tensors: Tensors) -> npt.NDArray[np.uint8]:
         """Return the sealed text, uint8 [SEAL_BYTES + len(text)]. Both steps must pass `tensors` in the same order."""
-        return np.frombuffer(self._of(text, tensors) + text, np.uint8)
+        return np.frombuffer(self._digest(text, tensors) + text, np.uint8)
 
     def opened(self, context: npt.NDArray[np.uint8], tensors: Tensors) -> bytes:
         """Return the text. Raise InputError unless the previous step sealed it with tensors of these sizes."""
         found = context.tobytes()
         seal, text = found[:SEAL_BYTES], found[SEAL_BYTES:]
-        if not self.is_open and not secrets.compare_digest(seal, self._of(text, tensors)):
+        if not self.is_open and not secrets.compare_digest(seal, self._digest(text, tensors)):
             raise InputError(
                 "context: this step accepts only the output of the previous step; call the model itself, "
                 "or start the server with SIE_OPEN_STEPS=true to measure a step alone"
             )
         return text
 
-    def _of(self, text: bytes, tensors: Tensors) -> bytes:
+    def _digest(self, text: bytes, tensors: Tensors) -> bytes:
         sizes = array("q", [tensor.size for tensor in tensors])
         return blake2b(text + sizes.tobytes(), key=self._key, digest_size=SEAL_BYTES).digest()
 

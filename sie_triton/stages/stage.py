@@ -12,11 +12,11 @@ from threading import Event, Lock
 from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
-from sie_triton.editions import model_of
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
 from sie_triton.records.calls import CALL, Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
+from sie_triton.revisions import model_of
 from sie_triton.scheduling.background import Background
 from sie_triton.stages.leaving import Leaving
 from sie_triton.stages.open_requests import GONE, OpenRequests
@@ -113,7 +113,7 @@ class ColdStage(ABC, Generic[Loaded]):
         is_late = self.status.has_successor()
         log_after = 0.0
 
-        def tell(doing: str) -> None:
+        def report_progress(doing: str) -> None:
             nonlocal log_after
             if self.closing.is_set():
                 raise LoadError("this process is about to end")
@@ -125,7 +125,7 @@ class ColdStage(ABC, Generic[Loaded]):
                 log_after = monotonic() + LOG_S
 
         try:
-            yield tell
+            yield report_progress
         finally:
             self._doing, self.status.record["fetching_ns"] = "", 0
 

@@ -22,7 +22,7 @@ from platformdirs import user_cache_path
 from sie_triton.device import instance_device, unused_gpus
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.private import private_directory, temporary_directory
-from sie_triton.processes.freed import keep_returning
+from sie_triton.processes.freed_memory import keep_returning
 from sie_triton.processes.pids import Process
 from sie_triton.records.metrics import MetricsPublisher
 from sie_triton.records.status import StatusWriter
@@ -160,7 +160,7 @@ class PreprocessModel(ColdModel):
         from sie_triton.stages import preprocess
 
         stage = preprocess.Preprocess(spec, self.status(spec, parameters, args))
-        _load_if_asked(stage, parameters)
+        _load_if_resident(stage, parameters)
         return stage
 
 
@@ -174,7 +174,7 @@ class InferenceModel(ColdModel):
         if not spec.runtime.status_dir and (unused := unused_gpus(device)):  # else the launcher has logged it
             logging.getLogger(__name__).warning("%s: %s", spec.model, unused)
         stage = inference.Inference(spec, device, self.status(spec, parameters, args))
-        _load_if_asked(stage, parameters)
+        _load_if_resident(stage, parameters)
         return stage
 
 
@@ -188,7 +188,7 @@ class PostprocessModel(ColdModel):
         return postprocess.Postprocess(spec, Seal(directory, is_open=spec.runtime.open_steps))
 
 
-def _load_if_asked(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None:
+def _load_if_resident(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None:
     """Load a resident model: in its first generation before the server is ready, later like a first request."""
     if parameters["residency"] == "resident":
         if parameters["generation"] == "0":

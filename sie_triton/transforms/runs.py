@@ -8,10 +8,10 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 
-def once(numbers: Ints, scores: npt.NDArray[np.float32]) -> tuple[Ints, npt.NDArray[np.float32]]:
+def best_by_number(numbers: Ints, scores: npt.NDArray[np.float32]) -> tuple[Ints, npt.NDArray[np.float32]]:
     """Return the index of the first occurrence of each number, in ascending order of numbers, and its best score.
 
-    >>> once(np.array([0, 1, 1, 2]), np.array([0.1, 0.2, 0.7, 0.3], np.float32))[0].tolist()
+    >>> best_by_number(np.array([0, 1, 1, 2]), np.array([0.1, 0.2, 0.7, 0.3], np.float32))[0].tolist()
     [0, 1, 3]
     """
     found, first, which = np.unique(numbers, return_index=True, return_inverse=True)

@@ -44,7 +44,7 @@ MAX_UNSIZED_BYTES = 100_000_000
 SHA256 = re.compile(r"[0-9a-f]{64}")
 ETAG = re.compile(r"\w[\w.-]*", re.ASCII)
 
-Tell = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -63,8 +63,10 @@ class Remote:
     size: int | None
 
 
-def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: int | None = None) -> None:
-    """Download the missing files that match. `tell` gets a progress line twice a second; it may raise to stop.
+def fetch(
+    snapshot: Snapshot, patterns: Sequence[str], report_progress: ReportProgress, max_bytes: int | None = None
+) -> None:
+    """Download the missing files that match. `report_progress` gets a line twice a second; it may raise to stop.
 
     Raise LoadError for a fault of the hub, the network or the disk, or if the missing files exceed `max_bytes` in all.
     Partial downloads stay for the next attempt.
@@ -75,9 +77,9 @@ def fetch(snapshot: Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: in
     transfer = Transfer(snapshot)
     pool = ThreadPoolExecutor(AT_ONCE, "fetch")
     try:
-        files = _all(pool, transfer.look_up, names, lambda: tell(transfer.progress))
+        files = _all(pool, transfer.look_up, names, lambda: report_progress(transfer.progress))
         transfer.prepare(files, max_bytes)
-        _all(pool, transfer.get, files, lambda: tell(transfer.progress))
+        _all(pool, transfer.get, files, lambda: report_progress(transfer.progress))
     except HTTPError as exc:
         raise explained(exc, snapshot.repo, snapshot.commit) from exc
     except OSError as exc:

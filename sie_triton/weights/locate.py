@@ -14,8 +14,8 @@ from sie_triton.checkpoints.onnx import with_data
 from sie_triton.errors import LoadError
 from sie_triton.spec import TORCH, ModelSpec, Runtime
 from sie_triton.weights import hub, pickles
-from sie_triton.weights.graphs import graph_of
 from sie_triton.weights.hub import Snapshot
+from sie_triton.weights.onnx_choice import graph_of
 
 # Patterns for nearly every model; a family adds those of its further files.
 SMALL_FILES = ("*.json", "*.txt", "*.model")
@@ -24,13 +24,13 @@ MODEL_FILES = (*SMALL_FILES, *WEIGHTS)
 
 PACKAGE, HUB = "package://", "hub://"
 
-Tell = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 # Maps a checkpoint directory to {subdirectory: repository whose small files belong there}.
-Elsewhere = Callable[[Path], Mapping[str, str]]
+OtherRepositories = Callable[[Path], Mapping[str, str]]
 
 
-def nowhere(directory: Path) -> Mapping[str, str]:
+def no_other_repositories(directory: Path) -> Mapping[str, str]:
     return {}
 
 
@@ -40,23 +40,26 @@ def locate(
     allow_hub: bool,
     patterns: Sequence[str] = MODEL_FILES,
     pin: Path | None = None,
-    tell: Tell = lambda line: None,
-    elsewhere: Elsewhere = nowhere,
+    report_progress: ReportProgress = lambda line: None,
+    other_repositories: OtherRepositories = no_other_repositories,
     cache: Path | None = None,
     max_bytes: int | None = None,
 ) -> Path:
     """Return the model's directory; fetch missing hub files that match `patterns`, at most `max_bytes`.
 
-    All processes that pass the same file `pin` get the same commit of a repository. `tell` is called periodically with
-    a line of progress, and may raise to stop the download. If some files are in another repository (`elsewhere`), a
-    directory that combines all files is created below `cache`. LoadError says what was searched and what to do.
+    All processes that pass the same file `pin` get the same commit of a repository. `report_progress` is called
+    periodically with a line of progress, and may raise to stop the download. If some files are in another repository
+    (`other_repositories`), a directory that combines all files is created below `cache`. LoadError says what was
+    searched and what to do.
     """
     source = _source(weights, allow_hub, pin)
-    _fetch(source, patterns, tell, max_bytes)
-    others = elsewhere(source.directory)
+    _fetch(source, patterns, report_progress, max_bytes)
+    others = other_repositories(source.directory)
     if not others or cache is None:
         return source.directory
-    return _completed(source.directory, others, patterns, allow_hub=allow_hub, pin=pin, cache=cache, tell=tell)
+    return _completed(
+        source.directory, others, patterns, allow_hub=allow_hub, pin=pin, cache=cache, report_progress=report_progress
+    )
 
 
 def loadable(
@@ -66,8 +69,8 @@ def loadable(
     cache: Path,
     engines: Sequence[str] = (TORCH,),
     pin: Path | None = None,
-    tell: Tell = lambda line: None,
-    elsewhere: Elsewhere = nowhere,
+    report_progress: ReportProgress = lambda line: None,
+    other_repositories: OtherRepositories = no_other_repositories,
 ) -> Path:
     """Like `locate`, for all files that loading `spec` needs.
 
@@ -76,22 +79,32 @@ def loadable(
     fetched. A model with a remote endpoint needs only small files.
     """
     source = _source(spec.weights, spec.runtime.hf_fallback, pin)
-    _fetch(source, (*SMALL_FILES, *files), tell)
+    _fetch(source, (*SMALL_FILES, *files), report_progress)
     if spec.endpoint is not None:
         return source.directory
     if graph := graph_of(spec, engines, source.names):
         layers = [name for name in source.names if "/" in name and name.endswith(".safetensors")]
-        _fetch(source, (*with_data(graph), *map(escape, layers)), tell)
+        _fetch(source, (*with_data(graph), *map(escape, layers)), report_progress)
         return source.directory
-    directory = _with_tensors(spec, source, files, cache, tell)
-    others = elsewhere(directory)
+    directory = _with_tensors(spec, source, files, cache, report_progress)
+    others = other_repositories(directory)
     if not others:
         return directory
     wanted = (*MODEL_FILES, *files)
-    return _completed(directory, others, wanted, allow_hub=spec.runtime.hf_fallback, pin=pin, cache=cache, tell=tell)
+    return _completed(
+        directory,
+        others,
+        wanted,
+        allow_hub=spec.runtime.hf_fallback,
+        pin=pin,
+        cache=cache,
+        report_progress=report_progress,
+    )
 
 
-def _with_tensors(spec: ModelSpec, source: "Local | Snapshot", files: Sequence[str], cache: Path, tell: Tell) -> Path:
+def _with_tensors(
+    spec: ModelSpec, source: "Local | Snapshot", files: Sequence[str], cache: Path, report_progress: ReportProgress
+) -> Path:
     """Return a directory with the safetensors of `source`, or with pickles that were converted to safetensors."""
     names = source.names
     pickled = pickles.pickled(names, pickles.modules(source.directory), files)
@@ -100,11 +113,11 @@ def _with_tensors(spec: ModelSpec, source: "Local | Snapshot", files: Sequence[s
     if isinstance(source, Snapshot):
         if source.unknown and not pickled and not source.matching((*WEIGHTS, *files)):
             raise source.unknown
-        _fetch(source, (*WEIGHTS, *map(escape, pickled)), tell)
+        _fetch(source, (*WEIGHTS, *map(escape, pickled)), report_progress)
     if not pickled:
         return source.directory
     wanted = (*MODEL_FILES, *files)
-    return pickles.without_pickles(source.directory, wanted, pickled, cache / "converted", tell)
+    return pickles.without_pickles(source.directory, wanted, pickled, cache / "converted", report_progress)
 
 
 def _completed(
@@ -115,7 +128,7 @@ def _completed(
     allow_hub: bool,
     pin: Path | None,
     cache: Path,
-    tell: Tell,
+    report_progress: ReportProgress,
 ) -> Path:
     """Return a directory that combines `directory` with the small files of `others`, each in its subdirectory."""
     content = {name: directory / name for name in pickles.listing(directory) if pickles.matches(name, patterns)}
@@ -123,7 +136,7 @@ def _completed(
         own_pin = None if pin is None else pin.with_name(f"{pin.stem}.{place}{pin.suffix}")
         try:
             found = hub.snapshot(repo, allow_hub=allow_hub, pin=own_pin)
-            _fetch(found, SMALL_FILES, tell)
+            _fetch(found, SMALL_FILES, report_progress)
         except LoadError as exc:
             raise LoadError(
                 f"{directory}: its further files are in the repository {repo} and cannot be fetched: {exc}; or put "
@@ -167,12 +180,14 @@ def _source(weights: str, allow_hub: bool, pin: Path | None) -> Local | Snapshot
     return Local(path)
 
 
-def _fetch(source: Local | Snapshot, patterns: Sequence[str], tell: Tell, max_bytes: int | None = None) -> None:
+def _fetch(
+    source: Local | Snapshot, patterns: Sequence[str], report_progress: ReportProgress, max_bytes: int | None = None
+) -> None:
     if isinstance(source, Snapshot) and source.missing(patterns):
         # Imported only when needed: its HTTP client costs time and memory.
         from sie_triton.weights.download import fetch
 
-        fetch(source, patterns, tell, max_bytes)
+        fetch(source, patterns, report_progress, max_bytes)
 
 
 def _in_package(reference: str) -> Path:

@@ -19,7 +19,7 @@ class Hub:
 
     def __init__(self, *, allowed: bool) -> None:
         self._allowed = allowed
-        self._num_asked = 0
+        self._num_queried = 0
         self._unreachable: LoadError | None = None
 
     def check(self, reference: str, patterns: Sequence[str] = WEIGHTS) -> None:
@@ -32,8 +32,8 @@ class Hub:
                 raise
         if self._unreachable:
             raise self._unreachable
-        if self._num_asked < MAX_QUESTIONS:
-            self._num_asked += 1
+        if self._num_queried < MAX_QUESTIONS:
+            self._num_queried += 1
             self._ask(reference)
 
     def _ask(self, reference: str) -> None:

@@ -25,7 +25,7 @@ from sie_triton.checkpoints.files import first_line, inside, read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.private import private_directory
-from sie_triton.processes.child import how_it_ended
+from sie_triton.processes.child import describe_exit
 from sie_triton.weights.unpickle import REFUSED, time_limit
 
 SINGLE, SHARDS, INDEX = "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"
@@ -41,12 +41,12 @@ HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # Polling interval while waiting, in seconds.
 LOOK_S = 0.2
 GRACE_S = 10.0
-MAX_SAID = 4096
+MAX_REFUSAL_BYTES = 4096
 
 # Environment variables that the process needs to find Python and PyTorch.
 KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 
-Tell = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
 def pickled(names: Collection[str], modules: Sequence[str], patterns: Sequence[str] = ()) -> list[str]:
@@ -82,18 +82,20 @@ def listing(directory: Path) -> list[str]:
     return found
 
 
-def without_pickles(directory: Path, wanted: Sequence[str], names: Sequence[str], cache: Path, tell: Tell) -> Path:
+def without_pickles(
+    directory: Path, wanted: Sequence[str], names: Sequence[str], cache: Path, report_progress: ReportProgress
+) -> Path:
     """Return a directory below `cache` with the files of `directory` that match `wanted`, and `names` converted.
 
-    `tell` is called periodically with a line of progress, and may raise to stop. LoadError says why a file cannot be
-    converted.
+    `report_progress` is called periodically with a line of progress, and may raise to stop. LoadError says why a file
+    cannot be converted.
     """
     try:
         home = private_directory(cache)
         content: dict[str, Path | str] = {
             name: directory / name for name in listing(directory) if matches(name, wanted) and name not in names
         }
-        made = _converted([directory / name for name in names], private_directory(home / "tensors"), tell)
+        made = _converted([directory / name for name in names], private_directory(home / "tensors"), report_progress)
         content |= {_safe_name(name): path for name, path in zip(names, made, strict=True)}
         for module in {str(PurePosixPath(name).parent) for name in names}:
             if (index := directory / module / INDEX).exists() and not (directory / module / SINGLE).exists():
@@ -145,7 +147,7 @@ def _safe_index(path: Path) -> str:
     return json.dumps({"metadata": size, "weight_map": {name: _safe_name(shard) for name, shard in index.items()}})
 
 
-def _converted(paths: Sequence[Path], home: Path, tell: Tell) -> list[Path]:
+def _converted(paths: Sequence[Path], home: Path, report_progress: ReportProgress) -> list[Path]:
     """Convert the files that are not converted yet; return the safetensors of each of `paths`."""
     for path in paths:
         if not path.is_file():
@@ -154,10 +156,12 @@ def _converted(paths: Sequence[Path], home: Path, tell: Tell) -> list[Path]:
     targets = [home / f"{origin}-{state}.safetensors" for origin, state in origins]
     with ExitStack() as stack:
         for origin in sorted({origin for origin, _ in origins}):
-            stack.enter_context(_locked(home / f"{origin}.lock", lambda: tell("another process converts the weights")))
+            stack.enter_context(
+                _locked(home / f"{origin}.lock", lambda: report_progress("another process converts the weights"))
+            )
         missing = {path: target for path, target in zip(paths, targets, strict=True) if not target.exists()}
         if missing:
-            _convert(missing, lambda: tell(f"converting {len(missing)} pickled files to safetensors"))
+            _convert(missing, lambda: report_progress(f"converting {len(missing)} pickled files to safetensors"))
             _remove_outdated(home, dict(origins))
     return targets
 
@@ -237,7 +241,7 @@ def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
         finally:
             process.kill()
         assert process.stdout is not None
-        said = process.stdout.read(MAX_SAID)
+        said = process.stdout.read(MAX_REFUSAL_BYTES)
     if status != 0:
         raise _refused(status, said, ", ".join(map(str, files)))
 
@@ -254,7 +258,7 @@ def _refused(status: int | None, said: bytes, files: str) -> LoadError:
         given = json.loads(said)
         if status == REFUSED and given["reason"] in REASONS:
             return LoadError(first_line(ValueError(given["message"])), given["reason"])
-    how = "took too long" if status in (None, -signal.SIGALRM) else f"ended {how_it_ended(status)}"
+    how = "took too long" if status in (None, -signal.SIGALRM) else f"ended {describe_exit(status)}"
     reason = "out of memory" if status == -signal.SIGKILL else "corrupt"
     return LoadError(f"{files}: cannot be converted to safetensors: the process that read them {how}", reason)
 

@@ -87,7 +87,9 @@ def _confine(sizes: Sequence[int]) -> None:
     confined.die_first()
     try:
         confined.confine(
-            memory_bytes=2 * max(sizes) + SPARE_BYTES, file_bytes=_most(max(sizes)), seconds=time_limit(sum(sizes))
+            memory_bytes=2 * max(sizes) + SPARE_BYTES,
+            file_bytes=_max_unpacked_bytes(max(sizes)),
+            seconds=time_limit(sum(sizes)),
         )
     except OSError as exc:
         message = f"pickles are not read, because this system cannot confine the process that would read them: {exc}"
@@ -125,7 +127,7 @@ def _explaining(path: Path) -> Iterator[None]:
         raise LoadError(f"{path}: cannot be converted to safetensors: {said}", reason) from exc
 
 
-def _most(size: int) -> int:
+def _max_unpacked_bytes(size: int) -> int:
     return MOST_TIMES * size + 1_000_000
 
 
@@ -137,7 +139,7 @@ def _convert(path: Path, file: IO[bytes], size: int, descriptor: int) -> None:
     file.seek(0)
     # weights_only allows tensors, numbers, texts and containers of them, and runs no code.
     loaded = torch.load(file, map_location="cpu", weights_only=True)
-    _write(_checked(loaded, path, _most(size)), descriptor)
+    _write(_checked(loaded, path, _max_unpacked_bytes(size)), descriptor)
 
 
 def _check_archive(path: Path, file: IO[bytes], size: int) -> None:

@@ -24,7 +24,6 @@ from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
-from sie_triton.worker.answers import check_finite
 from sie_triton.worker.calibration import Device, Sampler, calibrate
 from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
@@ -40,6 +39,7 @@ from sie_triton.worker.messages import (
     WorkersControl,
     WorkersLane,
 )
+from sie_triton.worker.result_checks import check_finite
 
 log = logging.getLogger("sie_triton.worker")
 
@@ -79,7 +79,7 @@ def main(descriptors: Sequence[int]) -> None:
 def carried_out(order: object, engine: Engine, adapter: Adapter) -> Done | Failed:
     """Carry out an order after the load, while forward passes continue."""
     try:
-        with naming_want_of_memory(engine, "the LoRA adapter"):
+        with naming_out_of_memory(engine, "the LoRA adapter"):
             if isinstance(order, AddLora):
                 num_bytes = adapter.encoder.add_lora(order.name, order.directory)
                 return Done(num_bytes, on_device(engine))
@@ -115,7 +115,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     seconds.lap("imports")
     hold(order.lock)
     seconds.lap("predecessor")
-    with naming_want_of_memory(engine, "the weights"):
+    with naming_out_of_memory(engine, "the weights"):
         adapter = load_adapter(spec, order.directory, engine)
     seconds.lap("weights")
     best = 0
@@ -123,7 +123,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
         engine.use_threads(order.threads)
         best = limit = max(1, spec.max_batch_cost // order.num_lanes)
         if not spec.endpoint:
-            with naming_want_of_memory(engine, "a forward pass beside the weights"):
+            with naming_out_of_memory(engine, "a forward pass beside the weights"):
                 device = Device(engine, order.num_lanes)
                 best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements, device)
     if engine.device != "cpu":
@@ -141,7 +141,7 @@ def on_device(engine: Engine) -> int:
 
 
 @contextmanager
-def naming_want_of_memory(engine: Engine, what: str) -> Iterator[None]:
+def naming_out_of_memory(engine: Engine, what: str) -> Iterator[None]:
     """Raise LoadError that names `what` if an error in the context, or its cause, is a lack of memory."""
     try:
         yield
@@ -200,10 +200,10 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
 
 def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> PassResult | Failed:
     try:
-        with graphs.beside(), adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
+        with graphs.counted_pass(), adapter.encoder.adapted(batch.loras) if batch.loras else nullcontext():
             rows = adapter.forward(batch)
         check_finite(rows, batch)
-        return PassResult(rows, graphs.news())
+        return PassResult(rows, graphs.take_change())
     except SIEError as exc:
         return Failed(str(exc), code=exc.code)
     except Exception as exc:

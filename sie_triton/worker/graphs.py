@@ -59,7 +59,7 @@ class Graphs:
         self._engine, self._order = engine, order
         self._num_started, self._num_ended = 0, 0
         self._wanted, self._reached = 0, Event()
-        self._news: Quickened | None = None
+        self._change: Quickened | None = None
         self.are_made = False
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class Graphs:
             Thread(target=self._run, name="graphs", daemon=True).start()
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def counted_pass(self) -> Iterator[None]:
         """Count a pass of a lane; wraps each pass."""
         self._num_started += 1
         try:
@@ -83,12 +83,12 @@ class Graphs:
         is_all = threads >= self._order.threads * self._order.num_lanes
         return max(1, threads - 1) if self.are_made and is_all else threads
 
-    def news(self) -> Quickened | None:
+    def take_change(self) -> Quickened | None:
         """Return the change since the last call, or None."""
-        if self._news is None:
+        if self._change is None:
             return None
-        news, self._news = self._news, None
-        return news
+        change, self._change = self._change, None
+        return change
 
     def undisturbed(self, work: Callable[[], object]) -> float:
         """Return the seconds of `work` while no lane runs a pass; on a busy device, those of the last try."""
@@ -139,7 +139,7 @@ class Graphs:
         if any(max_tokens):
             now = self._engine.used_bytes()
             self._engine.measurements.put(**{RESIDENT_BYTES: now})
-            self._news = Quickened(max(max_tokens), max(0, now - before))
+            self._change = Quickened(max(max_tokens), max(0, now - before))
 
     def _export(self, directory: Path, num_bytes: int) -> bool:
         """Write the graphs; True on success. Record a failure, unless memory or disk space may suffice later."""
@@ -163,7 +163,7 @@ class Graphs:
         if child.status == 0:
             part.rename(directory)
             return True
-        reason = last_line(part / LOG) or child.how_it_ended
+        reason = last_line(part / LOG) or child.describe_exit
         log.info("this model has no graph: %s", reason)
         if not child.was_killed and not is_disk_short(part, num_bytes):
             self._engine.refuse_graphs(reason)

@@ -181,7 +181,7 @@ class Worker:
     def _unloaded(self, load: Load) -> LoadError:
         """Return why the process ended without an answer."""
         self._process.wait()
-        message = f"the process that loads the weights ended {self._process.how_it_ended}"
+        message = f"the process that loads the weights ended {self._process.describe_exit}"
         # It ended by itself: its Python could not run a worker, and the log has the reason.
         if load.environment and (self._process.status or 0) > 0:
             return load.environment.broken(f"{message}; the server log has the details")

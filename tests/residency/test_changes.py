@@ -25,7 +25,7 @@ from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_ids
-from sie_triton.records.status import RESIDENT, records_of_editions, worker_of
+from sie_triton.records.status import RESIDENT, records_of_revisions, worker_of
 from sie_triton.render.refresh import start
 from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
@@ -149,7 +149,7 @@ class Site:
     def copies(self) -> int:
         """Return the largest number of revisions of one model that have weights in memory."""
         directory = self.crowd.settings.status_dir
-        found = [records_of_editions(directory, triton_name(model), "inference") for model in (A, B, C, D)]
+        found = [records_of_revisions(directory, triton_name(model), "inference") for model in (A, B, C, D)]
         return max(len({n for n, r in each if r["state"] == RESIDENT and worker_of(r).is_alive}) for each in found)
 
     def is_served(self, ensemble: str) -> bool:

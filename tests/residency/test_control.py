@@ -94,7 +94,7 @@ def value(page: str, name: str) -> float:
     return float(found)
 
 
-def test_a_model_that_never_fits_says_so(tmp_path, tiny_directory):
+def test_a_model_that_never_fits_reports_that_it_does_not_fit(tmp_path, tiny_directory):
     model = "test/small"
     with (
         serving(tmp_path, {model: tiny_directory}, 64, memory_limit_bytes=230_000_000) as crowd,
@@ -107,7 +107,7 @@ def test_a_model_that_never_fits_says_so(tmp_path, tiny_directory):
             wait_for(lambda: crowd.models()[model]["failure"] == "too large")
 
 
-def test_failures_are_told_apart_remembered_and_disturb_nobody(tmp_path, tiny_directory):
+def test_load_failures_are_distinguished_remembered_and_spoil_no_other_model(tmp_path, tiny_directory):
     good, corrupt, missing = "test/good", "test/corrupt", "test/missing"
     directories = {name: tmp_path / triton_name(name) for name in (good, corrupt, missing)}
     for directory in directories.values():
@@ -141,7 +141,7 @@ def test_failures_are_told_apart_remembered_and_disturb_nobody(tmp_path, tiny_di
         log.check()
 
 
-def test_what_is_idle_is_evicted_and_what_is_busy_is_not(tmp_path, tiny_directory):
+def test_an_idle_model_is_evicted_and_a_busy_one_is_not(tmp_path, tiny_directory):
     idle, used = MODELS[2:4]
     with serving(tmp_path, dict.fromkeys((idle, used), tiny_directory), 64, idle_evict_s=3) as crowd:
         with SIEClient(crowd.grpc) as client:

@@ -31,7 +31,7 @@ def make_cold(crowd, *models: str) -> None:
         wait_for(lambda model=model: crowd.state(model) == "cold" and not crowd.models()[model]["num_draining"])
 
 
-def test_a_stopped_loader_is_replaced_and_holds_up_nobody(crowd, vector):
+def test_a_stopped_loader_is_replaced_and_delays_no_other_model(crowd, vector):
     stuck, other = MODELS[3], MODELS[4]
     make_cold(crowd, stuck, other)
     log = Log()
@@ -47,7 +47,7 @@ def test_a_stopped_loader_is_replaced_and_holds_up_nobody(crowd, vector):
     print([f"{call.model} after {call.ended - call.started:.1f} s" for call in log.calls])
 
 
-def test_a_stopped_fork_server_is_replaced_and_holds_up_nobody(crowd, vector):
+def test_a_stopped_fork_server_is_replaced_and_delays_no_other_model(crowd, vector):
     make_cold(crowd, MODELS[3])
     (before,) = fork_server_ids(crowd.settings.status_dir)
     before.send(signal.SIGSTOP)
@@ -67,7 +67,7 @@ def never_loading(crowd: Crowd, model: str) -> Iterator[None]:
         yield
 
 
-def test_a_load_that_does_not_end_can_be_evicted_and_holds_up_nobody(tmp_path, tiny_directory):
+def test_an_endless_load_can_be_evicted_and_delays_no_other_model(tmp_path, tiny_directory):
     endless, other = "test/endless", "test/other"
     (tmp_path / "models").mkdir()
     with (

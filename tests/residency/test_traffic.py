@@ -135,7 +135,7 @@ def test_the_one_used_longest_ago_goes(crowd):
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=LONG)])
-def test_the_busiest_model_is_evicted_and_nobody_notices(crowd, vector, rounds):
+def test_evicting_the_busiest_model_fails_no_request(crowd, vector, rounds):
     model = MODELS[0]
     with SIEClient(crowd.grpc) as client:
         client.encode(model, TEXT)

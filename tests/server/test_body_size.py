@@ -149,7 +149,7 @@ def test_large_bodies_are_answered(tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("send", "size", "stack_bytes"), DEADLY)
-def test_what_ends_tritonserver(tiny, monkeypatch, send, size, stack_bytes):
+def test_larger_requests_would_end_tritonserver(tiny, monkeypatch, send, size, stack_bytes):
     """The limits are exact: if one of these requests is answered, README's table is too pessimistic."""
     monkeypatch.setattr(stack, "STACK_BYTES", stack_bytes)
     with tiny.serving() as server:

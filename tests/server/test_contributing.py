@@ -50,5 +50,5 @@ def test_the_family_of_your_own(tmp_path, monkeypatch):
             client.encode(MODEL, "Hello", instruction="find")
 
 
-def test_it_fits_in_sixty_lines():
+def test_the_example_adapter_fits_in_sixty_lines():
     assert BLOCKS["python"].count("\n") <= 60

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from sie_triton import InputError, SIEClient
-from sie_triton.bench.beside import served
+from sie_triton.bench.library_comparison import served
 from sie_triton.cli import cli
 from sie_triton.families.docling import PACKAGES
 
@@ -100,7 +100,7 @@ def test_documents_of_every_kind_in_one_request(client: SIEClient):
         (bytes(100), r"document\[1\]: is not a document"),
     ],
 )
-def test_what_cannot_be_converted_is_said_of_its_item(client: SIEClient, file, said):
+def test_a_document_that_cannot_be_converted_is_named_in_the_error(client: SIEClient, file, said):
     with pytest.raises(InputError, match=said):
         client.extract("docling", [{"document": HTML}, {"document": file}])
     assert client.extract("docling", {"document": HTML})["data"]["text"]

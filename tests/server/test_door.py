@@ -113,7 +113,7 @@ def test_arrays_stand_in_maps_whose_keys_are_bin(http):
         ("application/msgpack", "application/json", "application/json"),
     ],
 )
-def test_what_a_client_accepts_is_what_it_gets(door, sent, accept, expected):
+def test_the_response_has_the_media_type_that_the_client_accepts(door, sent, accept, expected):
     body = {"items": [{"text": "a"}]}
     data = msgpack.packb(body) if "msgpack" in sent else json.dumps(body).encode()
     headers = {"Content-Type": sent, **({"Accept": accept} if accept else {})}
@@ -136,7 +136,7 @@ def test_scores_are_those_of_the_client(http, sie):
     )
 
 
-def test_what_is_extracted_is_what_the_client_gets(http, sie):
+def test_the_door_extracts_the_same_findings_as_the_client(http, sie):
     text = "Ada Lovelace lived in London."
     params = {"labels": ["person", "city"], "options": {"threshold": 0.1}}
     expected = sie.extract(GLINER, text, ["person", "city"], threshold=0.1)
@@ -178,7 +178,7 @@ def test_a_sound_may_be_an_array(http, sie):
     assert np.array_equal(found["items"][0]["dense"]["values"], expected)
 
 
-def test_time_is_told_in_the_body_and_in_headers(http):
+def test_timings_are_in_the_body_and_in_headers(http):
     answer = http.post(f"/v1/encode/{TINY}", json={"items": ["a"]}, headers={"X-Request-ID": "mine"})
     timing = answer.json()["timing"]
     assert list(timing) == ["total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms"]
@@ -215,7 +215,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), WRONG)
-def test_a_wrong_request_is_told_what_is_wrong(http, path, body, status, message):
+def test_a_wrong_request_gets_the_reason(http, path, body, status, message):
     for answer in (http.post(path, json=body), http.post(path, content=msgpack.packb(body), headers=PACKED)):
         told = answer.json()["detail"]
         assert answer.status_code == status
@@ -291,7 +291,7 @@ def test_every_example_of_the_document_works(http):
     assert named["options"]["properties"]["is_query"]["type"] == ["boolean", "null"]
 
 
-def test_the_page_takes_nothing_from_elsewhere(http):
+def test_the_docs_page_loads_nothing_from_other_hosts(http):
     answer = http.get("/docs")
     assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
     assert "POST /v1/encode/{model}" in answer.text

@@ -78,7 +78,7 @@ def test_a_profile_behind_the_model_and_options_of_ours(client, ours):
         ({"model": f"{MINILM}:none"}, "profile", "'none' is not allowed; give one of default"),
     ],
 )
-def test_what_is_wrong_is_named(client, given, param, message):
+def test_an_invalid_field_is_named_in_the_error(client, given, param, message):
     with pytest.raises(openai.BadRequestError, match=message) as caught:
         client.embeddings.create(**{"model": MINILM, "input": "x", **given})
     assert (caught.value.param, caught.value.type, caught.value.code) == (

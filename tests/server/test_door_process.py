@@ -47,7 +47,7 @@ def test_two_processes_share_a_port_and_a_killed_one_is_replaced(server):
     assert pids_of(port) == []
 
 
-def test_what_is_in_progress_is_answered_before_the_end(server, http):
+def test_requests_in_progress_are_answered_before_the_door_ends(server, http):
     port = free_ports(1)[0]
     assert http.post(f"/v1/encode/{MINILM}", json={"items": ["a"]}).status_code == 200
     body = {"items": [{"text": "one two three " * 90}] * 12}
@@ -107,7 +107,7 @@ def test_a_tritonserver_that_dies_leaves_the_door_where_it_is(tmp_path):
         assert door in descendants(process.pid)
 
 
-def test_watchers_are_told_the_state_again_and_again(door):
+def test_watchers_get_the_status_periodically(door):
     async def watch():
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{door}/ws/status") as socket:
             began = time.monotonic()

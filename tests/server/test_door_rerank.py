@@ -44,7 +44,7 @@ def test_the_first_version(door, expected):
     assert dict(pairs(by_name)) != dict(expected[0])
 
 
-def test_as_jina_has_it(http, expected):
+def test_jinas_client_can_rerank(http, expected):
     body = {"model": CROSS_ENCODER, "query": QUERY, "documents": TEXTS, "top_n": 3, "return_documents": True}
     found = http.post("/v1/rerank", json=body).json()
     assert [(each["index"], each["relevance_score"]) for each in found["results"]] == expected[0][:3]
@@ -53,7 +53,7 @@ def test_as_jina_has_it(http, expected):
     assert (found["model"], found["object"]) == (CROSS_ENCODER, "list")
 
 
-def test_what_is_wrong_is_named(door, http):
+def test_an_invalid_field_is_named_in_the_error(door, http):
     client = cohere.ClientV2("none", base_url=door)
     with pytest.raises(cohere.BadRequestError) as caught:
         client.rerank(model=CROSS_ENCODER, query=QUERY, documents=TEXTS, max_tokens_per_doc=8)

@@ -78,13 +78,13 @@ def test_info(tei):
         ("/rerank", {"query": "q"}, 422, "texts: is missing"),
     ],
 )
-def test_what_is_wrong_is_named(tei, path, body, status, error):
+def test_an_invalid_field_is_named_in_the_error(tei, path, body, status, error):
     answer = tei.post(path, json=body)
     assert (answer.status_code, answer.json()["error_type"]) == (status, "Validation")
     assert answer.json()["error"].startswith(error)
 
 
-def test_which_model_is_said_where_several_could(http):
+def test_an_ambiguous_model_must_be_chosen_in_the_settings(http):
     answer = http.post("/rerank", json={"query": QUERY, "texts": TEXTS})
     assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
     assert "set SIE_DOOR_TEI_MODEL" in answer.json()["error"]

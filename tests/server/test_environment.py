@@ -83,7 +83,7 @@ def test_the_worker_has_another_numpy_than_its_stage(served, environments):
     assert str(SITE_PACKAGES) not in mapped(record["worker_pid"])
 
 
-def test_it_is_evicted_and_answers_again(served):
+def test_a_model_in_an_environment_is_evicted_and_answers_again(served):
     check(served)
     worker = served.record(MODEL)["worker_pid"]
     served.act(MODEL, "evict")
@@ -93,7 +93,7 @@ def test_it_is_evicted_and_answers_again(served):
     check(served)
 
 
-def test_it_heals_when_its_worker_is_killed(served):
+def test_a_model_in_an_environment_heals_when_its_worker_is_killed(served):
     check(served)
     worker = served.record(MODEL)["worker_pid"]
     os.kill(worker, signal.SIGKILL)
@@ -101,12 +101,12 @@ def test_it_heals_when_its_worker_is_killed(served):
     assert served.record(MODEL)["worker_pid"] not in (0, worker)
 
 
-def test_a_request_cannot_name_one(served):
+def test_a_request_cannot_name_an_environment(served):
     with served.client() as client, pytest.raises(InputError, match="parameter environment: unknown here"):
         client.encode(MODEL, "a", options={"environment": TORCH})
 
 
-def test_one_that_is_not_there_fails_its_model_alone_until_it_is_made(served, environments):
+def test_a_missing_environment_fails_only_its_model_until_it_is_made(served, environments):
     with served.client() as client:
         with pytest.raises(LoadError, match=f"environment {NOWHERE}: .* sie-triton env add {NOWHERE} ") as caught:
             client.encode(LOST, "a")

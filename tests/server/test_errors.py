@@ -87,7 +87,7 @@ def expected(server):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_request_is_told_why_and_31_neighbours_are_answered(server, expected, case):
+def test_a_bad_request_gets_the_reason_and_31_neighbours_are_answered(server, expected, case):
     request, complaint = BAD[case]
     with (
         SIEClient(server.grpc) as client,

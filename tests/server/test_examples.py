@@ -239,7 +239,7 @@ def test_curl(served, block):
 @pytest.mark.parametrize(
     ("model", "output"), [(MINILM, "dense"), ("my/cross-encoder", "scores"), ("my/gliner", "extraction")]
 )
-def test_what_serve_prints_to_paste(served, model, output):
+def test_the_command_that_serve_prints_works(served, model, output):
     config = next(each for each in selected(served, [model]).models if each.sie_id == model)
     command = example(config.resolve(served.runtime), f"http://127.0.0.1:{served.http_port}")
     assert HEADER in command

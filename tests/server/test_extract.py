@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.cli import cli
-from sie_triton.inputs.asked import features_of
 from sie_triton.inputs.features import num_pieces
+from sie_triton.inputs.request_parts import features_of
 from sie_triton.names import triton_name
 from tests.conftest import GLINER, MINILM
 from tests.extraction import Extractor
@@ -215,7 +215,7 @@ BAD = [
 
 
 @MODULES_AIO
-def test_bad_requests_are_told_what_and_their_neighbours_answered(server, expected, module):
+def test_bad_requests_get_the_reason_and_their_neighbours_are_answered(server, expected, module):
     """All requests are sent at the same moment, so that they share Triton's batches."""
     good = [None] * 6
     answers = asyncio.run(all_answers(server, module, [*(given for given, _ in BAD), *good]))

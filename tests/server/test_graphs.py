@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.bench.beside import MINILM, dense_file, grpc_of, serving
 from sie_triton.bench.latency import MODEL
+from sie_triton.bench.library_comparison import MINILM, dense_file, grpc_of, serving
 from sie_triton.controller.commands import ask
 from sie_triton.engines.onnx.graph import SIZES
 from sie_triton.names import triton_name
@@ -64,7 +64,7 @@ def quickened_worker(load):
 
 
 @slow
-def test_nobody_notices_the_takeover(tmp_path, reference):
+def test_requests_succeed_while_the_graph_takes_over(tmp_path, reference):
     with server(tmp_path, "auto") as (settings, client):
         for _ in range(WARM_UP):
             client.encode(MODEL, "time")

@@ -52,7 +52,7 @@ def test_items_of_both_kinds_in_one_request(client, expected):
     assert np.allclose([each["dense"] for each in only_texts], expected[[0, 6]], atol=1e-2)
 
 
-def test_an_image_however_a_caller_has_it(client, expected, tmp_path):
+def test_the_client_takes_an_image_in_any_form(client, expected, tmp_path):
     (tmp_path / "a.png").write_bytes(FILES[0])
     image = picture(97, 61)
     ways = [
@@ -94,7 +94,7 @@ def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
     assert len(taken) > 16
 
 
-def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
+def test_an_unreadable_image_spoils_only_its_own_request(server, expected):
     def ask_beside(client):
         found = client.encode(CLIP, ITEMS[:4])
         assert np.allclose([each["dense"] for each in found], expected[:4], atol=1e-4)
@@ -141,7 +141,7 @@ def test_a_pdf_has_a_result_for_each_page(client):
         client.encode(CLIP, {"image": PDF}, pages="two")
 
 
-def test_what_is_read_on_each_page(client):
+def test_each_page_of_a_pdf_is_read_as_an_image(client):
     alone = client.extract(FLORENCE2, [{"image": page} for page in pdfs.drawn(PDF)], options=SHORT)
     found = client.extract(FLORENCE2, {"image": PDF}, options=SHORT)
     assert [page["data"] for page in found["pages"]] == [each["data"] for each in alone]

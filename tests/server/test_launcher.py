@@ -19,7 +19,7 @@ from sie_triton.errors import ServerError, SIEError
 from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
-from sie_triton.processes.stand_in import stood_for
+from sie_triton.processes.stand_in import represented_pid
 from sie_triton.records.status import STAGES, read_records, records_of
 from sie_triton.setting_sources import flag
 from sie_triton.settings import CONTROL_KEY, Settings
@@ -121,7 +121,7 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
     assert (settings.data_dir / "logs" / "tritonserver.log").read_text().count("Started HTTPService") == 3
 
 
-def test_a_signal_while_it_is_started_again(tmp_path):
+def test_a_signal_during_a_restart_ends_the_launcher(tmp_path):
     settings = fresh_settings(tmp_path)
     with launched(settings) as process:
         children = descendants(process.pid)
@@ -139,13 +139,13 @@ def test_a_signal_while_it_is_started_again(tmp_path):
         assert regions(process) == []
 
 
-def test_what_a_killed_launcher_left_is_cleaned_by_the_next(tmp_path):
+def test_the_next_launcher_cleans_up_after_a_killed_one(tmp_path):
     settings = fresh_settings(tmp_path)
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
         client.encode(MINILM, "hello")
         (inference,) = records_of(settings.status_dir, triton_name(MINILM), "inference")
         children, triton = descendants(process.pid), tritonserver_of(process)
-        stopped = next(pid for pid in descendants(triton) if stood_for(pid) == inference["pid"])
+        stopped = next(pid for pid in descendants(triton) if represented_pid(pid) == inference["pid"])
         os.kill(stopped, signal.SIGSTOP)
         for pid in (process.pid, triton):
             os.kill(pid, signal.SIGKILL)
@@ -170,11 +170,11 @@ def test_stages_are_forked_and_share_what_they_have_imported(server):
         record = server.status(MINILM, stage)
         assert record["triton_pid"] == server.pid
         assert parent_of(record["pid"]) == fork_server.pid
-        assert record["pid"] in [stood_for(pid) for pid in descendants(server.pid)]
+        assert record["pid"] in [represented_pid(pid) for pid in descendants(server.pid)]
         assert inherited_bytes(record["pid"]) > IMPORTED_BYTES
 
 
-def test_nobody_reads_the_control_token(server):
+def test_the_control_token_is_visible_in_no_command_line(server):
     visible = [" ".join(command_of(pid)) for pid in (server.pid, *descendants(server.pid))]
     assert len(visible) > 3
     assert [text for text in visible if f"{CONTROL_KEY}=" in text] == []

@@ -70,7 +70,7 @@ def test_overload_is_answered_or_refused_at_once(server, load, capacity, seconds
 
 
 @pytest.mark.parametrize("seconds", [5, LONG])
-def test_what_cannot_be_ready_in_time_is_not_computed(server, load, capacity, seconds):
+def test_requests_that_cannot_meet_their_deadline_are_not_computed(server, load, capacity, seconds):
     """The load is twice the capacity, with half a second each: most expire, and the device computes only the others."""
     timeout_ms = 500
     before = server.status(MINILM)
@@ -141,7 +141,7 @@ def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds, han
 
 
 @pytest.mark.parametrize("seconds", [6, LONG])
-def test_killed_clients_and_slow_readers_disturb_nobody(server, load, seconds):
+def test_killed_clients_and_slow_readers_disturb_no_other_client(server, load, seconds):
     with ExitStack() as stack:
         clients = [stack.enter_context(client_process(server, seconds + 4)) for _ in range(10)]
         for client in clients:

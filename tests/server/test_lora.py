@@ -149,7 +149,7 @@ def test_requests_of_several_adapters_share_forward_passes(server, tenants):
     assert counted["num_items"] > 2 * counted["num_sub_batches"]
 
 
-def test_those_used_last_stay(server, tenants):
+def test_the_most_recently_used_adapters_stay(server, tenants):
     with SIEClient(server.grpc) as client:
         for name in (*NAMES, *NAMES[:6]):
             client.encode(TINY, TEXTS[0], lora=name)
@@ -241,7 +241,7 @@ def test_a_cold_adapter_beside_a_hot_one(server, request, seconds):
         assert percentile(of_cold, 99) <= percentile(of_alone, 99) + 2 * 1e3 * pass_s
 
 
-def test_what_is_wrong_with_one_is_told_and_touches_no_other(server, tenants, tmp_path, tiny_directory):
+def test_a_faulty_adapter_is_reported_and_affects_no_other(server, tenants, tmp_path, tiny_directory):
     wrong = {"gone": tmp_path / "gone", "empty": tmp_path / "empty", "corrupt": tmp_path / "corrupt"}
     wrong["empty"].mkdir()
     save_lora(wrong["corrupt"], SentenceTransformer(str(tiny_directory))[0].model)

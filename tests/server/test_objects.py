@@ -36,7 +36,7 @@ def test_objects_in_images(client, finder):
     assert same(one["objects"], expected, 1e-5, 1e-2)
 
 
-def test_what_is_refused(client):
+def test_requests_without_valid_labels_are_refused(client):
     with pytest.raises(InputError, match="labels: is empty"):
         client.extract(OWL, {"image": FILES[0]})
     with pytest.raises(InputError, match="labels: 'cat cat"):

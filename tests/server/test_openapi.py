@@ -58,7 +58,7 @@ def test_the_document_is_valid(url):
 
 
 @pytest.mark.parametrize("models", [(), (TINY, BGE_M3, CROSS_ENCODER), (CLIP, CLAP)], ids=len)
-def test_it_is_valid_of_other_models_too(server, models):
+def test_the_document_is_valid_for_other_models_too(server, models):
     door = Door(server.settings)
     Narrow(door, models)
     with listening(door) as port:

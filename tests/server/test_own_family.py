@@ -202,7 +202,7 @@ def mapped(pid: int) -> str:
     return Path(f"/proc/{pid}/maps").read_text()
 
 
-def test_it_is_evicted_and_answers_again(served):
+def test_a_model_of_an_own_family_is_evicted_and_answers_again(served):
     with served.client() as client:
         client.encode(HANN, TEXT)
         worker = served.record(HANN)["worker_pid"]
@@ -215,7 +215,7 @@ def test_it_is_evicted_and_answers_again(served):
     assert served.record(HANN)["num_sub_batches"] < len(TEXTS)  # what had come meanwhile was answered together
 
 
-def test_it_heals_when_its_worker_is_killed(served):
+def test_a_model_of_an_own_family_heals_when_its_worker_is_killed(served):
     with served.client() as client:
         client.encode(RECOGNISED, TEXT)
         worker = served.record(RECOGNISED)["worker_pid"]

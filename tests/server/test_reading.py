@@ -43,7 +43,7 @@ def test_tasks_of_many_requests_at_once(client, expected):
     assert any(box for each in expected for found in each for box in found["objects"])
 
 
-def test_what_is_wrong_is_told(client):
+def test_a_wrong_parameter_is_named_in_the_error(client):
     with pytest.raises(InputError, match="parameter task: 'ocr' is not a task of this model; give one of <OCR>"):
         extract(client, {"image": FILES[0]}, task="ocr")
     with pytest.raises(InputError, match="parameter num_beams: 9 is not allowed; give an integer from 1 to 8"):

@@ -140,7 +140,7 @@ def test_scores_rank_as_the_judge_does(served):
     assert served.endpoint.asked[-1][0] == "/v1/score"
 
 
-def test_it_takes_no_memory_and_no_torch(served):
+def test_a_remote_model_takes_no_memory_and_no_torch(served):
     with served.client() as client:
         client.encode(DENSE, TEXTS[0])
     found = served.model(DENSE)
@@ -158,7 +158,7 @@ def test_it_takes_no_memory_and_no_torch(served):
         ("half", ModelError, "the response was cut off"),
     ],
 )
-def test_what_the_endpoint_says_comes_through(served, name, kind, said):
+def test_errors_of_the_endpoint_reach_the_client(served, name, kind, said):
     with served.client() as client:
         client.encode(DENSE, TEXTS[0])  # loaded, however long that takes
     with served.client(timeout=1) as client:
@@ -182,7 +182,7 @@ def test_a_client_that_waits_is_answered_when_the_endpoint_is_back(served):
     assert served.record(DENSE)["worker_pid"] == worker
 
 
-def test_it_is_evicted_and_answers_again(served):
+def test_a_remote_model_is_evicted_and_answers_again(served):
     with served.client() as client:
         client.encode(DENSE, TEXTS[0])
         worker = served.record(DENSE)["worker_pid"]

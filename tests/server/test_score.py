@@ -180,6 +180,6 @@ def test_bad_input(server, model, change, message):
         client.infer(model, inputs, parameters=given["parameters"])
 
 
-def test_a_model_that_does_not_score_says_so(client):
+def test_a_model_that_does_not_score_refuses_score_requests(client):
     with pytest.raises(InputError, match="does not score; it takes text"):
         client.score(MINILM, QUERY, ["a"])

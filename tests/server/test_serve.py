@@ -121,7 +121,7 @@ def test_a_killed_launcher_takes_triton_along(tmp_path):
             region.unlink()
 
 
-def test_it_says_where_it_is_and_what_to_paste(tmp_path):
+def test_serve_prints_its_addresses_and_a_command_to_paste(tmp_path):
     with serving(tmp_path, num_ports=5) as (process, address):
         (door,) = [
             pid for pid in descendants(process.pid) if b"sie_triton.doors" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -154,7 +154,7 @@ def test_two_servers_side_by_side_but_not_in_one_data_directory(tmp_path):
     assert "--data-dir" in text
 
 
-def test_a_taken_port_is_said_with_the_remedy(tmp_path):
+def test_a_taken_port_is_reported_with_the_remedy(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -270,7 +270,7 @@ def test_a_model_that_perf_cannot_ask_is_one_line(server, model, said):
     assert re.fullmatch(said, errors.strip()), errors
 
 
-def test_a_wrong_model_file_is_told_on_the_terminal_in_the_table_and_to_clients(tmp_path, tiny_directory):
+def test_a_wrong_model_file_is_reported_on_the_terminal_in_the_table_and_to_clients(tmp_path, tiny_directory):
     models = tmp_path / "models"
     models.mkdir()
     (models / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))

@@ -41,7 +41,7 @@ def test_items_of_both_kinds_in_one_request(client, expected):
     assert [each["token_count"] for each in found] == [7, 8, 8, 8, 2, 24]
 
 
-def test_a_sound_however_a_caller_has_it(client, expected, tmp_path):
+def test_the_client_takes_a_sound_in_any_form(client, expected, tmp_path):
     (tmp_path / "a.wav").write_bytes(FILES[0])
     samples = sound(0.3)
     ways = [
@@ -61,7 +61,7 @@ def test_every_kind_of_file(client):
     assert all(np.isclose(np.linalg.norm(each["dense"]), 1, atol=1e-5) for each in found)
 
 
-def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
+def test_an_unreadable_sound_spoils_only_its_own_request(server, expected):
     def ask(files):
         with SIEClient(server.grpc) as client:
             for content, said in files:
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_spoils_its_request_and_no_other(server, expected):
             done.result()
 
 
-def test_what_else_is_refused(client):
+def test_sounds_beyond_the_limits_are_refused(client):
     with pytest.raises(InputError, match=r"audio\[0\]: lasts 700\.0 s; send at most 600 s, or raise max_audio_s"):
         client.encode(CLAP, {"audio": saved(np.zeros(700_000, np.int16), 1000)})
     with pytest.raises(InputError, match="audio"):

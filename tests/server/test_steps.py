@@ -105,7 +105,7 @@ def test_open_steps_answer_also_absurd_times(raw, server):
         assert client.encode(TINY, "hello vine")["dense"].shape == (64,)
 
 
-def test_what_a_step_really_sent_goes_on(raw, server, unharmed):
+def test_the_next_step_accepts_only_what_a_step_really_sent(raw, server, unharmed):
     """A client may look at each step of its own request, but change nothing on the way."""
     model = triton_name(MINILM)
     text = np.array([[b"hello vine"]], object)

@@ -50,7 +50,7 @@ def test_admits_up_to_the_budget(hook):
     assert admit(hook, 100, [40, 40, 20, 1]) == [True, True, True, False]
 
 
-def test_a_refused_request_leaves_room_for_a_smaller_one(hook):
+def test_a_refused_request_leaves_room_for_a_smaller_request(hook):
     assert admit(hook, 100, [60, 50, 40]) == [True, False, True]
 
 

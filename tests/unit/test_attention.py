@@ -32,7 +32,7 @@ WITH_KEYS = (5, 5, 5, 17, 17, 40), (5, 3, 3, 16, 9, 33)
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (30, 10)], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_what_is_no_key_is_not_looked_at(name, heads, kv_heads, width, window):
+def test_tokens_that_are_no_keys_are_not_attended_to(name, heads, kv_heads, width, window):
     """Kernels for GPUs leave items on a CPU to PyTorch's kernel."""
     lengths, keys = WITH_KEYS
     query, key, value = tensors(heads, kv_heads, width, sum(lengths))
@@ -88,7 +88,7 @@ def test_without_a_compiler_pytorch_computes(monkeypatch):
         ("auto", "cuda", torch.float32, "sdpa"),
     ],
 )
-def test_a_kernel_that_cannot_run_is_replaced_and_the_log_says_so(caplog, wanted, device, dtype, chosen):
+def test_a_kernel_that_cannot_run_is_replaced_with_a_log_line(caplog, wanted, device, dtype, chosen):
     assert choose_kernel(wanted, torch.device(device), dtype) == chosen
     assert bool(caplog.records) == (wanted not in ("auto", chosen))
 

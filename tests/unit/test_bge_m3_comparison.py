@@ -157,7 +157,7 @@ def test_a_directory_is_recognised(ours, directory):
     assert ours.adapter.weights_bytes == ours.adapter.encoder.weights_bytes + 4 * (65 + 65 * DIM)
 
 
-def test_as_it_is_published_with_pickles_in_place_of_safetensors(ours, directory, tmp_path):
+def test_a_checkpoint_published_as_pickles_gives_the_same_results(ours, directory, tmp_path):
     published = shutil.copytree(directory, tmp_path / "published")
     for path in published.rglob("*.safetensors"):
         pickle = {"model": "pytorch_model.bin"}.get(path.stem, f"{path.stem}.pt")

@@ -77,7 +77,7 @@ def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
 
 
 @pytest.mark.parametrize("unit", COST_FUNCTIONS)
-def test_what_is_measured_chosen_and_spent_is_one_unit(tmp_path, tiny_directory, monkeypatch, unit):
+def test_calibration_and_planning_use_the_same_unit_of_cost(tmp_path, tiny_directory, monkeypatch, unit):
     """The device is best at 1,024 units at once and slows beyond; the size chosen is just that, whatever the unit."""
     adapter, cost = FakeAdapter(), COST_FUNCTIONS[unit]
     monkeypatch.setattr("sie_triton.worker.__main__.load_adapter", lambda *_: adapter)
@@ -148,7 +148,7 @@ def test_the_smallest_size_must_fit():
 
 
 @pytest.mark.parametrize(("num_tokens", "padded_at"), [(2048, 2048), (10**9, 256)])
-def test_what_is_chosen_while_memory_is_short_is_not_kept(monkeypatch, num_tokens, padded_at):
+def test_a_size_chosen_while_memory_is_short_is_not_stored(monkeypatch, num_tokens, padded_at):
     adapter, measurements = short_of(num_tokens, padded_at), Measurements()
     monkeypatch.setattr(calibration, "perf_counter", lambda: adapter.now)
     device = Device(Freeing(spec(), "cuda:0", Measurements()), 1)
@@ -169,7 +169,7 @@ def test_the_smallest_size_that_is_good_enough():
     assert choose({256: 80.0, 512: 98.0, 1024: 100.0}) == 512
 
 
-def test_what_a_sub_batch_costs_beside_its_pass_speaks_against_small_ones(monkeypatch):
+def test_the_overhead_of_a_sub_batch_favours_larger_ones(monkeypatch):
     """Passes of MiniLM, of which 256 tokens are within 3 % of 512 for their own."""
     seconds = {256: 0.0684, 512: 0.1337, 1024: 0.2695}
     monkeypatch.setattr(calibration, "timed", lambda _, batch: seconds[len(tokens_of(batch)[0])])

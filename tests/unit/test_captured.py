@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sie_triton.bench.architectures import ARCHITECTURES, build
-from sie_triton.engines.torch import graphs
+from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder
-from sie_triton.engines.torch.graphs import may_have_graph, take_graph
+from sie_triton.engines.torch.graph_comparison import may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -69,7 +69,7 @@ def states_of(passes, encoder, ids=IDS, lengths=LENGTHS, keys=KEYS):
 
 
 @pytest.mark.parametrize("architecture", ALIKE)
-def test_they_give_what_the_packed_path_does(architecture):
+def test_captured_passes_give_the_results_of_the_packed_path(architecture):
     encoder = encoder_of(architecture)
     found = states_of(CapturedPasses(encoder, Recorder), encoder)
     assert relative_error(found, encoder.packed(IDS, LENGTHS, KEYS, TYPES)) <= 1e-5
@@ -104,7 +104,7 @@ class Devices(TorchDispatchMode):
 
 def test_in_bfloat16_too():
     encoder = encoder_of("BERT", torch.bfloat16)
-    error = graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder))
+    error = graph_comparison.probe_graph(encoder, CapturedPasses(encoder, Recorder))
     assert 0 < error < 0.03
 
 
@@ -113,7 +113,7 @@ def test_attention_that_is_no_call_of_ours_is_refused(architecture):
     encoder = encoder_of(architecture)
     assert encoder.path == PACKED
     with pytest.raises(LoadError, match=r"differs from the packed path|cannot be run"):
-        graphs.probe_graph(encoder, CapturedPasses(encoder, Recorder))
+        graph_comparison.probe_graph(encoder, CapturedPasses(encoder, Recorder))
 
 
 def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
@@ -164,13 +164,13 @@ def test_items_are_no_longer_than_the_table_of_positions(xlm_roberta):
     assert not passes.suits(np.array([79]))
 
 
-def test_they_are_taken_where_they_are_faster(tmp_path, monkeypatch):
+def test_captured_passes_are_used_where_they_are_faster(tmp_path, monkeypatch):
     build("BERT").save_pretrained(tmp_path)
     encoder = load_encoder(tmp_path, torch.float32, "cpu")
     choose_path(encoder, 256, Measurements())
     record, measurements = Recorder(), Measurements()
-    monkeypatch.setattr(graphs, "form_of", lambda *_: CapturedPasses(encoder, lambda: record))
-    monkeypatch.setattr(graphs, "ratio_at", lambda size, *_: 0.5 if size <= 64 else 1.2)
+    monkeypatch.setattr(graph_comparison, "form_of", lambda *_: CapturedPasses(encoder, lambda: record))
+    monkeypatch.setattr(graph_comparison, "ratio_at", lambda size, *_: 0.5 if size <= 64 else 1.2)
     expected = encoder.hidden_states(IDS, LENGTHS, KEYS)
     assert take_graph(encoder, tmp_path, 1, measurements, "", None) == 64
     replayed = record.num_replayed
@@ -182,7 +182,7 @@ def test_they_are_taken_where_they_are_faster(tmp_path, monkeypatch):
     assert measurements.get("graph")["max_tokens"] == 64
 
 
-def test_a_pass_with_an_adapter_is_none_of_theirs(tmp_path, monkeypatch):
+def test_a_pass_with_an_adapter_is_not_captured(tmp_path, monkeypatch):
     """An adapter that came before the recording does not show in it either."""
     model = build("XLM-RoBERTa")
     model.save_pretrained(tmp_path / "base")
@@ -206,4 +206,4 @@ def test_a_model_on_a_gpu_may_have_them_in_every_format():
     assert not may_have_graph(encoder, Measurements(), "")
     encoder.device = torch.device("cuda:0")
     assert may_have_graph(encoder, Measurements(), "")
-    assert isinstance(graphs.form_of(encoder, None, 1), CapturedPasses)
+    assert isinstance(graph_comparison.form_of(encoder, None, 1), CapturedPasses)

@@ -107,7 +107,7 @@ def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, co
         (":SentenceTransformerDenseAdapter", ":Other", "families are bge_m3, "),
     ],
 )
-def test_what_this_version_cannot_serve_is_said_at_start_up(tmp_path, old, new, complaint):
+def test_unsupported_configurations_are_refused_at_start_up(tmp_path, old, new, complaint):
     with pytest.raises(CatalogError, match=complaint):
         load(tmp_path, MODEL_FILE.replace(old, new)).resolve(Runtime())
 
@@ -143,7 +143,7 @@ def test_an_unknown_name_is_refused_before_any_download(name):
         select([name], None, allow_hub=False)
 
 
-def test_a_hub_id_that_is_not_cached_says_so():
+def test_a_hub_id_that_is_not_cached_is_refused_without_the_hub():
     with pytest.raises(CatalogError, match="not in the local cache"):
         select(["nobody/nothing"], None, allow_hub=False)
 
@@ -157,7 +157,7 @@ def test_a_hub_id_that_is_not_cached_says_so():
         ("sentence-transformers/all-MiniLM-L6-v3", MINILM),
     ],
 )
-def test_a_misspelt_name_is_told_the_nearest(tmp_path, tiny_directory, name, meant):
+def test_a_misspelt_name_gets_the_nearest_one_in_its_error(tmp_path, tiny_directory, name, meant):
     (tmp_path / "tiny.yaml").write_text(tiny_model_file("my/tiny", tiny_directory))
     with pytest.raises(CatalogError, match=f"^{name}: .*; did you mean {meant}[?]$"):
         select([name], tmp_path, allow_hub=False)
@@ -308,7 +308,7 @@ def test_a_name_is_none_of_a_models_parts(tmp_path, name, minilm_directory):
         recognise(minilm_directory, name, {"weights_path": str(minilm_directory)})
 
 
-def test_what_scores_is_recognised(tmp_path, minilm_directory):
+def test_a_cross_encoder_directory_is_recognised_as_scoring(tmp_path, minilm_directory):
     directory = save_cross_encoder(tmp_path, minilm_directory)
     spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
     assert (spec.family, spec.tasks, spec.score_modes, spec.dims) == ("cross_encoder", ("score",), (), {})

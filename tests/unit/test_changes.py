@@ -29,7 +29,7 @@ def unloads(name):
     return [f"unload {name}-{stage}" for stage in STAGES]
 
 
-def test_what_is_served_as_it_shall_be_is_left_alone(world):
+def test_models_that_are_served_correctly_are_left_alone(world):
     world.serve("m", "m", "m-score")
     for _ in range(20):
         world.tick(1)
@@ -115,7 +115,7 @@ def test_tasks_come_before_the_bare_name_and_go_after_it(world):
     assert world.done()[-2:] == ["load m", "unload m-score"]
 
 
-def test_a_model_that_is_gone_is_taken_out_and_its_steps_go_when_nobody_is_in_them(world):
+def test_a_removed_models_steps_are_unloaded_once_they_are_idle(world):
     world.serve("m", "m", "m-score")
     world.write("n", "n")
     world.start_triton()
@@ -153,8 +153,8 @@ def test_a_model_that_comes_back_while_it_goes_is_not_taken_for_what_it_was(worl
 def test_two_changes_one_after_the_other(world):
     world.serve("m", "m")
     world.open = {"m-inference": 1, "m@1-inference": 1}
-    for edition in (1, 2):
-        world.change(lambda edition=edition: world.write(f"m@{edition}", "m")).result(10)
+    for revision in (1, 2):
+        world.change(lambda revision=revision: world.write(f"m@{revision}", "m")).result(10)
     assert world.triton.steps_behind("m") == "m@2"
     assert world.changes.leaving(world.stages()) == {"m", "m@1"}
     world.done()
@@ -210,7 +210,7 @@ def test_another_tritonserver_has_started_with_the_new_steps(world):
     assert world.changes.serving == {"m": "m@1"}
 
 
-def test_what_a_swap_has_put_back_is_put_right_before_its_steps_go(world):
+def test_an_ensemble_that_a_swap_reverted_is_reloaded_before_its_steps_go(world):
     """Triton ends a swap by loading the ensembles as they were before it."""
     world.serve("m", "m")
     world.change(lambda: world.write("m@1", "m")).result(10)
@@ -227,7 +227,7 @@ def test_what_a_swap_has_put_back_is_put_right_before_its_steps_go(world):
     assert world.done() == unloads("m")
 
 
-def test_what_was_put_back_is_put_right_also_where_requests_never_cease(world):
+def test_a_reverted_ensemble_is_reloaded_even_under_endless_requests(world):
     world.serve("m", "m")
     world.change(lambda: world.write("m@1", "m")).result(10)
     world.triton.behind["m"] = "m", world.triton.behind["m"][1]
@@ -253,7 +253,7 @@ def test_ensembles_are_not_touched_while_a_swap_is_under_way(world):
     assert world.triton.steps_behind("m") == "m@1"
 
 
-def test_what_somebody_has_taken_out_of_service_stays_out_until_it_changes(world):
+def test_a_model_unloaded_by_a_user_stays_unloaded_until_its_file_changes(world):
     world.serve("m", "m")
     for name in ("m", *(f"m-{stage}" for stage in STAGES)):
         world.triton.unload(name)
@@ -279,7 +279,7 @@ def test_without_a_tritonserver_it_waits(world):
     assert world.triton.steps_behind("m") == "m"
 
 
-def test_what_is_wrong_is_looked_at_again_now_and_then(world):
+def test_faulty_model_files_are_checked_again_periodically(world):
     """The weights of a model may arrive later."""
     world.serve("m", "m")
     world.outcome = ChangeOutcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
@@ -301,7 +301,7 @@ def test_a_look_that_fails_is_repeated(world):
     assert world.triton.steps_behind("m") == "m"
 
 
-def test_a_refusal_is_told_and_changes_nothing(world):
+def test_a_refusal_is_reported_and_changes_nothing(world):
     world.serve("m", "m")
     world.outcome = ChangeRefused("wrong", "tasks: Field required")
     with pytest.raises(ChangeRefused, match="tasks: Field required"):

@@ -112,7 +112,7 @@ def test_a_message_comes_as_it_went(what):
 
 
 @pytest.mark.parametrize("num_bytes", [100, 2 * LARGE_BYTES])
-def test_what_came_is_the_receivers_own(num_bytes):
+def test_later_messages_do_not_change_a_received_array(num_bytes):
     """Later messages do not change a received array, and the array is writable."""
     first, second = numbers(num_bytes, 1), numbers(num_bytes, 2)
     with peer(echo) as (channel, _):
@@ -133,11 +133,11 @@ def test_memory_grows_as_needed_and_is_used_again():
             # One for each direction.
             assert mappings() <= 2
             assert mappings(pid) <= 2
-        assert len(channel._ours) == len(channel._theirs)
-        kept = channel._ours
+        assert len(channel._own_memory) == len(channel._peer_memory)
+        kept = channel._own_memory
         channel.send(numbers(8 * MB))
         channel.recv()
-        assert channel._ours is kept
+        assert channel._own_memory is kept
 
 
 def test_very_much_memory_is_given_back():
@@ -169,7 +169,7 @@ def test_messages_that_are_not_waited_for_do_not_overwrite_each_other():
             assert same(channel.recv(), message)
 
 
-def test_what_crosses_while_the_other_end_writes_too_is_not_overwritten():
+def test_messages_that_cross_are_not_overwritten():
     """A message that is no answer says nothing about ours: it was sent before ours was read."""
     first, second = numbers(2 * LARGE_BYTES, 1), numbers(2 * LARGE_BYTES, 2)
 
@@ -324,7 +324,7 @@ def test_no_memory_to_receive_is_a_memory_error_and_the_channel_goes_on(monkeypa
             assert same(channel.recv(), numbers(MB, seed))
 
 
-def test_all_of_the_memory_is_there_before_it_is_written():
+def test_shared_memory_is_fully_allocated_before_it_is_written():
     """A page that the system could not supply later would end the process."""
     memory, descriptor = module._memory(MB)
     assert os.fstat(descriptor).st_blocks * 512 >= MB == len(memory)

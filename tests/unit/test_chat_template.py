@@ -57,7 +57,7 @@ def test_a_template_that_cannot_be_read():
         ChatTemplate("{% endfor %}", {}, "here")
 
 
-def test_it_is_read_from_wherever_it_was_saved(tmp_path):
+def test_the_chat_template_is_read_from_any_of_its_files(tmp_path):
     def saved(name, content):
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
         return read_chat_template(tmp_path)

@@ -39,7 +39,7 @@ def check(limits=None, **changes):
     check_features(features(**changes), DECLARED, 4, limits or {})
 
 
-def test_what_an_item_has_beside_what_it_is_long_by_may_have_a_limit_too():
+def test_secondary_features_may_have_a_limit_too():
     check({"num_patches": 4})
     with pytest.raises(InputError, match=r"^num_patches: must be from 0 to 3"):
         check({"num_patches": 3})
@@ -57,7 +57,7 @@ def test_items_may_be_as_long_as_a_feature_says():
         check_features({**legal, "read": Ragged(ints(2, 7, 1))}, declared, 2, {"read": 7})
 
 
-def test_what_is_legal_passes_up_to_the_limits():
+def test_legal_features_pass_up_to_the_limits():
     check()
     check({"ids": 9})
     check({"types": 1})
@@ -118,7 +118,7 @@ def test_a_shape_is_that_of_one_request(sent, complaint):
         array_of(FakeRequest(patches=sent), PATCHES)
 
 
-def test_an_array_is_the_requests_own_only_where_nobody_keeps_it():
+def test_an_array_is_copied_unless_the_request_alone_uses_it():
     sent = np.zeros((1, 5, 2), np.float32)
     request = FakeRequest(patches=sent)
     assert not np.shares_memory(array_of(request, PATCHES), sent)
@@ -152,7 +152,7 @@ def test_a_forward_pass_gives_rows_of_each_item():
         ({"lengths": (2**31 - 1, 2**31 - 1, 5)}, "multivector_lengths: must be 0 or more"),
     ],
 )
-def test_what_a_forward_pass_cannot_have_given_is_refused(changes, complaint):
+def test_impossible_results_of_a_forward_pass_are_refused(changes, complaint):
     with pytest.raises(InputError, match=complaint):
         computed(**changes)
 

@@ -133,7 +133,7 @@ def test_sounds_and_texts_in_one_request(ours, library):
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
 
 
-def test_what_is_read_of_an_item(directory, ours):
+def test_windows_of_a_sound_count_as_tokens(directory, ours):
     """A window costs as many tokens as take equally long; a longer sound has several windows, with fusion one."""
     assert ClapFiles.read(directory).window_tokens == 8
     items = [ours.processor.prepare(each) for each in ({"audio": file_of(0.1)}, {"audio": file_of(2.1)})]

@@ -58,7 +58,7 @@ def printed(monkeypatch):
     return show
 
 
-def test_of_a_pdf_each_page_is_told(printed):
+def test_each_page_of_a_pdf_is_reported(printed):
     pages = [{**SEEN, "page": 3}, {**SEEN, "page": 7}]
     lines = printed(SEEN, {"pages": pages, "token_count": 1}).splitlines()
     assert list(dict.fromkeys(line.split("\t")[0] for line in lines)) == ["1", "2:3", "2:7"]
@@ -92,7 +92,7 @@ def test_in_a_terminal_what_was_seen_stands_in_tables(printed):
         assert all(cell in output for cell in cells)
 
 
-def test_else_what_was_seen_is_a_line(printed):
+def test_findings_in_images_are_printed_as_lines_without_a_terminal(printed):
     assert printed(SEEN).splitlines() == [
         "1\tline\ttext\t0.5000\tRue Morgue\t1\t2\t30\t42",
         "1\tline\ttext\t0.2500\tnowhere",
@@ -101,7 +101,7 @@ def test_else_what_was_seen_is_a_line(printed):
 
 
 @pytest.mark.parametrize("console", [{}, {**IN_COLOUR, "no_color": True}, {**IN_COLOUR, "color_system": None}])
-def test_else_each_finding_is_a_line(printed, console):
+def test_findings_in_texts_are_printed_as_lines_without_a_terminal(printed, console):
     assert printed(NONE, FOUND, **console).splitlines() == [
         "2\tentity\tname\t0.9123\t26\t30\tYork",
         "2\tentity\tcity\t0.9123\t22\t35\tNew York City",
@@ -112,7 +112,7 @@ def test_else_each_finding_is_a_line(printed, console):
     ]
 
 
-def test_as_json(printed):
+def test_findings_are_printed_as_json(printed):
     assert [json.loads(line) for line in printed(NONE, FOUND, as_json=True, **IN_COLOUR).splitlines()] == [NONE, FOUND]
 
 
@@ -125,7 +125,7 @@ def test_as_json(printed):
         (["--draw", "out.png", "text"], b"", "--draw: needs one --image, not 0"),
     ],
 )
-def test_what_it_says_of_a_wrong_call(arguments, given, message):
+def test_a_wrong_call_ends_with_status_2_and_a_message(arguments, given, message):
     done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL, *arguments], given)
     assert (done.exit_code, message in done.output) == (2, True), done.output
 
@@ -133,7 +133,7 @@ def test_what_it_says_of_a_wrong_call(arguments, given, message):
 @pytest.mark.parametrize(
     ("family", "said"), [("owlv2", f" --url {URL} --image picture.jpg --labels person,car"), ("gliner", "curl -s ")]
 )
-def test_what_serve_shows_of_a_model_can_be_tried(family, said):
+def test_serve_shows_an_extract_command_for_the_model(family, said):
     inputs = families.family(family).inputs
     shown = example(spec(family=family, inputs=inputs, tasks=("extract",), dims={}), URL)
     assert said in shown
@@ -143,7 +143,7 @@ def test_what_serve_shows_of_a_model_can_be_tried(family, said):
         assert "File 'missing.jpg' does not exist" in CliRunner().invoke(cli, arguments).output
 
 
-def test_nothing_to_read_asks_nobody():
+def test_extract_without_input_sends_no_request():
     done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL], "\n\n")
     assert (done.exit_code, done.output) == (0, "")
 
@@ -165,7 +165,7 @@ def test_an_image_that_cannot_be_drawn(tmp_path):
         save(tmp_path / "a.png", [], tmp_path / "b.png")
 
 
-def test_what_it_asks_for(monkeypatch):
+def test_extract_sends_the_given_model_items_and_options(monkeypatch):
     asked = []
 
     def extract(client, model, items, labels, **options):

@@ -50,7 +50,7 @@ def test_a_silent_server_is_given_up_in_time(kind, fake):
     assert [answer["dense"].tolist() for answer in answers] == [[1]] * 3
 
 
-def test_a_connection_that_was_given_up_serves_nobody_else():
+def test_an_abandoned_connection_is_not_reused():
     """A late response must not be taken for the response to the next request."""
     connections, questions = [], []
     with socket.create_server(("127.0.0.1", 0)) as server, SIEClient(address_of(server)) as client:
@@ -75,7 +75,7 @@ def test_a_connection_that_was_given_up_serves_nobody_else():
 
 
 @KINDS
-def test_a_server_that_is_started_again_is_asked_again(kind, fake, monkeypatch):
+def test_a_restarted_server_is_retried(kind, fake, monkeypatch):
     monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.1)
     with kind(fake.url) as client:
         client.encode(MODEL, "a")
@@ -87,7 +87,7 @@ def test_a_server_that_is_started_again_is_asked_again(kind, fake, monkeypatch):
 
 
 @KINDS
-def test_a_server_that_ends_before_it_answers_is_asked_again(kind, fake):
+def test_a_server_that_ends_before_it_answers_is_retried(kind, fake):
     fake.is_silent = True
 
     def start_again() -> None:
@@ -143,7 +143,7 @@ def test_the_port_of_the_other_transport(kind, asked, there):
 
 @KINDS
 @pytest.mark.parametrize(("status", "error"), [(404, NotTriton), (200, NotTriton), (502, BusyError)])
-def test_what_answers_is_no_triton(kind, status, error):
+def test_a_server_that_is_not_triton_is_reported(kind, status, error):
     class Web(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             self.send_response(status)
@@ -161,7 +161,7 @@ def test_what_answers_is_no_triton(kind, status, error):
 
 
 @KINDS
-def test_a_model_of_somebody_else(kind, fake):
+def test_a_model_that_is_not_ours_is_refused(kind, fake):
     with kind(fake.url) as client:
         fake.outputs = ["dense"]
         raises_exactly(
@@ -202,14 +202,14 @@ def test_threads_that_come_and_go_leave_no_descriptor(fake):
         assert num_descriptors() <= before + 3
 
 
-def test_a_client_nobody_closed_is_silent_when_the_program_ends(fake):
+def test_an_unclosed_client_is_silent_when_the_program_ends(fake):
     program = f"from sie_triton import SIEClient; client = SIEClient({fake.url!r}); client.encode({MODEL!r}, 'a')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @KINDS
-def test_a_closed_client_says_so(kind, fake):
+def test_a_closed_client_refuses_calls(kind, fake):
     with kind(fake.url) as client:
         client.encode(MODEL, "a")
         client.close()

@@ -116,7 +116,7 @@ def test_options_of_extract(kind, options, complaint):
         raises_exactly(lambda: client.extract(MODEL, "a", ["a"], **options), InputError, complaint)
 
 
-def test_what_no_verb_takes(kind):
+def test_an_unknown_argument_is_refused(kind):
     with (
         kind(NOBODY) as client,
         pytest.raises(TypeError, match=r"extract\(\) takes no label; pass model parameters in"),

@@ -21,7 +21,7 @@ def clock(monkeypatch) -> list[float]:
     return now
 
 
-def test_the_server_is_told_what_is_left(clock):
+def test_the_server_gets_the_remaining_time(clock):
     deadline = Deadline.after(5)
     assert deadline.parameters() == {"timeout": 5_000_000}
     clock[0] += 3.5
@@ -30,14 +30,14 @@ def test_the_server_is_told_what_is_left(clock):
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_the_transport_waits_longer_than_the_server_is_told(clock, transport):
+def test_the_transport_waits_longer_than_the_servers_timeout(clock, transport):
     """The server's own response, which explains the failure, must arrive before the transport gives up."""
     deadline = Deadline.after(5)
     clock[0] += 2
     assert 3 < deadline.wait_s(transport) <= 3 + 1
 
 
-def test_less_than_a_microsecond_is_told_as_one(clock):
+def test_less_than_a_microsecond_is_sent_as_one(clock):
     """Triton takes 0 for no limit."""
     deadline = Deadline.after(5)
     clock[0] = 1005 - 4e-7
@@ -45,7 +45,7 @@ def test_less_than_a_microsecond_is_told_as_one(clock):
 
 
 @pytest.mark.parametrize("late_s", [0, 7])
-def test_what_is_too_late_is_not_sent(clock, late_s):
+def test_a_request_past_its_deadline_is_not_sent(clock, late_s):
     deadline = Deadline.after(5)
     clock[0] += 5 + late_s
     assert deadline.left_s == 0
@@ -54,7 +54,7 @@ def test_what_is_too_late_is_not_sent(clock, late_s):
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-def test_without_a_time_the_server_is_told_none(clock, transport):
+def test_without_a_timeout_none_is_sent(clock, transport):
     deadline = Deadline.after(None)
     assert deadline.parameters() == {}
     assert deadline.wait_s(transport) == NETWORK_TIMEOUT_S
@@ -74,7 +74,7 @@ def test_without_a_time_the_server_is_told_none(clock, transport):
         (100, True, InputError, 0),
     ],
 )
-def test_what_is_tried_again_and_for_how_long(clock, timeout, is_met, error, seconds):
+def test_retries_end_at_the_deadline(clock, timeout, is_met, error, seconds):
     """No wait goes beyond it; the longest between two attempts is 2 s."""
     started, attempts = clock[0], []
 

@@ -42,7 +42,7 @@ def test_each_request_has_all_labels_and_the_entities_of_its_items():
     }
 
 
-def test_what_is_not_given_is_not_sent():
+def test_inputs_that_are_not_given_are_not_sent():
     for labels in ((), [], None, iter(())):
         assert set(sent(call("a", labels), slice(0, 1))) == {"text"}
     assert sent(call("a", iter(["x"]), []), slice(0, 1)) == {
@@ -110,7 +110,7 @@ def test_one_item_one_result():
     assert call({"text": "a", "id": "x"}).results([Response(NONE)]) == {**alone, "id": "x"}
 
 
-def test_which_ensemble_extracts():
+def test_extract_calls_the_tasks_own_ensemble_if_there_is_one():
     inputs = {"inputs": [{"name": name} for name in ("text", "labels", "entities")]}
     assert ensemble_of("org/model", EXTRACT, inputs, has_own=True) == "org__model-extract"
     assert ensemble_of("org/model", EXTRACT, inputs, has_own=False) == "org__model"
@@ -118,6 +118,6 @@ def test_which_ensemble_extracts():
         ensemble_of("org/model", EXTRACT, {"inputs": [{"name": "query"}, {"name": "text"}]}, has_own=False)
 
 
-def test_what_only_extracts_gives_no_vectors():
+def test_a_model_that_only_extracts_refuses_encode():
     with pytest.raises(InputError, match=r"^model: does not encode; call extract$"):
         EncodeCall(tritonclient.grpc, "org/model", "a", {}).results([Response(NONE)])

@@ -96,7 +96,7 @@ def test_models_are_listed_by_the_names_that_clients_call_them(as_json):
 # --- several requests
 
 
-def test_what_a_query_takes_counts_with_each_text():
+def test_the_query_counts_with_each_text_of_a_request():
     texts = ["x" * 1000] * 100
     assert len(ScoreCall(tritonclient.grpc, "m", "q", texts, {}).pieces) == 2
     assert len(ScoreCall(tritonclient.grpc, "m", "q" * 31_000, texts, {}).pieces) == 50

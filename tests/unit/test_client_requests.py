@@ -101,7 +101,7 @@ def test_a_request_has_512_items_at_most(client, triton, num_items, requests):
     assert sorted(each["items"] for each in triton.asked) == requests
 
 
-def test_what_a_request_holds_is_limited_in_bytes_too(client, triton):
+def test_requests_are_split_by_bytes_too(client, triton):
     client.encode(MODEL, ["a" * 30_000] * 5)
     assert sorted(each["items"] for each in triton.asked) == [1, 2, 2]
 
@@ -146,7 +146,7 @@ def test_the_first_two_underscores_are_the_slash(client, triton):
 # --- time
 
 
-def test_the_server_is_told_how_long_it_has_and_the_transport_waits_longer(client, triton):
+def test_the_server_gets_the_timeout_and_the_transport_waits_longer(client, triton):
     client.encode(MODEL, "a", timeout=5)
     (asked,) = triton.asked
     assert 4_000_000 < asked["timeout"] <= 5_000_000  # microseconds
@@ -160,7 +160,7 @@ def test_a_time_that_is_over_is_never_sent_as_none(client, triton):
     assert all(asked["timeout"] >= 1 for asked in triton.asked)
 
 
-def test_without_a_time_of_its_own_nothing_is_said_of_one(client, triton):
+def test_a_client_without_a_timeout_sends_none(client, triton):
     client.encode(MODEL, "a")
     assert "timeout" not in triton.asked[0]
 
@@ -172,7 +172,7 @@ def test_a_busy_server_is_busy_for_the_caller_too(client, triton, status):
         client.encode(MODEL, "a", timeout=0.3)
 
 
-def test_a_busy_server_is_asked_again_without_being_told_to(client, triton):
+def test_a_busy_server_is_retried_by_default(client, triton):
     triton.infer_of = failing("UNAVAILABLE", times=2)
     assert client.encode(MODEL, "a")["dense"].tolist() == [0]
     assert len(triton.asked) == 3
@@ -190,7 +190,7 @@ def test_patience_ends(client, triton, monkeypatch):
 
 
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "NOT_FOUND"])
-def test_a_wrong_request_is_not_asked_again(client, triton, status):
+def test_a_wrong_request_is_not_retried(client, triton, status):
     triton.infer_of = failing(status)
     with pytest.raises(InputError):
         client.encode(MODEL, "a", timeout=2)

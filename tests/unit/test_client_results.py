@@ -103,7 +103,7 @@ def test_only_what_was_asked_for_is_in_a_result():
     assert set(encode_results(both, ITEMS, None, "float32")[0]) == {"dense", "muvera", "token_count", "timing"}
 
 
-def test_what_is_quantised_comes_as_what_it_is_with_its_scales():
+def test_quantised_outputs_keep_their_dtype_and_have_scales():
     rows = np.array([[255, 1], [2, 3], [4, 5]], np.uint8)
     plain = np.zeros((0, 0), np.float32)
     response = Response(dense=plain, dense_quantized=rows, dense_scales=f32([1, 2], [3, 4], [5, 6]))
@@ -151,7 +151,7 @@ def test_an_error_has_the_class_of_its_status_and_our_words(status, error):
     assert str(failure("a', b", status)) == "a', b"
 
 
-def test_a_model_that_is_not_there_is_told_from_a_wrong_request():
+def test_a_missing_model_is_distinguished_from_a_wrong_request():
     told = failure("Request for unknown model: 'org__modle' is not found", "StatusCode.NOT_FOUND")
     assert type(told) is NotServed
     assert str(not_served("org/modle", ["a/b", "org/model"])) == (
@@ -165,6 +165,6 @@ def test_a_load_that_failed_says_why():
     assert told.reason == "corrupt"
 
 
-def test_a_deadline_that_passed_is_told_with_the_time():
+def test_a_passed_deadline_is_reported_with_its_time():
     told = failure("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED")
     assert (type(told), str(told)) == (BusyError, "timeout: grpc://host:8001 did not answer within 5 s")

@@ -62,7 +62,7 @@ def test_a_text_that_holds_the_token_of_images(ours):
     assert np.allclose(vectors_of(alone)[0], vectors_of(together)[1], atol=1e-5)
 
 
-def test_a_text_too_long_keeps_what_stands_behind_it(ours, library):
+def test_a_truncated_text_keeps_its_suffix(ours, library):
     text = "page " * 400
     (found,) = vectors_of(ours.encode([text]))
     ids = library.processor(text=[text], return_tensors="pt")["input_ids"]
@@ -134,7 +134,7 @@ def test_attention_that_looks_back_only_fails_it_too(tmp_path, directory, librar
         ("config.json", '"max_position_embeddings": 256', '"max_position_embeddings": 13', "leave no room for a text"),
     ],
 )
-def test_what_cannot_be_served_is_said(tmp_path, directory, file, said, instead, complaint):
+def test_unsupported_checkpoints_are_refused_with_the_reason(tmp_path, directory, file, said, instead, complaint):
     changed(tmp_path, directory, file, said, instead)
     with pytest.raises(LoadError, match=complaint):
         Served("colpali", tmp_path, **OPTIONS)

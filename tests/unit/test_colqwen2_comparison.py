@@ -7,12 +7,12 @@ import transformers
 
 from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import IMAGE_SIZES
-from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
-from sie_triton.inputs.patches import resized_for_patches
+from sie_triton.inputs.patch_resizing import resized_for_patches
 from tests.items import Served
 from tests.pages import PageLibrary, as_engine_saves, same, save_colqwen2, vectors_of
 from tests.pictures import picture, pictures
@@ -126,7 +126,7 @@ class FakeTower(PatchTower):
         self._mean, self._std = torch.tensor(plan.mean), torch.tensor(plan.std)
 
 
-def test_what_is_measured_with_is_a_page(ours):
+def test_the_calibration_sample_is_a_page(ours):
     """The page has 12 tokens, the limit of the checkpoint; each patch adds half a token to its cost."""
     page = ours.adapter.sample([2])
     height, width = page[IMAGE_SIZES.name].values[0]
@@ -158,7 +158,7 @@ def test_sides_that_are_no_multiples_are_refused(ours):
         ("processor_config.json", '"longest_edge": 9408', '"longest_edge": 700', "is larger than the maximum"),
     ],
 )
-def test_what_cannot_be_served_is_said(tmp_path, directory, file, said, instead, complaint):
+def test_unsupported_checkpoints_are_refused_with_the_reason(tmp_path, directory, file, said, instead, complaint):
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     content = (directory / file).read_text()

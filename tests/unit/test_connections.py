@@ -162,7 +162,7 @@ module.run(settings)
 """
 
 
-def test_a_stop_while_triton_is_asked_is_silent(tmp_path):
+def test_a_stop_during_a_call_to_triton_is_silent(tmp_path):
     command = [sys.executable, "-c", STOPPED_DURING_WORK, str(tmp_path), str(free_ports(1)[0])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -131,21 +131,21 @@ def test_a_profile_gives_each_verb_what_that_one_reads(seal):
     assert of_profile(MODEL.spec.profile("other"), {"normalize", "nope"}) == {"normalize": False}
 
 
-def test_what_is_for_the_prompt_alone_is_not_sent_on(seal):
+def test_options_that_only_the_prompt_needs_are_not_sent_on(seal):
     given = {"instruction": "find", "profile": "other", "normalize": True}
     made, read = Contexts(MODEL, seal).enter(FakeRequest(given), ENCODE, 0)
     assert read == given
     assert made.options.keys().isdisjoint({"instruction", "profile"})
 
 
-def test_one_requests_options_are_not_the_next_ones(seal):
+def test_options_do_not_leak_into_the_next_request(seal):
     contexts = Contexts(MODEL, seal)
     made, _ = contexts.enter(FakeRequest({"profile": "other"}), ENCODE, 0)
     made.options["dimensions"] = 1
     assert contexts.enter(FakeRequest({"profile": "other"}), ENCODE, 0)[0].options["dimensions"] == 4
 
 
-def test_what_the_request_says_beside_its_parameters_is_kept(seal):
+def test_the_id_trace_and_timeout_of_a_request_are_kept(seal):
     request = FakeRequest({}, timeout_us=7)
     request.id, request.trace = "an id", "a trace"
     made, _ = Contexts(MODEL, seal).enter(request, ENCODE, 1000)
@@ -173,7 +173,7 @@ def sent(array):
     return FakeRequest(context=array[None])
 
 
-def test_what_one_step_writes_the_next_one_reads(seal):
+def test_a_context_survives_writing_and_reading(seal):
     made = Context(ENCODE, {"normalize": False}, "id", "trace", **COUNTED)
     contexts = Contexts(MODEL, seal)
     request = sent(contexts.write(made, TENSORS))

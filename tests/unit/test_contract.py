@@ -96,14 +96,14 @@ def test_tensor_names_are_unique_and_lower_case():
 
 
 @pytest.mark.parametrize("verb", ["encode", "score"])
-def test_what_was_sent_is_read_by_the_name_of_its_input(verb):
+def test_inputs_are_read_by_their_names(verb):
     model = model_of(spec(inputs=("document",), tasks=(verb,)))
     sent = {tensors.DOCUMENT.name: ["a", "b"], tensors.QUERY.name: ["q"]}
     parts = VERBS[verb].read(sent, {}, Profile(), model)
     assert (parts[0].name, parts[0].elements) == ("document", ["a", "b"])
 
 
-def test_what_is_told_of_an_item_is_bounded(monkeypatch):
+def test_the_number_of_findings_per_item_is_bounded(monkeypatch):
     monkeypatch.setattr("sie_triton.contract.extract.MAX_FOUND", 5)
     found = Findings([Entity(0, 1, 0, 0.5)] * 3, objects=[Object((0, 0, 1, 1), 0, 0.5)] * 2)
     model = replace(model_of(spec()), extraction=Extraction((), lambda rows, options: found))
@@ -114,14 +114,14 @@ def test_what_is_told_of_an_item_is_bounded(monkeypatch):
         collect()
 
 
-def test_what_was_found_comes_back_as_it_was():
+def test_findings_survive_json():
     found = Findings(
         [Entity(0, 3, 1, 0.5)],
         data={"a": [1]},
         objects=[Object((1.5, 2, 3, 4), 0, 0.25)],
         lines=[Line("word", (0, 0, 9, 9), "read", 1.0), Line("more", None, "read", 0.5)],
     )
-    told = Findings.from_json(found.to_json()).told("Ada", ["cat", "person"])
+    told = Findings.from_json(found.to_json()).to_response("Ada", ["cat", "person"])
     assert told["entities"] == [
         {"text": "Ada", "label": "person", "score": 0.5, "start": 0, "end": 3},
         {"text": "word", "label": "read", "score": 1.0, "bbox": [0, 0, 9, 9]},

@@ -86,7 +86,7 @@ def test_room_is_granted_where_there_is_some(controller, control):
     waiting.remove()
 
 
-def test_what_never_fits_is_told_both_numbers(controller):
+def test_a_load_that_never_fits_gets_both_sizes_in_its_error(controller):
     controller.measured = DeviceMemory(100, 1000, "test")
     stage(controller, "a", wanted_bytes=2**30)
     controller.tick()
@@ -95,8 +95,8 @@ def test_what_never_fits_is_told_both_numbers(controller):
     assert "0.00 GiB are free" in text
 
 
-def test_room_is_made_and_granted_when_it_is_there(controller, control, child, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: 600)
+def test_memory_is_freed_and_then_granted(controller, control, child, monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: 600)
     controller.measured = DeviceMemory(700, 1000, "test")
     stage(controller, "a", wanted_bytes=400)
     resident = stage(controller, "b", child.pid, state=RESIDENT, worker_pid=child.pid, last_used_ns=1)

@@ -31,13 +31,13 @@ def becomes(process, **fields):
     return change
 
 
-def test_what_is_in_memory_is_left_as_it_is(controller, control, rounds):
+def test_loading_a_resident_model_does_nothing(controller, control, rounds):
     stage(controller, "a", state=RESIDENT)
     controller.load("a").result(10)
     assert control.swapped == []
 
 
-def test_what_is_cold_gets_a_process_that_loads_and_is_waited_for(controller, control, rounds):
+def test_loading_a_cold_model_waits_for_a_process_that_loads_it(controller, control, rounds):
     process = stage(controller, "a")
     rounds += [becomes(process, state=LOADING), becomes(process, state=RESIDENT)]
     controller.load("a").result(10)
@@ -45,7 +45,7 @@ def test_what_is_cold_gets_a_process_that_loads_and_is_waited_for(controller, co
     assert rounds == []
 
 
-def test_what_is_loading_is_only_waited_for(controller, control, rounds):
+def test_loading_a_model_that_already_loads_only_waits(controller, control, rounds):
     process = stage(controller, "a", state=LOADING)
     rounds += [becomes(process), becomes(process, state=RESIDENT)]
     controller.load("a").result(10)
@@ -62,14 +62,14 @@ def test_a_tokenizer_that_failed_is_loaded_anew_too(controller, control, rounds,
     assert control.swapped == [("a-preprocess", False), ("a-inference", True)]
 
 
-def test_what_nobody_has_seen_is_put_into_service(controller, control, rounds):
+def test_loading_an_unloaded_model_puts_it_into_service(controller, control, rounds):
     controller._directory.mkdir(parents=True, exist_ok=True)
     controller.load("a").result(10)
     assert control.loaded == ["a"]
     assert control.swapped == [("a-inference", True)]
 
 
-def test_a_load_that_fails_is_told_with_its_reason(controller, rounds):
+def test_a_failed_load_is_reported_with_its_reason(controller, rounds):
     process = stage(controller, "a")
     rounds += [becomes(process, state=LOADING), becomes(process, state=FAILED, load_failure=2)]
     with pytest.raises(LoadError, match="could not be loaded") as caught:
@@ -90,7 +90,7 @@ def test_a_load_is_not_waited_for_for_ever(controller, rounds):
         controller.load("a").result(10)
 
 
-def test_what_is_fetched_from_the_hub_takes_its_time(controller, rounds):
+def test_a_download_does_not_count_towards_the_load_timeout(controller, rounds):
     process = stage(controller, "a", state=LOADING, fetching_ns=1)
     hours = round(3600 / loop.PERIOD_S)
     rounds += [becomes(process)] * hours + [becomes(process, fetching_ns=0)] * 100 + [becomes(process, state=RESIDENT)]

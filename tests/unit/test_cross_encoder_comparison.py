@@ -112,7 +112,7 @@ def test_the_longer_of_the_two_is_cut_first(tmp_path, minilm_directory):
         np.testing.assert_allclose(scorer(query, [text]), reference.predict([(query, text)]), atol=2e-5)
 
 
-def test_what_cannot_be_served_says_so(tmp_path, minilm_directory):
+def test_unsupported_classifiers_are_refused_with_the_reason(tmp_path, minilm_directory):
     three = save_cross_encoder(tmp_path / "three", minilm_directory, num_labels=3)
     with pytest.raises(LoadError, match="the classifier has 3 labels, but a score needs one; serve it as a sequence_"):
         Scorer(three)

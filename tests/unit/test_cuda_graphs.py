@@ -12,7 +12,7 @@ from sie_triton.bench.architectures import build
 from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch import captured, graphs
 from sie_triton.engines.torch.captured import WARM_UPS, CapturedPasses, CudaGraphs
-from sie_triton.engines.torch.graphs import MOST_TRIES, may_have_graph, take_graph
+from sie_triton.engines.torch.graph_comparison import MOST_TRIES, may_have_graph, take_graph
 from sie_triton.measurements import Measurements
 from sie_triton.worker import graphs as making
 from sie_triton.worker.graphs import Graphs
@@ -199,7 +199,7 @@ def graphs_of(take_graph):
 @pytest.mark.parametrize(
     ("fault", "ended"), [(Unusable(), [1]), (torch.OutOfMemoryError(), [])], ids=["spoilt", "full"]
 )
-def test_a_process_ends_where_it_is_unusable_and_only_there(monkeypatch, fault, ended):
+def test_only_a_broken_device_ends_the_process(monkeypatch, fault, ended):
     statuses = []
     monkeypatch.setattr(making, "end_process", statuses.append)
 
@@ -210,11 +210,11 @@ def test_a_process_ends_where_it_is_unusable_and_only_there(monkeypatch, fault, 
     made._run()
     assert (statuses, freed) == (ended, [True])
     assert not made.are_made
-    assert made.news() is None
+    assert made.take_change() is None
 
 
 def test_memory_is_freed_only_after_a_failure():
     made, freed = graphs_of(lambda *_: 64)
     made._run()
     assert freed == []
-    assert made.news().max_tokens == 64
+    assert made.take_change().max_tokens == 64

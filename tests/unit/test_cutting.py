@@ -92,7 +92,7 @@ LONG = {
 
 @pytest.mark.parametrize("text", LONG)
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_what_is_read_of_a_long_text_is_not_changed(kind, text):
+def test_cutting_a_long_text_early_keeps_its_tokens(kind, text):
     tokenizer = TOKENIZERS[kind]
     cut, whole = encoded(tokenizer, [LONG[text]])[0], tokenizer.encode(LONG[text])
     assert cut.ids == whole.ids

@@ -64,7 +64,7 @@ def test_a_request_that_ends_every_worker_spoils_none_that_shared_a_pass_with_it
     assert [worker.closed for worker in stage.workers] == [True, True, True, False]
 
 
-def test_it_spoils_none_on_another_lane_either(make):
+def test_a_poisonous_request_spoils_none_on_another_lane(make):
     """Passes that a worker did not survive are repeated one at a time, so that none is in two by chance."""
     stage = make(2)
     requests = [tokens([POISON] * 40), tokens([1] * 40)]

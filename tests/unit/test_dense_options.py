@@ -65,7 +65,7 @@ def test_a_checkpoint_may_say_so_itself(decoder):
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}])
-def test_it_does_not_unless_told(decoder, options):
+def test_a_decoder_is_causal_by_default(decoder, options):
     directory, ids = decoder
     found = ours(directory, ids, pooling="last_token", **options)
     np.testing.assert_allclose(found, theirs(directory, ids, "lasttoken", sees_all=False), atol=1e-5)

@@ -155,7 +155,7 @@ def test_a_stage_of_a_stock_tritonserver_finds_it_out(machine, instance, asked, 
     ("visible", "gpus"),
     [("", []), ("-1", []), ("2,0", ["2", "0"]), ("1,7,0", ["1"]), ("GPU-3", ["GPU-3"]), ("NoDevFiles", [])],
 )
-def test_what_cuda_is_shown(machine, monkeypatch, visible, gpus):
+def test_visible_devices_limit_the_chosen_gpu(machine, monkeypatch, visible, gpus):
     machine(4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_gpus() == gpus
@@ -184,7 +184,7 @@ def test_the_controller_measures_the_device_that_models_run_on(machine, monkeypa
     assert Meter("cuda:0", 5 * GIB).measure(0).limit == 5 * GIB
 
 
-def test_gpus_that_are_not_used_are_told_of(machine):
+def test_unused_gpus_are_reported(machine):
     machine(1)
     assert unused_gpus("cuda:0") == ""
     machine(4)
@@ -259,7 +259,7 @@ def test_a_driver_older_than_torch_needs_is_named(machine, tmp_path, monkeypatch
     assert not said or problems[0].endswith("or use --device cpu")
 
 
-def test_what_torch_is_built_for_is_read_without_importing_it(tmp_path, monkeypatch):
+def test_torchs_cuda_version_is_read_without_importing_torch(tmp_path, monkeypatch):
     assert preflight.cuda_of_torch() == (torch.version.cuda or "")
     package = tmp_path / "torch"
     package.mkdir()

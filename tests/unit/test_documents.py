@@ -37,7 +37,7 @@ FAULTS = {
 ALIVE = """# All is there
 
 [a file](planted.md), [a heading](#all-is-there), `tests/unit/test_plan.py`, `stages/`, `admission.c`,
-`scripts/serve --host`, `tests/unit/test_documents.py::test_a_dead_reference_is_told`, `sie_triton.spec.Runtime`,
+`scripts/serve --host`, `tests/unit/test_documents.py::test_a_dead_reference_is_reported`, `sie_triton.spec.Runtime`,
 `sie-triton serve`, SIE_HOST, `/models/x`, `org/name`, `std::move`, `pip install --foreign`
 """
 
@@ -51,7 +51,7 @@ def check(document: Path, text: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_dead_reference_is_told(tmp_path, fault):
+def test_a_dead_reference_is_reported(tmp_path, fault):
     document = tmp_path / "planted.md"
     line = 3 + fault.count("\n") // 2
     assert check(document, f"# Planted\n\n{fault}\n") == (1, f"{document}:{line}: {FAULTS[fault]}\n")
@@ -91,7 +91,7 @@ gone.py  # gone.py
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_dead_reference_in_a_comment_or_docstring_is_told(tmp_path, name):
+def test_a_dead_reference_in_a_comment_or_docstring_is_reported(tmp_path, name):
     text, dead = PROGRAMS[name]
     assert check(tmp_path / name, text) == (1, "".join(f"{tmp_path / name}:{line}: {what}\n" for line, what in dead))
 

@@ -57,12 +57,12 @@ def test_a_format_is_known_by_what_is_in_the_file(name):
         (b"%PDF-" + bytes(200_000), "has 200005 bytes; send at most 150000, or raise max_document_bytes"),
     ],
 )
-def test_what_is_none_is_refused(content, said):
+def test_a_file_that_is_no_document_is_refused(content, said):
     with pytest.raises(InputError, match=rf"^document\[1\]: {said}"):
         check_document(DocumentFile(content, "document[1]"), 150_000)
 
 
-def test_what_an_archive_grows_to_has_a_limit_of_its_own():
+def test_the_unpacked_size_of_an_archive_is_limited():
     """Six megabytes that claim 1.1 gigabytes: less than 200 times as much."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -97,14 +97,14 @@ def test_documents_go_to_the_worker_as_they_are(processor):
         processor.prepare({"document": DocumentFile(bytes(9), "document[2]")})
 
 
-def test_what_needs_ocr_is_refused(processor):
+def test_documents_that_need_ocr_are_refused(processor):
     with pytest.raises(InputError, match=r"^image\[0\]: is an image, which needs OCR"):
         processor.prepare({"image": ImageFile(b"png", "image[0]")})
     with pytest.raises(InputError, match=r"^parameter ocr: OCR is not supported, only the text stored in a document"):
         processor.frame(Part("items", [{"document": DocumentFile(FORMATS["md"], "")}], options={"ocr": True}))
 
 
-def test_what_docling_cannot_convert_is_told_of_its_item():
+def test_a_document_that_docling_cannot_convert_is_named():
     model = model_of(spec(family="docling", inputs=KINDS, tasks=("extract",), dims={}))
     rows = [
         {CONVERTED.name: np.frombuffer(json.dumps(each).encode(), np.uint8)}

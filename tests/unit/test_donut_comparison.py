@@ -15,7 +15,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.families.donut import findings
 from sie_triton.families.donut.json_tokens import parsed
 from sie_triton.families.donut.prompt import page
-from sie_triton.families.reading import GENERATED, GENERATED_LENGTHS
+from sie_triton.families.reader_processor import GENERATED, GENERATED_LENGTHS
 from tests.deadlines import given_up, tokens_in
 from tests.pictures import of_all_kinds, picture, pictures, saved
 from tests.readers import DONUT_TASKS, Reader, save_donut
@@ -86,7 +86,7 @@ def test_tokens_are_those_of_the_library(ours, library, num_beams, monkeypatch):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_what_is_read_is_what_the_library_generates(ours, library, num_beams):
+def test_answers_equal_the_librarys(ours, library, num_beams):
     options = {"max_new_tokens": 24, "num_beams": num_beams}
     found = data(ours(FILES, **CORD, **options))
     assert found == [library.read(file, "<s_cord-v2>", **options) for file in FILES]
@@ -106,7 +106,7 @@ def test_two_tasks_and_lengths_in_one_batch_as_alone(ours, library):
     assert data(together[0])[1] != data(together[1])[0]
 
 
-def test_what_is_measured_is_a_few_tokens_of_as_many_images_as_cost_that(ours):
+def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
     (few, many) = (ours.adapter.forward(ours.sample(total)) for total in (256, 2048))
     assert (len(few[GENERATED_LENGTHS.name]), len(many[GENERATED_LENGTHS.name])) == (1, 4)
 
@@ -126,7 +126,7 @@ def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
         assert batch.features["read"].values == [8 * 6 + 61]
 
 
-def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):
+def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
     requests = [(FILES[:2], CORD), (FILES[2:3], {**CORD, "max_new_tokens": 9})]
     assert not findings(given_up(ours, requests, monkeypatch)[:1], {}).count
 
@@ -204,10 +204,10 @@ def test_fields_in_any_order_are_parsed_as_the_library_parses_them(library):
 
 def told(text, task, added=("<yes/>",)):
     row = {GENERATED.name: np.frombuffer(json.dumps([task, parsed(text, added)]).encode(), np.uint8)}
-    return findings([row], {}).told("", [])
+    return findings([row], {}).to_response("", [])
 
 
-def test_what_is_found_in_an_answer():
+def test_answers_become_findings():
     answer = told("<s_question>Is it?</s_question><s_answer><yes/></s_answer>", "<s_docvqa>")
     assert answer["entities"] == [{"text": "yes", "label": "answer", "score": 1.0, "bbox": None}]
     assert answer["data"] == {"question": "Is it?", "answer": "yes"}
@@ -226,7 +226,7 @@ def test_what_is_found_in_an_answer():
     assert [each["text"] for each in two["entities"]] == ["a", "b"]
 
 
-def test_wrong_requests_are_told_what_is_allowed(ours):
+def test_wrong_requests_get_the_allowed_values(ours):
     tasks = ", ".join(sorted(DONUT_TASKS))
     with pytest.raises(InputError, match=f"parameter task: '<s_x>' is not a task of this model; give one of {tasks}"):
         ours(FILES[:1], task="<s_x>")
@@ -253,7 +253,7 @@ def test_a_checkpoint_of_one_task_needs_none(tmp_path, ours, directory):
     assert asked == ours(FILES[:1], task="<s_synthdog>")
 
 
-def test_what_cannot_be_served(tmp_path, directory):
+def test_unsupported_checkpoints_are_refused(tmp_path, directory):
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     with pytest.raises(LoadError, match="default_task: '<s_x>' is not a task of this model; give one of <s_cord-v2>"):

@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.cli import cli
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
-from sie_triton.controller.token import TOKEN_FILE, admin_token, known_token
+from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.served import ServedModels as ServedOfDoor
 from sie_triton.errors import ServerError
 from sie_triton.records.status import RESIDENT
@@ -42,13 +42,13 @@ def test_a_wrong_token_of_any_bytes_is_refused(door, token):
 
 @pytest.mark.parametrize("door", [("first", "second")], indirect=True)
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/v1/models/m/loras", "/metrics", "/nowhere"])
-def test_with_tokens_a_question_needs_one(door, path):
+def test_with_auth_tokens_a_request_needs_one(door, path):
     url = f"http://127.0.0.1:{door.controller_port}"
     refused = httpx.get(url + path)
     assert (refused.status_code, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
     for wrong in ("Bearer", "Bearer third", "Basic first", "first"):
         assert httpx.get(url + path, headers={"Authorization": wrong}).status_code == 401
-    for right in ("first", "second", known_token(door.data_dir, "")):
+    for right in ("first", "second", find_token(door.data_dir, "")):
         assert httpx.get(url + path, headers={"Authorization": f"Bearer {right}"}).status_code in (200, 404)
     assert [httpx.get(f"{url}/{probe}").status_code for probe in ("healthz", "readyz")] == [200, 200]
     assert httpx.post(f"{url}/v1/models/m/load", headers={"Authorization": "Bearer first"}).status_code == 401
@@ -110,7 +110,7 @@ def test_load_after_unload_puts_a_model_into_service(door, controller, control, 
     assert control.swapped == [("unloaded-inference", True)]
 
 
-def test_load_without_tritonserver_says_so(door, control):
+def test_loading_without_tritonserver_fails_with_the_reason(door, control):
     control.alive = False
     with pytest.raises(ServerError, match="Triton: connection refused"):
         act(door, "unloaded", "load")
@@ -128,7 +128,7 @@ def test_status_shows_whole_names_and_json(door, controller, child, capsys, monk
     assert model["model"] == LONG_NAME.replace("__", "/")
 
 
-def test_something_else_at_the_port_is_told_in_one_line(door):
+def test_another_server_at_the_port_is_reported_in_one_line(door):
     with pytest.raises(ServerError, match="is not a controller"):
         ask(door, "/metrics")
 
@@ -174,13 +174,13 @@ def test_a_model_file_is_added_and_a_model_removed(door, asked):
         (InferenceServerException("connection refused"), 502, "Triton: connection refused"),
     ],
 )
-def test_what_cannot_be_changed_is_told(door, asked, error, code, told):
+def test_a_failed_change_has_its_http_status_and_reason(door, asked, error, code, told):
     asked.answer = error
     for request in (("/v1/models", "PUT", b"x"), ("/v1/models/org__a", "DELETE")):
         assert status_of(door, *request, **admin(door)) == (code, f"{told}\n")
 
 
-def test_nobody_changes_models_without_the_token(door, asked):
+def test_changing_models_needs_the_admin_token(door, asked):
     for request in (("/v1/models", "PUT", b"x"), ("/v1/models/org__a", "DELETE")):
         assert status_of(door, *request)[0] == 401
     assert status_of(door, "/v1/models", "PUT", b"x" * (1024**2 + 1), **admin(door))[0] == 413

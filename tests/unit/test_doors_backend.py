@@ -49,7 +49,7 @@ def test_a_cancelled_call_is_ended_only_where_triton_survives_that(hangs_up, tol
 @pytest.mark.parametrize(
     ("version", "hangs_up"), [("2.51.0", False), ("2.53.0", False), ("2.54.0", True), ("3.0", True)]
 )
-def test_which_triton_does_is_asked_until_it_answers(monkeypatch, tmp_path, version, hangs_up):
+def test_tritons_version_is_queried_until_it_answers(monkeypatch, tmp_path, version, hangs_up):
     monkeypatch.setattr(module, "LEARN_S", 0.0)
     answers = [BusyError("not yet"), SimpleNamespace(version=version)]
 

@@ -16,21 +16,21 @@ from sie_triton.spec import ModelSpec
 from tests.doors import door_of, post
 
 USUAL = {
-    openai.asked: {"model": "m", "input": "x"},
-    rerank.asked: {"model": "m", "query": "q", "documents": ["a"]},
-    tei.embed_asked: {"inputs": "x"},
-    tei.rerank_asked: {"query": "q", "texts": ["a"]},
+    openai.read_request: {"model": "m", "input": "x"},
+    rerank.read_request: {"model": "m", "query": "q", "documents": ["a"]},
+    tei.read_embed_request: {"inputs": "x"},
+    tei.read_rerank_request: {"query": "q", "texts": ["a"]},
 }
 DEEP = [
-    (openai.asked, "encoding_format"),
-    (openai.asked, "model"),
-    (openai.asked, "input"),
-    (rerank.asked, "top_n"),
-    (rerank.asked, "rank_fields"),
-    (rerank.asked, "relevant_spans"),
-    (tei.embed_asked, "prompt_name"),
-    (tei.embed_asked, "truncation_direction"),
-    (tei.rerank_asked, "raw_scores"),
+    (openai.read_request, "encoding_format"),
+    (openai.read_request, "model"),
+    (openai.read_request, "input"),
+    (rerank.read_request, "top_n"),
+    (rerank.read_request, "rank_fields"),
+    (rerank.read_request, "relevant_spans"),
+    (tei.read_embed_request, "prompt_name"),
+    (tei.read_embed_request, "truncation_direction"),
+    (tei.read_rerank_request, "raw_scores"),
 ]
 
 
@@ -53,7 +53,7 @@ def test_a_deep_request_parameter_is_named():
         Parameter("dimensions", int, minimum=1).check(nested(100_000))
 
 
-def test_what_errors_repeat_is_short():
+def test_errors_repeat_values_in_short():
     assert len(shown("\0" * 10_000_000)) < 200
     assert shown("as it is") == "'as it is'"
     with pytest.raises(InputError) as caught:
@@ -97,12 +97,12 @@ def test_a_deep_document_is_refused_before_it_is_scored():
 def test_names_and_parameters_are_bounded():
     long = "x" * (LONGEST_MODEL + 1)
     with pytest.raises(InputError, match=r"^model: has 513 characters"):
-        openai.asked(BodyFields({"model": long, "input": "x"}, 10))
+        openai.read_request(BodyFields({"model": long, "input": "x"}, 10))
     many = {f"p{i}": i for i in range(MAX_OPTIONS + 1)}
     with pytest.raises(InputError, match=r"^body: has 65 request parameters"):
-        openai.asked(BodyFields({"model": "m", "input": "x", **many}, 10))
+        openai.read_request(BodyFields({"model": "m", "input": "x", **many}, 10))
     with pytest.raises(InputError, match=r"^instruction: has 1000001 characters"):
-        openai.asked(BodyFields({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10))
+        openai.read_request(BodyFields({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10))
     for path in (f"/v1/encode/{long}", f"/v1/score/{long}", f"/v1/extract/{long}"):
         assert "model: has 513 characters" in post(door_of()[0], {"items": ["a"], "query": "q"}, path).text
 

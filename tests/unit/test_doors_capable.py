@@ -67,7 +67,7 @@ def test_the_first_that_can_of_those_that_are_named():
         (SCORES, "a/embedder,a/gone", "SIE_DOOR_TEI_MODEL: none of a/embedder, a/gone is served and returns scores"),
     ],
 )
-def test_where_it_is_not_clear_what_to_set_is_said(what, named, message):
+def test_an_ambiguous_model_is_refused_with_the_setting_to_set(what, named, message):
     with pytest.raises(Failure, match=f"^{message}"):
         models_of(Triton(EMBEDDER, OTHER), what, named=named)
 

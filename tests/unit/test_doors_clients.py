@@ -84,14 +84,14 @@ async def reranked(door, documents=("a",)):
 
 @pytest.mark.parametrize(("failure", "seconds"), [(LOADING, 5), (FULL, 1)], ids=["cold", "full"])
 @pytest.mark.parametrize("call", [embedded, reranked], ids=["openai", "cohere"])
-def test_what_passes_is_asked_again_when_the_door_says(call, failure, seconds, waits):
+def test_clients_retry_passing_errors_when_the_door_says(call, failure, seconds, waits):
     triton = Triton(failure)
     asyncio.run(call(door_before(triton)))
     assert triton.num_asked == 2
     assert waits == [seconds]
 
 
-def test_who_is_always_busy(waits):
+def test_openais_client_gets_a_rate_limit_error_from_a_busy_server(waits):
     triton = Triton(*[FULL] * 9)
     with pytest.raises(openai.RateLimitError, match="in progress") as caught:
         asyncio.run(embedded(door_before(triton)))
@@ -100,7 +100,7 @@ def test_who_is_always_busy(waits):
         asyncio.run(reranked(door_before(triton)))
 
 
-def test_what_stays_wrong_is_asked_once(waits):
+def test_openais_client_does_not_retry_permanent_errors(waits):
     triton = Triton(*[CORRUPT] * 9)
     with pytest.raises(openai.InternalServerError, match="safetensors is cut off") as caught:
         asyncio.run(embedded(door_before(triton)))
@@ -115,7 +115,7 @@ def test_a_fault_of_the_server(waits):
     assert (caught.value.status_code, caught.value.type, triton.num_asked) == (500, "server_error", 1)
 
 
-def test_who_has_no_token():
+def test_openais_client_needs_a_valid_token():
     triton = Triton()
     door = door_before(triton, auth_mode="static", auth_tokens="good,better")
     assert asyncio.run(embedded(door, "better")).data[0].embedding == VECTOR.tolist()

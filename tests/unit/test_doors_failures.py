@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_loaded_says_why_and_whether_for_good(reason):
     assert told["permanent"] is (answer.headers.get("Retry-After") is None)
 
 
-def test_a_fault_of_ours_shows_no_traceback_and_no_words_of_it(caplog):
+def test_an_internal_error_reveals_no_details(caplog):
     door, backend = door_of()
     backend.failure = ZeroDivisionError("secret/path.py")
     answer = post(door)
@@ -75,7 +75,7 @@ def test_a_message_is_one_line_and_names_the_field():
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/v1/encode/a", 405), ("POST", "/nowhere", 404)])
-def test_other_paths_and_methods_are_told_in_the_same_shape(method, path, status):
+def test_unknown_paths_and_methods_get_errors_of_the_same_shape(method, path, status):
     door, _ = door_of()
     answer = knock(door, lambda client: client.request(method, path))
     assert answer.status_code == status

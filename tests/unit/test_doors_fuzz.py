@@ -76,7 +76,7 @@ def requests_of(rng: random.Random, number: int, model: str) -> Iterator[tuple[s
         yield rng.choice(["POST"] * 9 + ["GET"]), path, headers, damaged(rng, data)
 
 
-def test_what_reads_requests_raises_only_what_a_client_is_told():
+def test_request_readers_raise_only_client_errors():
     rng = random.Random(19)
     told = [failure for _ in range(3000) if (failure := failure_of_reading(*written(rng, body_of(rng)), rng))]
     assert 300 < len(told) < 2950

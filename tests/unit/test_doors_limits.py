@@ -42,7 +42,7 @@ def test_a_client_gets_in_beside_any_number_of_connections_that_only_wait(sent):
         assert [answers(port) for _ in range(3)] == [200] * 3
 
 
-def test_a_connection_between_requests_gives_way_after_those_that_never_asked():
+def test_idle_connections_give_way_after_those_without_any_request():
     kept = http.client.HTTPConnection("127.0.0.1", timeout=30)
     door, _ = door_of(door_max_connections=4)
     with listening(door) as port, ExitStack() as stack:
@@ -57,7 +57,7 @@ def test_a_connection_between_requests_gives_way_after_those_that_never_asked():
         kept.close()
 
 
-def test_a_connection_too_many_is_told_so_while_all_others_are_answered():
+def test_a_connection_too_many_is_refused_while_all_others_are_answered():
     door, backend = door_of(door_max_connections=2)
     backend.seconds = 600
     with listening(door) as port, ExitStack() as stack:
@@ -99,7 +99,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_msgpack_is_measured_before_anything_is_made_of_it(name, monkeypatch):
+def test_msgpack_is_measured_before_it_is_decoded(name, monkeypatch):
     monkeypatch.setattr(measure, "MAX_VALUES", 40)
     monkeypatch.setattr(msgpack, "unpackb", lambda *_, **__: pytest.fail("it was decoded"))
     door, backend = door_of()
@@ -108,7 +108,7 @@ def test_msgpack_is_measured_before_anything_is_made_of_it(name, monkeypatch):
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[1,[{"b":', b"[[],"])
-def test_json_is_measured_before_anything_is_made_of_it(opening, monkeypatch):
+def test_json_is_measured_before_it_is_decoded(opening, monkeypatch):
     monkeypatch.setattr(measure, "MAX_VALUES", 40)
     monkeypatch.setattr("orjson.loads", lambda _: pytest.fail("it was decoded"))
     assert post(door_of()[0], json=None, content=opening * 41).status_code == 413
@@ -174,7 +174,7 @@ def test_bodies_together_are_bounded_and_slow_ones_give_way(monkeypatch):
     assert all(answer.startswith(b"HTTP/1.1 503") and b"retry-after" in answer.lower() for answer in told)
 
 
-def test_what_comes_quickly_does_not_give_way():
+def test_fast_uploads_are_not_ended_for_others():
     async def run():
         held_by_all = MemoryBudget(100)
         with held_by_all.held() as first, held_by_all.held() as second:
@@ -191,7 +191,7 @@ def test_what_comes_quickly_does_not_give_way():
     asyncio.run(run())
 
 
-def test_what_a_body_becomes_counts_too():
+def test_a_decoded_body_counts_towards_the_memory_limit():
     content = b'{"items": [' + b'"a",' * 20_000 + b'"a"]}'
     for max_bytes, status in ((4 * len(content) + 10_000, 503), (2**24, 400)):
         assert post(door_of(door_max_memory_bytes=max_bytes)[0], json=None, content=content).status_code == status
@@ -271,7 +271,7 @@ TOKENS = {"auth_mode": "token", "auth_tokens": "a-token"}
         (TOKENS, "sie.example", 200),
     ],
 )
-def test_a_name_that_somebody_else_gave_this_machine_is_refused(settings, host, status):
+def test_a_host_name_chosen_by_somebody_else_is_refused(settings, host, status):
     headers = {"Host": host, "Authorization": "a-token"}
     assert post(door_of(**settings)[0], headers=headers).status_code == status
 
@@ -331,7 +331,7 @@ def test_a_large_body_is_decoded_beside_the_loop(monkeypatch):
     assert [each is threading.main_thread() for each in threads] == [True, False]
 
 
-def test_a_body_that_is_ended_for_others_says_so(monkeypatch):
+def test_an_upload_ended_for_others_gets_the_reason(monkeypatch):
     monkeypatch.setattr(body, "BODY_S", 600.0)
     monkeypatch.setattr(memory, "SLOW_S", -1.0)
 

@@ -17,17 +17,17 @@ RESULTS = [{"dense": vector, "token_count": count} for vector, count in zip(VECT
 
 
 def asked(body):
-    return openai.asked(BodyFields(body, max_items=100))
+    return openai.read_request(BodyFields(body, max_items=100))
 
 
-def test_what_is_asked_for():
+def test_a_request_is_read_with_its_options():
     plain = asked({"model": "org/name", "input": "one"})
     assert plain == ("org/name", ["one"], {}, False)
     full = {"input": ["one", ""], "model": "org/name:fast", "encoding_format": "base64", "user": "u", "dimensions": 8}
     assert asked(full) == ("org/name", ["one", ""], {"dimensions": 8, "profile": "fast"}, True)
 
 
-def test_what_is_null_is_not_there_and_what_is_unknown_is_for_the_model_to_judge():
+def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
     body = {"model": "m", "input": "x", "dimensions": None, "user": None, "is_query": True, "instruction": "find"}
     assert asked(body).options == {"is_query": True, "instruction": "find"}
 
@@ -48,7 +48,7 @@ def test_what_is_null_is_not_there_and_what_is_unknown_is_for_the_model_to_judge
         ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be set here"),
     ],
 )
-def test_what_is_wrong_is_named(body, message):
+def test_an_invalid_field_is_named(body, message):
     with pytest.raises(InputError, match=f"^{message}"):
         asked(body)
 

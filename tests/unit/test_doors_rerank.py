@@ -11,10 +11,10 @@ BODY = {"model": "org/name", "query": "q", "documents": ["a", "b", "c"]}
 
 
 def asked(body):
-    return rerank.asked(BodyFields(body, max_items=100))
+    return rerank.read_request(BodyFields(body, max_items=100))
 
 
-def test_what_is_asked_for():
+def test_a_request_is_read_with_its_options():
     plain = asked(BODY)
     assert (plain.model, plain.query, plain.texts, plain.top_n) == ("org/name", "q", ["a", "b", "c"], None)
     full = asked(
@@ -55,7 +55,7 @@ def test_documents_may_be_objects_read_by_their_fields():
         ({"relevant_spans": {"mode": "enabled"}}, "relevant_spans: are not supported"),
     ],
 )
-def test_what_is_wrong_is_named(change, message):
+def test_an_invalid_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
         asked({**BODY, **change})
 

@@ -6,20 +6,20 @@ import pytest
 from sie_triton.doors import tei
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
-from sie_triton.doors.tei import error, rerank_answer, retold, sparse_answer
+from sie_triton.doors.tei import error, rerank_answer, sparse_answer, tei_failure
 from sie_triton.errors import InputError
 
 
-def embed_asked(body):
-    return tei.embed_asked(BodyFields(body, max_items=100))
+def read_embed_request(body):
+    return tei.read_embed_request(BodyFields(body, max_items=100))
 
 
-def rerank_asked(body):
-    return tei.rerank_asked(BodyFields(body, max_items=100))
+def read_rerank_request(body):
+    return tei.read_rerank_request(BodyFields(body, max_items=100))
 
 
-def test_what_is_asked_for():
-    assert embed_asked({"inputs": "one", "truncate": True}) == (["one"], {})
+def test_requests_are_read_with_their_options():
+    assert read_embed_request({"inputs": "one", "truncate": True}) == (["one"], {})
     full = {
         "inputs": ["a", "b"],
         "prompt_name": "query",
@@ -27,11 +27,11 @@ def test_what_is_asked_for():
         "dimensions": 8,
         "truncation_direction": "Right",
     }
-    assert embed_asked(full) == (["a", "b"], {"is_query": True, "normalize": False, "dimensions": 8})
+    assert read_embed_request(full) == (["a", "b"], {"is_query": True, "normalize": False, "dimensions": 8})
     for role in ("document", "passage", "corpus"):
-        assert embed_asked({"inputs": "a", "prompt_name": role}).options == {"is_query": False}
+        assert read_embed_request({"inputs": "a", "prompt_name": role}).options == {"is_query": False}
     body = {"query": "q", "texts": ["a"], "raw_scores": False, "return_text": True}
-    assert rerank_asked(body) == ("q", ["a"], True, {})
+    assert read_rerank_request(body) == ("q", ["a"], True, {})
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_what_is_asked_for():
         ({"prompt_name": "web"}, "prompt_name: must be one of query, document, passage, corpus; got 'web'"),
     ],
 )
-def test_what_is_wrong_is_named(change, message):
+def test_an_invalid_embed_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        embed_asked({"inputs": "x", **change})
+        read_embed_request({"inputs": "x", **change})
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,18 @@ def test_what_is_wrong_is_named(change, message):
         ({"raw_scores": True}, "raw_scores: is not supported"),
     ],
 )
-def test_what_is_wrong_with_a_query_is_named(change, message):
+def test_an_invalid_rerank_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        rerank_asked({"query": "q", "texts": ["a"], **change})
+        read_rerank_request({"query": "q", "texts": ["a"], **change})
 
 
 def test_ranks():
-    wanted = rerank_asked({"query": "q", "texts": ["a", "b"], "return_text": True})
+    wanted = read_rerank_request({"query": "q", "texts": ["a", "b"], "return_text": True})
     assert rerank_answer(wanted, [0.25, 0.5]) == [
         {"index": 1, "score": 0.5, "text": "b"},
         {"index": 0, "score": 0.25, "text": "a"},
     ]
-    assert rerank_answer(rerank_asked({"query": "q", "texts": ["a"]}), [0.5]) == [{"index": 0, "score": 0.5}]
+    assert rerank_answer(read_rerank_request({"query": "q", "texts": ["a"]}), [0.5]) == [{"index": 0, "score": 0.5}]
 
 
 def test_sparse_vectors():
@@ -95,7 +95,7 @@ def test_sparse_vectors():
     ],
 )
 def test_failures_have_its_shape_and_statuses(failure, status, kind):
-    found = retold(failure)
+    found = tei_failure(failure)
     assert (found.status, found.retry_after_s) == (status, failure.retry_after_s)
     assert error(found) == {"error": failure.message, "error_type": kind}
 

@@ -121,7 +121,7 @@ def test_a_client_that_trickles_is_cut(monkeypatch, sent, answer):
 
 
 @pytest.mark.parametrize("path", [b"/v1/encode/m", b"/nowhere", b"/v1/models"])
-def test_a_body_that_nobody_reads_is_not_waited_for(monkeypatch, path):
+def test_an_unread_body_is_not_waited_for(monkeypatch, path):
     monkeypatch.setattr(connection, "REST_S", 0.3)
     head = HEAD.replace(b"/v1/encode/m", path).replace(b"1000", b"1000000")
     with listening(door_of(**TOKENS)[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
@@ -132,7 +132,7 @@ def test_a_body_that_nobody_reads_is_not_waited_for(monkeypatch, path):
     assert got.startswith(b"HTTP/1.1 4")
 
 
-def test_a_connection_goes_on_after_a_body_that_nobody_read(monkeypatch):
+def test_a_connection_goes_on_after_an_unread_body(monkeypatch):
     """The next request may be on its way, and has a timeout of its own; without one, the connection ends as an idle
     one.
     """
@@ -234,7 +234,7 @@ def test_a_client_that_is_gone_is_worked_for_no_longer():
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, 25.0), ({"X-Request-Timeout": "0.5"}, 0.5)])
-def test_how_long_a_request_may_take_is_the_clients_to_say(given, seconds):
+def test_the_client_may_set_the_timeout(given, seconds):
     door, backend = door_of()
     assert post(door, headers=given).status_code == 200
     assert backend.asked[0][2] == seconds

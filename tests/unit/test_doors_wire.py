@@ -68,14 +68,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
-def test_what_is_no_msgpack_is_refused_and_no_pickle_is_read(body):
+def test_invalid_msgpack_is_refused_and_no_pickle_is_read(body):
     with pytest.raises(Failure, match=r"^body: ") as failure:
         read_msgpack(body)
     assert failure.value.status == 400
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 5000, b'"\\ud800"', b"NaN"])
-def test_what_is_no_json_is_refused(body):
+def test_invalid_json_is_refused(body):
     with pytest.raises(Failure, match=r"^body: is not valid JSON"):
         read_json(body)
 
@@ -107,7 +107,7 @@ def test_an_item_that_is_none_is_told_what_is_wrong(item, message):
         item_in(item, "items[0]")
 
 
-def test_what_nobody_reads_of_an_item_is_left_out():
+def test_unused_fields_of_an_item_are_dropped():
     given = {"text": "a", "id": 3, "metadata": {"k": 1}, "images": None, "new": 1}
     assert item_in(given, "items[0]") == {"text": "a", "id": 3}
 

@@ -76,7 +76,7 @@ def test_each_verb_has_its_ensemble_and_the_first_the_bare_name(made):
         assert third[LENGTHS.name] == model.features[0].lengths
 
 
-def test_what_one_verb_alone_sends_is_optional_and_everything_else_is_not(made):
+def test_only_tensors_of_a_single_verb_are_optional(made):
     of, _, steps = made
     several = len(of.tasks) > 1
     for tensor in steps["m-preprocess"].input:
@@ -107,7 +107,7 @@ def test_features_go_to_inference_with_the_lengths_of_each():
         ({"family": "clip", "inputs": ("text", "image")}, ["text", "image"]),
     ],
 )
-def test_where_a_client_may_leave_out_some_it_may_leave_out_any(changes, inputs):
+def test_if_one_input_is_optional_all_are(changes, inputs):
     """Triton counts the inputs of a request, and would take one for another."""
     of = spec(**changes)
     (ensemble,) = ensembles(of, "m", "m")
@@ -127,7 +127,7 @@ def test_words_go_past_the_worker(inputs, passed_on):
     assert found == passed_on
 
 
-def test_how_long_items_are_goes_past_the_worker_too():
+def test_item_lengths_go_directly_to_postprocess():
     for changes, name in (({}, "lengths"), ({"family": "clip", "inputs": ("text", "image")}, "read")):
         (ensemble,) = ensembles(spec(**changes), "m", "m")
         *_, postprocess = ensemble.ensemble_scheduling.step

@@ -98,7 +98,7 @@ def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp
         ("sentence_transformer", "engine torch: cannot be imported .No module named 'torch'."),
     ],
 )
-def test_what_a_worker_lacks_is_told(arrays, tmp_path, tiny_directory, family, said):
+def test_packages_that_a_worker_lacks_are_named(arrays, tmp_path, tiny_directory, family, said):
     spec = spec_of(tiny_directory, ARRAYS, arrays.directory.parent, family)
     if family == "sentence_transformer":
         spec = replace(spec, engine="torch")
@@ -138,7 +138,7 @@ def main(descriptors):
 """
 
 
-def test_a_lazy_fork_server_imports_when_it_is_asked(empty, tmp_path):
+def test_a_lazy_fork_server_imports_at_its_first_request(empty, tmp_path):
     """The fork server goes on if something cannot be imported."""
     (empty.site_packages / "serving.py").write_text(SERVES)
     directory = fork_server_directory(tmp_path, "empty")

@@ -45,7 +45,7 @@ def refused(*arguments: str, environments: Path) -> str:
 # --- made
 
 
-def test_what_was_asked_for_is_there_and_nothing_of_the_server(arrays):
+def test_an_environment_has_the_requested_packages_and_none_of_the_server(arrays):
     program = "import array_api_strict, arrays_family, numpy, sie_triton; print(numpy.__version__, sie_triton.__file__)"
     numpy_version, where = in_it(arrays, program).stdout.split()
     assert numpy_version.startswith("2.")
@@ -70,7 +70,7 @@ def test_nothing_is_left_of_one_that_fails(tmp_path):
     assert list((tmp_path / "environments").iterdir()) == []
 
 
-def test_one_that_is_there_stays(arrays, environments):
+def test_adding_an_existing_environment_is_refused(arrays, environments):
     said = f"environment {ARRAYS}: already exists, with {arrays.packages[0]}; run sie-triton env rm"
     assert said in refused("add", ARRAYS, "numpy", environments=environments)
     assert find(environments, ARRAYS) == arrays
@@ -102,7 +102,7 @@ def test_a_name_is_no_path(tmp_path, name, command):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_at_a_time(tmp_path):
+def test_concurrent_env_commands_are_refused(tmp_path):
     handle = os.open(tmp_path, os.O_DIRECTORY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     assert "another sie-triton env is running" in refused("rm", "x", environments=tmp_path)
@@ -110,7 +110,7 @@ def test_one_at_a_time(tmp_path):
     assert "environment x: does not exist in" in refused("rm", "x", environments=tmp_path)
 
 
-def test_they_are_listed_and_removed(tmp_path, empty):
+def test_environments_are_listed_and_removed(tmp_path, empty):
     environments = empty.directory.parent
     (environments / "interrupted").mkdir()
     save_frames(tmp_path / "letters")
@@ -173,7 +173,7 @@ def another_package(venv: Venv) -> None:
         (lambda venv: venv.directory.chmod(0o777), "can be written by other users"),
     ],
 )
-def test_what_is_wrong_with_one_is_told_when_a_model_is_loaded(empty, tmp_path, spoil, said):
+def test_a_damaged_environment_is_reported_when_a_model_is_loaded(empty, tmp_path, spoil, said):
     assert find(empty.directory.parent, "empty") == empty
     spoil(empty)
     weights = tmp_path / "none"  # looked for later: they may have to be fetched

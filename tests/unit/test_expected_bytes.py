@@ -44,12 +44,12 @@ def test_weights_count_once_in_the_format_that_is_computed_in(expected, dtype, p
     assert expected(dtype, precision) == BESIDE + width * NUMBERS
 
 
-def test_those_of_an_engine_that_converts_nothing_count_as_they_are(expected, tmp_path):
+def test_weights_that_an_engine_does_not_convert_count_at_file_size(expected, tmp_path):
     of_file = (tmp_path / "weights" / "model.safetensors").stat
     assert expected(torch.float32, engine="onnx") == BESIDE + of_file().st_size
 
 
-def test_what_was_measured_has_no_passes_in_it(expected, tmp_path):
+def test_the_measured_size_excludes_passes(expected, tmp_path):
     expected(torch.float32)
     order = Load(spec().to_json(), tmp_path / "weights", "cuda:0", tmp_path / "m", tmp_path / "lock", 1, 1)
     order.measurements().put(**{RESIDENT_BYTES: 10**9})

@@ -25,7 +25,7 @@ OWN = spec(family=NAME, dims={"dense": 2, "tags": 4})
 # --- families
 
 
-def test_a_family_is_found_by_our_name_or_by_where_it_stands():
+def test_a_family_is_found_by_name_or_by_import_path():
     for name in FAMILIES:
         assert isinstance(family(name), Family)
     assert type(family(NAME)) is Own
@@ -43,7 +43,7 @@ def test_a_family_is_found_by_our_name_or_by_where_it_stands():
         ("", "dependency"),
     ],
 )
-def test_what_is_no_family_is_said(name, reason):
+def test_an_unknown_family_is_reported(name, reason):
     with pytest.raises(LoadError, match=f"^family {name}: ") as caught:
         family(name)
     assert caught.value.reason == reason
@@ -75,7 +75,7 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
         ("zebra", ""),
     ],
 )
-def test_an_unknown_family_is_told_those_there_are_and_the_nearest(name, meant):
+def test_an_unknown_family_gets_the_known_ones_and_the_nearest(name, meant):
     with pytest.raises(LoadError, match=f"^family {name}: .* families are bge_m3, .* an installed package{meant}$"):
         family(name)
 
@@ -95,7 +95,7 @@ def installed(monkeypatch):
     return entry.value
 
 
-def test_installed_families_are_asked_first_and_ours_in_the_order_of_the_table(installed, tmp_path, minilm_directory):
+def test_installed_families_recognise_first_and_ours_in_the_order_of_the_table(installed, tmp_path, minilm_directory):
     assert [name for name, _ in families.families()] == [installed, *FAMILIES]
     assert list(FAMILIES)[-1] == "sentence_transformer"
     # A directory that ours would take too.
@@ -130,7 +130,7 @@ SCORING = (
 )
 
 
-def test_a_family_that_scores_says_so():
+def test_can_score_agrees_with_the_tasks():
     for name in FAMILIES:
         kind = family(name)
         scores = name in SCORING
@@ -202,7 +202,7 @@ def test_a_model_that_only_scores_has_no_sizes_to_check(monkeypatch):
 # --- engines
 
 
-def test_an_engine_is_found_by_our_name_or_by_where_it_stands():
+def test_an_engine_is_found_by_name_or_by_import_path():
     measurements = Measurements()
     assert type(open_engine(spec(), "cpu", measurements)) is TorchEngine
     own = spec(engine=f"{family_double.__name__}:OwnEngine")
@@ -219,7 +219,7 @@ def test_an_engine_is_found_by_our_name_or_by_where_it_stands():
         (f"{family_double.__name__}:NoEngine", "unsupported"),
     ],
 )
-def test_what_is_no_engine_is_said(name, reason):
+def test_an_unknown_engine_is_reported(name, reason):
     with pytest.raises(LoadError, match=f"^engine {name}: ") as caught:
         open_engine(spec(engine=name), "cpu", Measurements())
     assert caught.value.reason == reason

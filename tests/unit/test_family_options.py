@@ -47,7 +47,7 @@ def test_an_option_may_stand_at_run_time_and_beats_what_stands_at_load_time(tmp_
     assert resolve(tmp_path).options == {"depth": 3}
 
 
-def test_what_a_family_reads_at_load_time_is_no_parameter_of_a_profile(tmp_path):
+def test_options_read_at_load_time_are_no_parameters_of_a_profile(tmp_path):
     """`normalize` is an option of families that have no dense vectors to normalise."""
     tasks = {"encode": {"multivector": {"dim": 2}}}
     found = resolve(tmp_path, family="multivector", default={"loadtime": {"normalize": False}}, tasks=tasks)
@@ -68,7 +68,7 @@ def test_what_a_family_reads_at_load_time_is_no_parameter_of_a_profile(tmp_path)
         ({"loadtime": {"nope": 1}}, "adapter_options.loadtime.nope: is not an option of the family"),
     ],
 )
-def test_what_no_profile_may_say_is_refused_in_each(tmp_path, profile, given, complaint):
+def test_invalid_options_are_refused_in_every_profile(tmp_path, profile, given, complaint):
     with pytest.raises(CatalogError, match=f"m.yaml: profiles.{profile}.?:? ?{complaint}"):
         resolve(tmp_path, **{profile: given})
 

@@ -55,7 +55,7 @@ def test_a_text_that_makes_the_tokenizer_panic_is_named_and_spoils_no_other(prep
     assert len(first["input_ids"]) == 4
 
 
-def test_a_bulk_request_that_makes_it_panic_is_answered_and_so_is_the_next(preprocess):
+def test_a_bulk_request_that_makes_the_tokenizer_panic_is_answered_and_so_is_the_next(preprocess):
     for item, is_bad in ((CURSED, True), (GOOD, False)):
         (answer,) = run(preprocess, [asked("encode", text=[*[GOOD] * 200, item])])
         assert isinstance(answer, InputError) == is_bad

@@ -52,13 +52,13 @@ def test_parts_put_together_are_the_whole(counts, lengths):
     assert shown(join(parts)) == shown(whole)
 
 
-def test_one_part_is_the_whole_itself():
+def test_splitting_into_one_part_and_joining_it_copies_nothing():
     whole = features([2], [1])
     assert split(whole, [1])[0] is whole
     assert join([whole]) is whole
 
 
-def test_what_is_sent_is_each_feature_and_each_lengths_once():
+def test_each_feature_and_each_lengths_tensor_is_sent_once():
     given = features([2, 1], [0, 1])
     sent = to_tensors(given, DECLARED)
     assert list(sent) == ["ids", "mark", "types", "patches", "lengths", "num_patches"]

@@ -14,7 +14,7 @@ def serving(tmp_path) -> Serving:
     return made
 
 
-def test_what_became_wrong_is_said_once_and_what_became_right_too(tmp_path, serving):
+def test_a_file_that_becomes_invalid_or_valid_is_reported_once(tmp_path, serving):
     said: list[str] = []
     faults = FileFaults(tmp_path, said.append)
     faults.look()

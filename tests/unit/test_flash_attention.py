@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sie_triton.engines.torch.attention import kernels
-from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, eager_attention, why_not
+from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, eager_attention, reason_unusable
 from sie_triton.engines.torch.attention.segments import Segments
 from tests.attention import LENGTHS, WINDOWS, formula, tensors
 
@@ -182,7 +182,7 @@ def test_a_package_that_cannot_be_imported_is_not_chosen(
         monkeypatch.delitem(sys.modules, name)
     assert choose_kernel("auto", CUDA, torch.float16) == chosen
     assert bool(caplog.records) == bool(files and reason)
-    lacking = why_not("flash_attention_2", CUDA, torch.float16)
+    lacking = reason_unusable("flash_attention_2", CUDA, torch.float16)
     assert lacking is None if reason is None else reason in lacking
     sys.modules.pop("flash_attn", None)
 
@@ -220,7 +220,7 @@ def test_an_operator_of_other_arguments_is_not_called(monkeypatch):
 def test_a_kernel_computes_the_formula_on_a_gpu(name, dtype, window, keys):
     if not torch.cuda.is_available():
         pytest.skip("no GPU here")
-    if lacking := why_not(name, CUDA, dtype):
+    if lacking := reason_unusable(name, CUDA, dtype):
         pytest.skip(f"{name}: {lacking}")
     if keys != LENGTHS and window in ((10, 10), (0, 0)):
         pytest.skip("a token would see nothing")

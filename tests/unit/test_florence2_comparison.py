@@ -14,7 +14,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.families.florence2 import findings
 from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.tasks import TASKS
-from sie_triton.families.reading import GENERATED_LENGTHS
+from sie_triton.families.reader_processor import GENERATED_LENGTHS
 from tests.deadlines import given_up
 from tests.pictures import of_all_kinds, pictures
 from tests.readers import POST_PROCESSING, Reader, save_florence2, save_original
@@ -92,7 +92,7 @@ def test_each_task_is_answered_as_the_library_does(ours, library, task):
         assert any(each[task]["bboxes"] for each in expected)
 
 
-def test_what_is_asked_is_what_the_processor_asks(ours, library):
+def test_prompts_equal_the_processors(ours, library):
     for task, added in NEEDS_INPUT.items():
         batch = ours.batch([(FILES[:1], {"task": task, **added})])
         ids = library.inputs(FILES[0], task + added.get("instruction", ""))[1]["input_ids"][0].tolist()
@@ -126,11 +126,11 @@ def test_an_image_of_each_kind(ours, library, kind):
     assert data(ours([file], **OCR, max_new_tokens=16)) == [library.read(file, "<OCR_WITH_REGION>", max_new_tokens=16)]
 
 
-def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):
+def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
     assert not findings(given_up(ours, [(FILES[:2], OCR)], monkeypatch)[:1], {}).count
 
 
-def test_what_is_measured_is_a_few_tokens_of_as_many_images_as_cost_that(ours):
+def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
     (few, many) = (ours.adapter.forward(ours.sample(total)) for total in (256, 2048))
     assert (len(few[GENERATED_LENGTHS.name]), len(many[GENERATED_LENGTHS.name])) == (1, 4)
 
@@ -186,7 +186,7 @@ def test_any_answer_is_parsed_as_the_library_parses_it(library, text):
     assert_parsed_alike(library.processor, text)
 
 
-def test_what_is_found_in_an_answer(ours, monkeypatch):
+def test_answers_become_findings(ours, monkeypatch):
     def told(text, task, **given):
         encoded = ours.processor.ids(text)
         monkeypatch.setattr(ours.adapter, "answers", lambda pixels, *_: [encoded] * len(pixels))
@@ -220,7 +220,7 @@ def test_what_is_found_in_an_answer(ours, monkeypatch):
         ({"instruction": "why " * 70}, "parameter instruction: the prompt has 7. tokens; the model reads at most 59"),
     ],
 )
-def test_wrong_requests_are_told_what_is_allowed(ours, given, complaint):
+def test_wrong_requests_get_the_allowed_values(ours, given, complaint):
     with pytest.raises(InputError, match=complaint):
         ours(FILES[:1], **given)
 

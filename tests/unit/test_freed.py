@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from sie_triton.processes.freed import LARGE_BLOCKS, SLACK_BYTES, Returner
+from sie_triton.processes.freed_memory import LARGE_BLOCKS, SLACK_BYTES, Returner
 
 MIB = 2**20
 
 # Prints the anonymous memory in MiB before and after `return_freed`, of a process that holds 64 MiB in a cycle.
 CYCLE = """
 import gc
-from sie_triton.processes.freed import anonymous_bytes, return_freed
+from sie_triton.processes.freed_memory import anonymous_bytes, return_freed
 gc.disable()
 cycle = [bytearray(b"x") * (64 * 2**20)]
 cycle.append(cycle)
@@ -26,7 +26,7 @@ print([before >> 20, anonymous_bytes() >> 20])
 
 # Prints the anonymous memory in MiB before, with 16 blocks of 16 MiB, and after all but the last are freed.
 BLOCKS = """
-from sie_triton.processes.freed import anonymous_bytes
+from sie_triton.processes.freed_memory import anonymous_bytes
 def block(): return bytearray(b"x") * (16 * 2**20)
 first = block(); del first  # a freed block tells glibc to keep blocks of its size in a heap
 told = [anonymous_bytes() >> 20]
@@ -60,7 +60,7 @@ def test_a_cycle_is_collected_and_its_memory_returned():
     assert before - after >= 60
 
 
-def test_large_blocks_are_returned_whatever_lies_behind_them():
+def test_large_blocks_are_returned_whatever_follows_them():
     start, held, left = run(BLOCKS, **LARGE_BLOCKS)
     assert held - start >= 250
     assert left - start <= 20
@@ -71,7 +71,7 @@ def test_receive_buffers_keep_their_pages():
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not os.confstr("CS_GNU_LIBC_VERSION"), reason="glibc's own behaviour")
-def test_glibc_itself_keeps_them():
+def test_glibc_alone_keeps_freed_blocks():
     start, _, left = run(BLOCKS)
     assert left - start >= 200
 

@@ -164,7 +164,7 @@ def part(labels):
     return Part("text", [], labels=tuple(map(Label, labels)))
 
 
-def test_what_cannot_be_asked(ours):
+def test_requests_without_valid_labels_are_refused(ours):
     with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_markers_in_labels_and_texts_are_characters_of_them(ours):
         ({"class_token_index": 5}, "class_token_index is not the id of the token <<LABEL>>"),
     ],
 )
-def test_what_cannot_be_served_is_named(tmp_path, directory, config, said):
+def test_unsupported_settings_are_named(tmp_path, directory, config, said):
     for name in ("config.json", "tokenizer.json"):
         (tmp_path / name).write_bytes((directory / name).read_bytes())
     path = tmp_path / "config.json"

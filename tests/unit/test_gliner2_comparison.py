@@ -10,7 +10,7 @@ from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import explain, family_in
 from sie_triton.contract.tensors import PIECE, WORD_SPANS
 from sie_triton.errors import InputError, LoadError
-from sie_triton.inputs.asked import features_of
+from sie_triton.inputs.request_parts import features_of
 from sie_triton.spec import Runtime
 from tests.extraction import Extractor
 from tests.gliner2s import save_gliner2
@@ -159,7 +159,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("architecture", "config", "policies"), MODELS, ids=[each[0] for each in MODELS])
-def test_all_is_as_the_library_finds_it(tmp_path, minilm_directory, architecture, config, policies):
+def test_findings_equal_the_librarys(tmp_path, minilm_directory, architecture, config, policies):
     library = save_gliner2(tmp_path, minilm_directory, architecture, **config)
     config, reason = explain(tmp_path / "model", "org/model", {"weights_path": str(tmp_path / "model")})
     assert (config.family, [*config.resolve(Runtime()).tasks]) == ("gliner2", ["extract"])
@@ -281,7 +281,7 @@ def windows(ours, text, labels, options):
     return [(start, text[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
-def test_long_texts_are_read_in_windows_and_told_once(short):
+def test_findings_in_overlapping_windows_are_reported_once(short):
     library, ours = short
     options = asked(threshold=0.4)
     parts = windows(ours, LONG, [*LABELS], options)
@@ -339,7 +339,7 @@ def test_a_window_ends_as_a_sentence_does(short):
         assert set(found["data"]) == {*SCHEMA["properties"]}
 
 
-def test_what_cannot_be_asked_is_said(models):
+def test_invalid_requests_are_refused_with_the_reason(models):
     _, ours = models
     for labels, options, said in (
         (

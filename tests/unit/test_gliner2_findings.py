@@ -9,7 +9,7 @@ import pytest
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.gliner2.findings import findings
 from sie_triton.families.gliner2.tensors import CHOICE, CHOICE_TOKENS, CLASS_SCORES, PLACE_SCORES, PLACES
-from sie_triton.inputs.asked import features_of
+from sie_triton.inputs.request_parts import features_of
 from tests.extraction import Extractor
 from tests.gliner2s import save_gliner2
 
@@ -52,7 +52,7 @@ def test_the_window_that_is_surest_has_its_way():
         ],
         (0.1, 0.9, 0.6, 0.5, 0.3),
     )
-    found = findings([first, second], options).told("0123456789" * 3, ["l", "m"])
+    found = findings([first, second], options).to_response("0123456789" * 3, ["l", "m"])
     told = [(each["label"], each["start"], each["end"]) for each in found["entities"]]
     assert told == [("m", 4, 9), ("l", 5, 9)]
     assert [(each["head_start"], each["tail_start"]) for each in found["relations"]] == [(5, 10)]
@@ -78,7 +78,7 @@ def test_a_task_without_a_threshold_has_the_requests():
 def test_nothing_found_is_null_or_an_empty_list():
     found = findings([piece([], ())], {"output_schema": json.dumps(SCHEMA)})
     assert found.data == {"name": None, "kind": None, "jobs": []}
-    assert findings([piece([], ())], {}).told("text", ["l"])["data"] == {}
+    assert findings([piece([], ())], {}).to_response("text", ["l"])["data"] == {}
 
 
 def test_tokens_are_those_of_the_library(tmp_path, minilm_directory):

@@ -107,7 +107,7 @@ class Stay(BaseModel):
     notes: list[str] | None = None
 
 
-def test_what_pydantic_writes_is_read():
+def test_schemas_written_by_pydantic_are_read():
     found = read(Stay.model_json_schema())
     wing, beds = Asked("wing", "", ("north", "south")), Asked("beds", "how many")
     assert found.structures == (
@@ -159,7 +159,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("schema", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_what_the_model_cannot_be_asked_is_refused_where_it_stands(schema, said):
+def test_unsupported_schema_parts_are_refused_with_their_path(schema, said):
     with pytest.raises(
         InputError, match=rf"^parameter output_schema: {said}|^parameter output_schema: .*{said}"
     ) as exc:
@@ -182,7 +182,7 @@ def test_schemas_that_grow_are_refused_before_they_have():
     "text",
     ["{", '{"a":' * 5000, "[" * 60_000, '{"anyOf":[' * 1000 + "1" + "]}" * 1000, "1" * 10_000, "nul", '"\\ud800"'],
 )
-def test_what_is_no_schema_is_refused_quickly(text):
+def test_an_invalid_schema_is_refused_quickly(text):
     with pytest.raises(
         InputError, match=r"^parameter output_schema: (is not valid JSON|must be|has too many references|anyOf)"
     ):
@@ -238,7 +238,7 @@ def test_relations_and_classes():
         ("classes", json.dumps({str(i): [str(j) for j in range(300)] for i in range(4)}), "has 1200 labels"),
     ],
 )
-def test_what_is_wrong_in_them_is_named(name, given, said):
+def test_an_invalid_parameter_is_named(name, given, said):
     with pytest.raises(InputError, match=rf"^parameter {name}: .*{said}|^parameter {name}{said}"):
         request_of({name: given})
 
@@ -268,6 +268,6 @@ def test_a_name_stands_once_in_data():
         ("nan", "number", "nan"),
     ],
 )
-def test_words_that_are_a_number_are_read_as_one(words, kind, found):
+def test_numeric_words_become_numbers(words, kind, found):
     told = number_in(words, kind)
     assert (told, type(told)) == (found, type(found))

@@ -30,7 +30,7 @@ def test_words_are_those_of_the_library(text):
     assert word_spans(text) == [(start, end) for _, start, end in SPLIT(text)]
 
 
-def test_so_they_are_of_any_characters():
+def test_random_characters_are_split_into_the_same_words():
     rng = np.random.default_rng(0)
     letters = [*"ab1.@@.-_%+ é\u0301/:w", "www.", "http://", "@a.bc", "x@y.zz"]
     for _ in range(3000):
@@ -46,7 +46,7 @@ def test_no_text_takes_long(run):
 
 
 @pytest.mark.parametrize("policy", ["", *POLICIES])
-def test_spans_are_told_as_the_library_tells_them(policy):
+def test_spans_equal_the_librarys(policy):
     rng = np.random.default_rng(1)
     for _ in range(200):
         num = int(rng.integers(0, 14))

@@ -102,7 +102,7 @@ def test_a_label_is_read_once(ours, encoded):
     assert encoded == [6, 1, 1]
 
 
-def test_what_is_kept_is_bounded_and_the_oldest_goes(ours, encoded, monkeypatch):
+def test_the_label_cache_is_bounded_and_drops_the_oldest(ours, encoded, monkeypatch):
     width = next(iter(ours.adapter._states({np.array([101, 102], np.int32).tobytes(): None}).values())).nbytes
     monkeypatch.setattr(ours.adapter, "kept", bi.Kept(3 * width))
     for labels in (["a", "b"], ["c"], ["a"], ["d"], ["d"], ["a", "c", "d"], ["b"]):
@@ -164,7 +164,7 @@ def test_of_very_many_runs_the_best_are_kept(monkeypatch):
         (["a"], ["x"], {"label_thresholds": '{"y": 1}'}, "'y' is not one of the labels"),
     ],
 )
-def test_what_is_refused(ours, texts, labels, given, said):
+def test_invalid_requests_are_refused(ours, texts, labels, given, said):
     with pytest.raises(InputError, match=said):
         ours(texts, labels, **given)
 
@@ -188,7 +188,7 @@ def test_texts_and_labels_at_the_edges(ours):
     assert [e["score"] for e in cut] == [e["score"] for e in longer]
 
 
-def test_what_is_read_of_a_label(ours):
+def test_a_labels_description_is_read_instead_of_its_name(ours):
     named = ours(TEXTS[:1], ["x"], threshold=0, label_descriptions='{"x": "person"}')[0]["entities"]
     plain = ours(TEXTS[:1], ["person"], threshold=0)[0]["entities"]
     assert [(e["start"], e["end"], e["score"]) for e in named] == [(e["start"], e["end"], e["score"]) for e in plain]
@@ -218,7 +218,7 @@ def test_without_the_configuration_of_the_labels_encoder(saved, tmp_path):
 
 
 @pytest.mark.parametrize("lengths", [[1], [2, 1, 5], [400, 3]])
-def test_what_is_measured_can_be_computed(ours, lengths):
+def test_calibration_samples_can_be_computed(ours, lengths):
     batch = Batch(
         family("gliner_bi").sample(lengths), np.zeros(len(lengths), np.bool_), frozenset(), [{}] * len(lengths)
     )
@@ -228,12 +228,12 @@ def test_what_is_measured_can_be_computed(ours, lengths):
     ] * 2
 
 
-def test_what_it_leaves_to_the_repository_of_its_labels_encoder(saved, tmp_path):
-    assert family("gliner_bi").elsewhere(saved[1]) == {}
+def test_files_missing_from_the_checkpoint_come_from_its_encoders_repositories(saved, tmp_path):
+    assert family("gliner_bi").other_repositories(saved[1]) == {}
     shutil.copy(saved[1] / "gliner_config.json", tmp_path)
     labels, words = (
         {name: str(saved[1].parent / of)} for name, of in (("labels_tokenizer", "labels"), ("encoder", "tokenizer"))
     )
-    assert family("gliner_bi").elsewhere(tmp_path) == {**labels, **words}
+    assert family("gliner_bi").other_repositories(tmp_path) == {**labels, **words}
     shutil.copy(saved[1] / "tokenizer.json", tmp_path)
-    assert family("gliner_bi").elsewhere(tmp_path) == labels
+    assert family("gliner_bi").other_repositories(tmp_path) == labels

@@ -38,7 +38,7 @@ def test_entities_are_those_of_the_library(tmp_path, minilm_directory, architect
 
 @pytest.mark.parametrize("kind", ["span", "token"])
 @pytest.mark.parametrize("broken", [{"label_offset": 1}, {"uses_last_token": True}, {"marker": "<<SEP>>"}])
-def test_what_is_read_wrongly_fails_the_same_comparison(tmp_path, minilm_directory, kind, broken):
+def test_wrong_readings_fail_the_same_comparison(tmp_path, minilm_directory, kind, broken):
     library = save_gliner(tmp_path, minilm_directory, "bert", kind, num_rnn_layers=0)
     ours = Extractor("gliner", tmp_path / "model")
     options = {"threshold": 0.3, "flat_ner": False}

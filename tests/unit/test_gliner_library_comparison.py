@@ -63,7 +63,7 @@ def test_a_label_has_a_threshold_and_a_description_of_its_own(ours, library):
     assert_same(described, [{**each, "label": "x"} for each in found])
 
 
-def test_ours_says_who_serves_it(library):
+def test_our_family_refuses_and_names_gliner_library(library):
     with pytest.raises(LoadError, match=r"fuse_layers: models with .* cannot be served; adapter_path: gliner_library"):
         Extractor("gliner", library[1])
     assert family("gliner_library").environment == "gliner"
@@ -76,7 +76,7 @@ def test_without_the_library_its_environment_is_named(library, monkeypatch):
     assert told.value.reason == "dependency"
 
 
-def test_what_the_library_cannot_load_is_one_line(tmp_path):
+def test_a_load_failure_of_the_library_is_one_line(tmp_path):
     (tmp_path / "gliner_config.json").write_text("{}")
     with pytest.raises(LoadError, match="gliner cannot load it"):
         adapter.load(tmp_path)

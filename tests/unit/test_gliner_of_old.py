@@ -51,13 +51,13 @@ def test_entities_are_those_of_the_library(saved, tmp_path):
     assert [ours.processor._words._tokenizer.token_to_id(token) for token in tokens] == theirs
 
 
-def test_its_encoders_files_are_asked_for(saved, tmp_path):
+def test_files_of_the_encoder_are_requested_from_its_repository(saved, tmp_path):
     old, base = saved
-    assert family("gliner").elsewhere(old) == {"encoder": str(base)}
-    assert family("gliner").elsewhere(old.parent / "model") == {}
+    assert family("gliner").other_repositories(old) == {"encoder": str(base)}
+    assert family("gliner").other_repositories(old.parent / "model") == {}
     with pytest.raises(LoadError, match=r"the files of its encoder are missing; those of .* are fetched if a model"):
         family_in(old)
     asked = spec(weights=str(old), family="gliner")
     kind = family("gliner")
     with pytest.raises(LoadError, match=r"its further files are in the repository .* and cannot be fetched"):
-        loadable(asked, kind.files, cache=tmp_path, elsewhere=kind.elsewhere)
+        loadable(asked, kind.files, cache=tmp_path, other_repositories=kind.other_repositories)

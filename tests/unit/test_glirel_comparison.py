@@ -155,12 +155,12 @@ def test_entities_at_the_edges(ours):
         ([ADA], [f"label {i}" for i in range(1000)], [KNOWN], "labels: take 3556 tokens; this model reads at most"),
     ],
 )
-def test_what_is_refused(ours, texts, labels, entities, said):
+def test_invalid_requests_are_refused(ours, texts, labels, entities, said):
     with pytest.raises(InputError, match=said):
         ours(texts, labels, entities=entities)
 
 
-def test_of_very_many_the_best_are_told(ours, monkeypatch):
+def test_only_the_best_of_very_many_findings_are_reported(ours, monkeypatch):
     text = " ".join("x" * 256)
     known = [entities_of(text, every=1, width=1)]
     assert len(known[0]) == 256
@@ -197,7 +197,7 @@ def test_a_long_text_is_read_in_windows(saved, tmp_path):
 
 
 @pytest.mark.parametrize("scores", [(0.25, 0.75), (0.75, 0.25)])
-def test_what_two_windows_find_is_told_once(scores):
+def test_a_relation_found_in_two_windows_is_reported_once(scores):
     def row(found, score):
         return {RELATIONS.name: np.array(found, np.int32), RELATION_SCORES.name: np.array(score, np.float32)}
 
@@ -206,7 +206,7 @@ def test_what_two_windows_find_is_told_once(scores):
     assert found == [Relation(0, 3, 5, 6, 2, 0.5), Relation(5, 6, 0, 3, 2, 0.75)]
 
 
-def test_what_glirel_saves_is_converted_and_read(saved, ours, tmp_path):
+def test_a_checkpoint_saved_by_glirel_is_converted_and_read(saved, ours, tmp_path):
     asked_for = spec(weights=str(saved[1] / "pickled"), family="glirel", allow_pickle="tensors")
     directory = loadable(asked_for, family("glirel").files, cache=tmp_path)
     converted = Extractor("glirel", directory)([ADA], LABELS, entities=[KNOWN], threshold=0.3)
@@ -214,14 +214,14 @@ def test_what_glirel_saves_is_converted_and_read(saved, ours, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["scorer", "span_marker_mode", "subtoken_pooling", "rel_mode", "label_embed_strategy"])
-def test_what_cannot_be_served(tmp_path, key):
+def test_unsupported_checkpoints_are_refused(tmp_path, key):
     (tmp_path / "glirel_config.json").write_text(json.dumps({"hidden_size": 8, key: "other"}))
     with pytest.raises(LoadError, match=f"glirel_config.json: {key} 'other' is unknown; supported are"):
         family_in(tmp_path)
 
 
 @pytest.mark.parametrize("lengths", [[1], [2, 1, 5], [400, 3]])
-def test_what_is_measured_can_be_computed(ours, lengths):
+def test_calibration_samples_can_be_computed(ours, lengths):
     batch = Batch(family("glirel").sample(lengths), np.zeros(len(lengths), np.bool_), frozenset(), [{}] * len(lengths))
     rows = ours.adapter.forward(batch)
     assert [len(rows[tensor.lengths]) for tensor in ours.model.extraction.computed if tensor.lengths] == [
@@ -229,10 +229,10 @@ def test_what_is_measured_can_be_computed(ours, lengths):
     ] * 2
 
 
-def test_what_it_leaves_to_the_repository_of_its_encoder(saved, tmp_path):
+def test_files_missing_from_the_checkpoint_come_from_its_encoders_repository(saved, tmp_path):
     shutil.copytree(saved[1] / "model", tmp_path / "model")
-    assert family("glirel").elsewhere(tmp_path / "model") == {}
+    assert family("glirel").other_repositories(tmp_path / "model") == {}
     shutil.rmtree(tmp_path / "model/encoder")
-    assert family("glirel").elsewhere(tmp_path / "model") == {"encoder": str(saved[1] / "base")}
+    assert family("glirel").other_repositories(tmp_path / "model") == {"encoder": str(saved[1] / "base")}
     with pytest.raises(LoadError, match=r"the files of its encoder are missing; those of .*base are fetched if"):
         family_in(tmp_path / "model")

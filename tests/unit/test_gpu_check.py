@@ -134,7 +134,7 @@ def test_without_one_package_every_other_part_runs(tmp_path, package):
         assert "sentence-transformers, from text" in {row["subject"] for row in found["query"]}
 
 
-def test_a_run_that_is_cut_off_has_told_all_before_it(tmp_path):
+def test_an_interrupted_run_has_reported_all_results_before(tmp_path):
     """`timeout` ends a run with SIGTERM; the results until then are printed."""
     command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "machine,fork,query"]
     process = subprocess.Popen(command, env=environment(tmp_path, ()), stdout=subprocess.PIPE, text=True)
@@ -204,7 +204,7 @@ def test_a_kernel_that_cannot_run_here_is_skipped_with_what_it_lacks():
         list(kernels.compare("varlen", DRY))
 
 
-def test_one_that_raises_has_failed_too():
+def test_a_check_that_raises_has_failed():
     def compute():
         raise RuntimeError("CUDA error: misaligned address")
 
@@ -227,7 +227,7 @@ def test_large_weights_leave_the_range_of_float16_before_they_are_scaled():
     assert largest / (3 * 16) ** 0.5 < torch.finfo(torch.float16).max
 
 
-def test_a_pass_that_differs_beside_a_capture_is_told(monkeypatch):
+def test_a_pass_that_differs_during_a_capture_is_reported(monkeypatch):
     states = iter([torch.ones(2, 4), *[torch.zeros(2, 4)] * 1000])
     monkeypatch.setattr(graphs.Passes, "run", lambda self: next(states))
     passes = graphs.Passes(SimpleNamespace(dtype=torch.float32), (1, 1), DRY)
@@ -272,7 +272,7 @@ def test_a_fault_that_did_not_come_about_has_no_verdict():
     assert faults.finding(dict(row), is_provoked=True, passed=False).row["passed"] is False
 
 
-def test_memory_that_is_not_freed_is_told(child):
+def test_memory_that_is_not_freed_is_reported(child):
     assert Gauge(DRY).freed_ms(child.pid, patience_s=0.05) is None
     child.kill()
     child.wait()
@@ -358,7 +358,7 @@ def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd
     assert getattr(found, ending)["bad"] in capfd.readouterr().out
 
 
-def test_what_there_is_no_time_for_is_told(capsys):
+def test_parts_without_time_left_are_reported(capsys):
     found = run(CheckPart("good", works, 1), CheckPart("last", works, 1), minutes=0)
     assert found.cut_off == {"good": "no time was left", "last": "no time was left"}
     assert "last: not started, no time is left" in capsys.readouterr().out
@@ -373,12 +373,12 @@ def test_a_part_gets_what_earlier_ones_did_not_need(monkeypatch):
     assert [round(limit) for limit in limits.values()] == [30, 20, 60]
 
 
-def test_one_check_that_fails_is_enough():
+def test_one_failing_check_fails_the_run():
     assert run(CheckPart("good", works, 1)).holds
     assert not run(CheckPart("good", works, 1), CheckPart("bad", fails, 1)).holds
 
 
-def test_where_cuda_does_not_bear_a_fork_parts_are_started_anew(monkeypatch, capsys):
+def test_parts_are_started_anew_where_cuda_cannot_be_forked(monkeypatch, capsys):
     def findings(part, plan, limit_s, stopped, method):
         if method == "fork":
             yield runner._ending(runner.FAILED, "CUDA cannot be initialized again")

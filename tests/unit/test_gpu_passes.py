@@ -43,7 +43,7 @@ def test_a_pass_waits_for_its_download_alone(name, batch):
 
 
 @pytest.mark.parametrize("architecture", PACKED)
-def test_so_it_is_in_every_architecture(architecture):
+def test_every_architecture_uploads_and_downloads_once(architecture):
     _, book = run(functools.partial(dense, architecture=architecture), batch_of())
     assert (book.order, book.uploads) == ("ud", [False])
 

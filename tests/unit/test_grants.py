@@ -38,7 +38,7 @@ def waiting(monkeypatch) -> Waiting:
     return made
 
 
-def test_nobody_is_asked_where_there_is_no_controller(status):
+def test_without_a_controller_memory_is_granted_at_once(status):
     def fail(_):
         raise AssertionError("there is nobody to wait for")
 

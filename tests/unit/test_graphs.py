@@ -14,10 +14,10 @@ from onnx import numpy_helper
 from sie_triton import container
 from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.onnx.graph import SIZES, Graph
-from sie_triton.engines.torch import graphs
+from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.encoder import TorchEncoder, load_encoder
 from sie_triton.engines.torch.export import export
-from sie_triton.engines.torch.graphs import largest, longest_seen, may_have_graph, take_graph
+from sie_triton.engines.torch.graph_comparison import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -74,7 +74,7 @@ def test_a_graph_gives_what_the_packed_path_does(tmp_path, bert, architecture):
     assert torch.equal(encoder.hidden_states(IDS, LENGTHS, KEYS, types), found)
 
 
-def test_an_item_alone_may_have_tokens_that_nobody_looks_at(bert):
+def test_a_single_item_may_have_tokens_that_are_no_keys(bert):
     graph, lengths, keys = bert.graph(), LENGTHS[1:2], np.array([3], np.int32)
     ids, types = IDS[:5], np.zeros(5, np.int32)
     for seen in (keys, lengths, keys):
@@ -82,7 +82,7 @@ def test_an_item_alone_may_have_tokens_that_nobody_looks_at(bert):
         assert relative_error(found, bert.encoder.packed(ids, lengths, seen, types)) <= 1e-5
 
 
-def test_only_what_suits_it_goes_through_it(bert):
+def test_only_suitable_sub_batches_run_through_the_graph(bert):
     encoder = bert.load()
     take_graph(encoder, bert.path, 1, Measurements(), "", faster())
     long = np.full(SIZES[-1] + 1, 9000, np.int32)
@@ -96,7 +96,7 @@ def test_only_what_suits_it_goes_through_it(bert):
         encoder.hidden_states(IDS, LENGTHS)
 
 
-def test_items_beyond_a_window_do_not_suit_it(tmp_path):
+def test_items_beyond_a_window_do_not_run_through_the_graph(tmp_path):
     encoder = TorchEncoder(build("Mistral, causal, window"))
     assert longest_seen(encoder) == 16
     graph = Graph.__new__(Graph)
@@ -130,7 +130,7 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
 
     def end_trials(measurements, times):
         with monkeypatch.context() as patch:
-            patch.setattr(graphs, "measured", end)
+            patch.setattr(graph_comparison, "measured", end)
             for _ in range(times):
                 with pytest.raises(Ended):
                     take_graph(bert.load(), bert.path, 1, measurements, "", None)
@@ -144,7 +144,7 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
     assert "ended in each of 3 attempts" in measurements.get("graph")["reason"]
 
 
-def test_what_was_measured_is_not_measured_again(bert):
+def test_a_stored_graph_measurement_is_reused(bert):
     measurements = Measurements()
     measurements.put(graph={"max_tokens": 48, "beside_others": 16})
     encoder = bert.load()
@@ -154,7 +154,7 @@ def test_what_was_measured_is_not_measured_again(bert):
 
 def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert, monkeypatch):
     measurements, ratios = Measurements(), iter((0.3, 0.4, 0.45, 0.6, 0.8, 0.9, 0.9, 1.6))
-    monkeypatch.setattr(graphs, "ratio_at", lambda *_: next(ratios))
+    monkeypatch.setattr(graph_comparison, "ratio_at", lambda *_: next(ratios))
     encoder = bert.load()
     assert take_graph(encoder, bert.path, 2, measurements, "", None) == 48
     some, more = np.array([12], np.int32), np.array([48], np.int32)
@@ -165,7 +165,7 @@ def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert
     assert encoder.graph.suits(more)
 
 
-def test_a_pass_with_an_adapter_does_not_go_through_it(tmp_path, bert):
+def test_a_pass_with_an_adapter_does_not_run_through_the_graph(tmp_path, bert):
     encoder = bert.load()
     save_lora(tmp_path, build("XLM-RoBERTa"), target_modules=["query", "value"])
     encoder.add_lora("one", tmp_path)
@@ -221,7 +221,7 @@ def change(path, how):
 def test_models_that_attend_in_a_way_of_their_own_have_none(tmp_path):
     """The exporter follows the library's eager attention, which does not cap scores."""
     with pytest.raises(LoadError, match="differs from the packed path"):
-        graphs.probe_graph(*(lambda s: (s.encoder, s.graph()))(Subject("Gemma 2, capped scores", tmp_path)))
+        graph_comparison.probe_graph(*(lambda s: (s.encoder, s.graph()))(Subject("Gemma 2, capped scores", tmp_path)))
 
 
 def test_bfloat16_has_none(bert):
@@ -273,7 +273,7 @@ def test_an_export_that_failed_is_remembered_but_not_for_want_of_space(failing, 
 def test_an_export_that_somebody_killed_is_tried_again_later(failing, monkeypatch, tmp_path, was_killed):
     def start(command, log, **_):
         log.touch()
-        ended = {"status": -9, "was_killed": was_killed, "how_it_ended": "SIGKILL"}
+        ended = {"status": -9, "was_killed": was_killed, "describe_exit": "SIGKILL"}
         return SimpleNamespace(wait=lambda _: None, end=lambda: None, **ended)
 
     monkeypatch.setattr(making, "start", start)
@@ -293,7 +293,7 @@ def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp
     assert not (tmp_path / "graphs").exists()
 
 
-def test_what_is_recorded_in_memory_waits_for_no_file_and_asks_no_room_for_one(monkeypatch, tmp_path):
+def test_graphs_recorded_in_memory_need_no_file_and_no_disk_space(monkeypatch, tmp_path):
     monkeypatch.setattr(making, "PASSES_BEFORE_EXPORT", 9)
     weighty = SimpleNamespace(weights_bytes=2 * making.MAX_WEIGHTS_BYTES)
     used = iter((100, 130))
@@ -308,10 +308,10 @@ def test_what_is_recorded_in_memory_waits_for_no_file_and_asks_no_room_for_one(m
     order = SimpleNamespace(makes_graphs=True, graphs=tmp_path / "none", threads=1, num_lanes=1)
     made = Graphs(engine, order)
     made.start()
-    with made.beside():
+    with made.counted_pass():
         pass
     deadline = time.monotonic() + 20
-    while (news := made.news()) is None and time.monotonic() < deadline:
+    while (news := made.take_change()) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert news == Quickened(64, 30)
     assert not list(tmp_path.iterdir())

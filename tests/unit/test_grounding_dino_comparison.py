@@ -12,7 +12,7 @@ from sie_triton.checkpoints.grounding_dino import DinoFiles
 from sie_triton.contract import Label
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.grounding_dino.phrases import labels_of
-from sie_triton.families.grounding_dino.reading import DinoProcessor
+from sie_triton.families.grounding_dino.processor import DinoProcessor
 from sie_triton.spec import Runtime
 from tests.detectors import Dino, Finder, same, save_dino
 from tests.pictures import of_all_kinds, picture, pictures
@@ -56,8 +56,10 @@ def test_labels_differ(library):
 
 def test_different_labels_and_sizes_in_one_batch(ours, library, monkeypatch):
     passes = []
-    found_in = ours.adapter._found
-    monkeypatch.setattr(ours.adapter, "_found", lambda images, *of: passes.append(len(images)) or found_in(images, *of))
+    record_source = ours.adapter._logits_and_boxes
+    monkeypatch.setattr(
+        ours.adapter, "_logits_and_boxes", lambda images, *of: passes.append(len(images)) or record_source(images, *of)
+    )
     requests = [
         (FILES, LABELS, {}),
         (FILES[1:3], OTHERS, {"threshold": 0.6}),
@@ -92,7 +94,7 @@ def test_thresholds_and_what_comes_before_which(ours, library):
     assert ours([file], LABELS, threshold=1.0) == [[]]
 
 
-def test_what_a_label_says(ours, library):
+def test_a_labels_description_is_read_instead_of_its_name(ours, library):
     found = ours(FILES[:1], ["x", "cat"], label_descriptions='{"x": "Two dogs "}')[0]
     names = {"cat": "cat", "two dogs": "x", None: None}
     assert same(found, [{**each, "label": names[each["label"]]} for each in library(FILES[0], ["two dogs", "cat"])])
@@ -125,7 +127,7 @@ def test_pixels_are_those_of_the_processor(tmp_path, minilm_directory, size):
         assert np.array_equal(reading.pixels(image, "image[0]"), expected)
 
 
-def test_which_label_a_phrase_is_of():
+def test_a_phrase_belongs_to_the_label_with_the_best_score():
     """Tokens: [CLS] red bus . red hand bag . [SEP]"""
     ids, labels = np.array([101, 1, 2, 9, 1, 3, 4, 9, 102]), np.array([0, 1, 1, 0, 2, 2, 2, 0, 0])
 
@@ -150,7 +152,7 @@ def refused(ours, labels, **given):
     return str(told.value)
 
 
-def test_what_is_refused_names_what_is_wrong(ours):
+def test_refusals_name_the_fault_of_the_labels(ours):
     assert "labels: is empty" in refused(ours, [])
     many = refused(ours, [f"thing {i}" for i in range(4096)])
     assert many.startswith("labels: have ")
@@ -158,7 +160,7 @@ def test_what_is_refused_names_what_is_wrong(ours):
     assert refused(ours, ["cat", "!?"]).startswith("labels: '!?' contains no word")
 
 
-def test_as_many_labels_as_it_reads(ours, library):
+def test_labels_may_fill_the_models_whole_text(ours, library):
     labels = [str(number) for number in range(1, 128)]
     assert len(ours.processor.prompt(tuple(map(Label, labels)), "{}").ids) == 256
     assert same(ours(FILES[:1], labels, threshold=0.9)[0], library(FILES[0], labels, 0.9))

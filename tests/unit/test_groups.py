@@ -35,7 +35,7 @@ def test_groups_take_turns_by_the_arrival_of_their_first(one_lane):
     assert one_lane.run() == [[1, 3], [2, 5], [4]]
 
 
-def test_what_a_pass_has_no_room_for_keeps_its_place(one_lane):
+def test_items_without_room_in_a_pass_keep_their_position(one_lane):
     submit(one_lane, ("a", [7]), ("b", [5]), ("a", [6]), ("b", [4]), ("a", [3]))
     assert one_lane.run() == [[7], [4, 5], [3, 6]]
 
@@ -52,7 +52,7 @@ def test_requests_of_several_items_are_kept_apart_too(one_lane):
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
-def test_those_of_one_group_are_all_of_it_in_order(groups):
+def test_of_one_group_returns_the_whole_group_in_order(groups):
     slots = []
     for group in groups:
         made = Slots(1)
@@ -112,7 +112,7 @@ def test_a_sub_batch_says_of_each_item_what_its_request_said():
     assert (batch.group, batch.num_items) == ("g", 3)
 
 
-def test_a_sub_batch_is_of_use_as_long_as_anybody_waits():
+def test_a_sub_batch_is_computed_as_long_as_one_client_waits():
     early, late, for_ever = job(2), job(), job()
     early.deadline_ns, late.deadline_ns = 5, 9
     assert pack([(early, 0), (late, 0), (early, 1)]).deadline_ns == 9

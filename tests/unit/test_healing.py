@@ -32,7 +32,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_what_cannot_be_healed_now_is_tried_again_until_it_is(controller, control, dead, child, clock):
+def test_healing_is_retried_until_it_succeeds(controller, control, dead, child, clock):
     left = stage(controller, "a", dead)
     control.failure = InferenceServerException("no space left on device")
     attempts = []
@@ -65,7 +65,7 @@ def test_a_new_controller_knows_what_is_to_be_healed(controller, control, dead, 
     another.close()
 
 
-def test_a_model_whose_processes_are_dead_says_so(controller, control, dead, child):
+def test_a_model_whose_processes_are_dead_has_the_state_dead(controller, control, dead, child):
     control.may_end.clear()
     stage(controller, "a", dead, state=RESIDENT, worker_pid=dead)
     stage(controller, "b", child.pid, state=RESIDENT)
@@ -79,7 +79,7 @@ def test_a_model_whose_processes_are_dead_says_so(controller, control, dead, chi
     control.may_end.set()
 
 
-def test_what_was_taken_out_of_service_is_not_healed_for_ever(controller, control, dead, clock):
+def test_a_model_out_of_service_is_forgotten_instead_of_healed(controller, control, dead, clock):
     left = stage(controller, "a", dead)
     control.failure = OutOfService("a-inference was taken out of service")
     round_of(controller)

@@ -134,7 +134,7 @@ def model(tmp_path):
     made.loras.close()
 
 
-def test_the_first_request_loads_it_and_those_that_came_meanwhile_wait_with_it(model):
+def test_the_first_request_loads_the_adapter_and_later_ones_wait_for_it(model):
     model.worker.may_add.clear()
     jobs = [model.ask("a") for _ in range(3)]
     other = model.ask("")
@@ -146,7 +146,7 @@ def test_the_first_request_loads_it_and_those_that_came_meanwhile_wait_with_it(m
     assert model.loras.take(model.job("a"))
 
 
-def test_what_is_held_is_in_the_record(model):
+def test_held_adapters_are_in_the_record(model):
     model.use("a")
     model.use("b")
     model.loras.close()
@@ -159,11 +159,11 @@ def test_what_is_held_is_in_the_record(model):
     }
 
 
-def test_what_is_on_its_way_or_was_used_again_is_in_the_record(model, monkeypatch):
+def test_loading_and_reused_adapters_are_in_the_record(model, monkeypatch):
     def written():
         return {each["name"]: each for each in json.loads(model.status.loras_path.read_text()).values()}
 
-    monkeypatch.setattr(loras, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(loras, "WRITE_EVERY_S", 0.0)
     model.worker.may_add.clear()
     job = model.ask("a")
     wait_for(lambda: model.status.loras_path.exists())
@@ -182,7 +182,7 @@ def test_the_least_recently_used_makes_room(model):
     assert model.worker.orders == ["+a", "+b", "+c", "-b", "+d", "-c", "+b"]
 
 
-def test_one_in_use_stays_though_others_were_used_later(model):
+def test_an_adapter_in_use_stays_though_others_were_used_later(model):
     busy = model.ask("a")
     model.wait_for(lambda: busy in model.submitted)
     for lora in ("b", "c", "d"):
@@ -190,7 +190,7 @@ def test_one_in_use_stays_though_others_were_used_later(model):
     assert model.worker.orders == ["+a", "+b", "+c", "-b", "+d"]
 
 
-def test_one_stays_between_the_taking_of_a_request_and_its_pass(model):
+def test_an_adapter_stays_between_the_taking_of_a_request_and_its_pass(model):
     model.use("a")
     at_once = model.job("a")
     assert model.loras.take(at_once)
@@ -201,7 +201,7 @@ def test_one_stays_between_the_taking_of_a_request_and_its_pass(model):
     assert model.worker.orders == ["+a", "+b", "+c", "-b", "+d", "-a", "+e"]
 
 
-def test_one_in_a_forward_pass_stays_when_its_request_is_answered(model):
+def test_an_adapter_in_a_forward_pass_stays_when_its_request_is_answered(model):
     model.use("a")
     with model.loras.running({"a", "x"}) as held:
         assert held == {"a"}
@@ -211,7 +211,7 @@ def test_one_in_a_forward_pass_stays_when_its_request_is_answered(model):
     assert model.worker.orders == ["+a", "+b", "+c", "-b", "+d", "-a", "+e"]
 
 
-def test_where_all_are_in_use_the_oldest_takes_no_more_and_goes_when_it_is_done(model):
+def test_if_all_adapters_are_in_use_the_oldest_is_drained_and_evicted(model):
     busy = []
     for lora in ("a", "b", "c"):
         busy.append(model.ask(lora))
@@ -229,7 +229,7 @@ def test_where_all_are_in_use_the_oldest_takes_no_more_and_goes_when_it_is_done(
     assert model.worker.orders[5:] == ["-b", "+a"]
 
 
-def test_a_failure_is_told_remembered_and_tried_again(model, monkeypatch):
+def test_a_failure_is_reported_remembered_and_retried(model, monkeypatch):
     job = model.ask("bad")
     model.wait_for(lambda: job.request.answer is not None)
     told = str(job.request.answer)
@@ -252,7 +252,7 @@ def test_a_failure_is_told_remembered_and_tried_again(model, monkeypatch):
     assert "bad" not in model.loras._known, "clients may name any number of them"
 
 
-def test_not_everybody_may_wait_for_one(model, monkeypatch):
+def test_the_number_of_requests_waiting_for_an_adapter_is_limited(model, monkeypatch):
     monkeypatch.setattr(loras, "MOST_WAITING", 2)
     model.worker.may_add.clear()
     model.ask("a"), model.ask("a")
@@ -262,7 +262,7 @@ def test_not_everybody_may_wait_for_one(model, monkeypatch):
     model.worker.may_add.set()
 
 
-def test_who_was_answered_meanwhile_is_left_out(model):
+def test_requests_answered_during_the_load_are_dropped(model):
     model.worker.may_add.clear()
     late, job = model.ask("a"), model.ask("a")
     model.answered(late)
@@ -281,7 +281,7 @@ def test_a_new_worker_gets_what_the_old_one_had(model):
     assert model.worker.held == ["a", "b"]
 
 
-def test_one_that_a_new_worker_does_not_take_is_loaded_when_asked_for(model):
+def test_an_adapter_that_a_new_worker_did_not_take_is_loaded_on_request(model):
     model.use("a")
     other = FakeWorker()
     other.is_dead = True
@@ -292,7 +292,7 @@ def test_one_that_a_new_worker_does_not_take_is_loaded_when_asked_for(model):
     assert other.held == ["a"]
 
 
-def test_what_is_loaded_while_the_worker_dies_goes_to_the_next(model):
+def test_an_adapter_loaded_while_the_worker_dies_goes_to_the_next_worker(model):
     model.worker.is_dead = True
     job = model.ask("a")
     time.sleep(0.05)
@@ -301,7 +301,7 @@ def test_what_is_loaded_while_the_worker_dies_goes_to_the_next(model):
     assert other.held == ["a"]
 
 
-def test_what_a_worker_took_just_before_it_died_goes_to_the_next(model):
+def test_an_adapter_added_just_before_the_worker_died_goes_to_the_next_worker(model):
     model.worker.may_add.clear()
     job = model.ask("a")
     time.sleep(0.05)
@@ -311,7 +311,7 @@ def test_what_a_worker_took_just_before_it_died_goes_to_the_next(model):
     assert (model.worker.held, other.held) == (["a"], ["a"])
 
 
-def test_without_another_worker_those_who_wait_are_told(model, monkeypatch):
+def test_waiting_requests_get_an_error_if_no_worker_can_be_started(model, monkeypatch):
     monkeypatch.setattr(loras, "WORKER_S", 0.05)
     model.worker.is_dead = True
     job = model.ask("a")

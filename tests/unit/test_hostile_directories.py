@@ -42,7 +42,7 @@ def check_line(error: Exception, directory: Path) -> None:
     assert len(message) < 400 + message.count(str(directory)) * len(str(directory))
 
 
-def test_there_are_many():
+def test_at_least_fifty_hostile_directories_are_tested():
     assert len(SMALL_FILES) >= 50
 
 

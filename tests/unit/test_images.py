@@ -25,7 +25,7 @@ def read(content, **limits):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_said_of_the_image(name):
+def test_an_unreadable_image_is_named_with_the_reason(name):
     content, said = UNREADABLE[name]
     tracemalloc.start()
     with pytest.raises(InputError, match=r"^image\[3\]: ") as told:
@@ -38,12 +38,12 @@ def test_what_cannot_be_read_is_said_of_the_image(name):
     assert peak < 50e6
 
 
-def test_there_are_many_of_them():
+def test_at_least_forty_unreadable_images_are_tested():
     assert len(UNREADABLE) >= 40
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_what_is_odd_is_read(name):
+def test_unusual_images_are_read(name):
     assert read(READABLE[name]).ndim == 3
 
 
@@ -60,7 +60,7 @@ def test_limits(limits, said):
     assert read(saved(picture()), max_image_pixels=97 * 61).shape == (61, 97, 3)
 
 
-def test_what_is_decoded_at_once_is_bounded():
+def test_the_memory_of_concurrent_decoding_is_bounded():
     """Memory suffices for two images: the third waits. An image over the limit is refused."""
     reader, content = ImageReader(Runtime(max_decoded_bytes=2 * 9 * 97 * 61)), saved(picture())
     inside, most, lock, go = 0, [0], threading.Lock(), threading.Event()

@@ -44,7 +44,7 @@ def test_one_request_on_an_idle_device_is_answered_at_once(inference):
     assert not request.is_deferred
 
 
-def test_what_generates_never_keeps_the_stage_from_reading_on(tmp_path, monkeypatch):
+def test_generating_models_never_block_the_stage(tmp_path, monkeypatch):
     monkeypatch.setattr(SentenceTransformer, "generates", True)
     stage = Inference(spec(), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.load = EchoWorker
@@ -218,7 +218,7 @@ def test_an_item_that_never_fits_is_refused_alone(inference):
         (ValueError("CUDA out of memory"), False),
     ],
 )
-def test_what_counts_as_out_of_memory(error, expected):
+def test_out_of_memory_errors_are_recognised(error, expected):
     assert TorchEngine(spec(), "cpu", Measurements()).is_out_of_memory(error) is expected
 
 
@@ -238,7 +238,7 @@ def test_what_counts_as_out_of_memory(error, expected):
         ({"context": np.array([[1]], np.uint8)}, "context: must be as the previous step writes it"),
     ],
 )
-def test_inference_trusts_nobody(inference, changes, complaint):
+def test_inference_validates_features_of_any_sender(inference, changes, complaint):
     inference.warm_up()
     bad, good = run(inference, [tokens([1, 1], **changes), tokens([5])])
     assert isinstance(bad, InputError)

@@ -104,7 +104,7 @@ def test_only_what_shared_a_pass_counts_as_the_largest_sub_batch(stage):
     assert stage.status.record["num_sub_batches"] == 3
 
 
-def test_a_wait_is_split_into_that_for_others_and_that_for_nobody(stage, monkeypatch):
+def test_waiting_time_is_split_into_queueing_and_batching(stage, monkeypatch):
     """The request is preprocessed 2 ms before a pass of 10 ms, and runs 4 ms after it."""
     now = [10**12]
     for each in (module, records):
@@ -137,7 +137,7 @@ class FakeLoader:
         self._stage = stage
         stage.worker.loaded = replace(EchoWorker.loaded, **loaded)
 
-    def order(self, num_lanes, threads, tell):
+    def order(self, num_lanes, threads, report_progress):
         return SimpleNamespace(num_lanes=num_lanes)
 
     def start(self, order, check):

@@ -42,7 +42,7 @@ def test_elements_of_several_kinds_make_items():
         ),
     ],
 )
-def test_what_does_not_go_together(sent, kinds, complaint):
+def test_inconsistent_inputs_are_refused(sent, kinds, complaint):
     with pytest.raises(InputError, match=complaint):
         items_of(sent, kinds)
 
@@ -63,7 +63,7 @@ def test_a_query_is_an_item_too():
         ({"query": ["a"], "query_image": [b"1", b"2"]}, "^query_image: has 2 elements; send one"),
     ],
 )
-def test_there_is_one_query(sent, complaint):
+def test_exactly_one_query_is_required(sent, complaint):
     with pytest.raises(InputError, match=complaint):
         query_of(sent, BOTH)
 

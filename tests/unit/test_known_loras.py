@@ -36,7 +36,7 @@ def known(tmp_path):
     return made
 
 
-def test_what_was_added_is_known_at_once_and_the_file_comes_first(known, path):
+def test_an_added_adapter_is_known_at_once_and_the_model_file_takes_precedence(known, path):
     of_model = known()
     assert (of_model.source("banking"), of_model.names()) == ("hub://org/bge-lora", ("banking", "both"))
     for source in ("/first", "/second"):
@@ -64,7 +64,7 @@ def test_a_source_is_held_while_a_name_leads_there(known, path):
     assert known(allow_client_lora=True).holds("hub://org/other")
 
 
-def test_what_has_not_changed_is_not_read_again(known, path, monkeypatch):
+def test_an_unchanged_list_of_adapters_is_not_read_again(known, path, monkeypatch):
     num_read = []
     monkeypatch.setattr(loras, "read", lambda path: num_read.append(path) or read(path))
     of_model = known()
@@ -75,7 +75,7 @@ def test_what_has_not_changed_is_not_read_again(known, path, monkeypatch):
     assert num_read == [path]
 
 
-def test_an_unknown_one_is_told_what_there_is_and_what_to_do(known, path):
+def test_an_unknown_adapter_gets_the_known_ones_and_a_remedy(known, path):
     add(path, "added", "/x")
     with pytest.raises(InputError) as caught:
         known().source("bankng")
@@ -91,7 +91,7 @@ def test_a_model_without_any_and_a_server_without_a_controller():
     assert str(caught.value) == "parameter lora: m has no adapter 'x'; it has none"
 
 
-def test_what_is_told_is_short_and_can_be_shown():
+def test_error_messages_about_adapters_are_short_and_printable():
     many = {f"adapter-{i:04}": "/x" for i in range(500)}
     with pytest.raises(InputError) as caught:
         KnownLoras(spec(loras=many)).source("\x1b[2J\n" + "x" * 150)
@@ -176,7 +176,7 @@ def test_the_adapter_travels_with_the_request(preprocess, path):
     assert [lora_of(answer) for answer in answers] == [None, "both", "banking", "", "both"]
 
 
-def test_a_request_for_an_unknown_one_is_refused_alone_until_it_is_there(preprocess, path):
+def test_only_the_request_for_an_unknown_adapter_is_refused_until_it_is_added(preprocess, path):
     requests = [asked("encode", {"lora": name}, text=["hi"]) for name in ("new", "banking")]
     refused, good = run(preprocess, requests)
     assert isinstance(refused, InputError)

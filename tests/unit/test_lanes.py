@@ -37,7 +37,7 @@ class Lanes:
     def held(self):
         """Occupy all lanes, so that requests submitted inside are all queued when the lanes are free."""
         wait_for(lambda: self._all_idle())
-        with self.scheduler.whole() as threads:
+        with self.scheduler.reserve_idle_device() as threads:
             assert threads
             yield
 
@@ -47,7 +47,7 @@ class Lanes:
         return self.ran
 
     def _all_idle(self) -> bool:
-        with self.scheduler.whole() as threads:
+        with self.scheduler.reserve_idle_device() as threads:
             return threads > 0
 
     def _run(self, sub_batch, threads):
@@ -63,7 +63,7 @@ def short_wait(monkeypatch):
 
 
 @pytest.mark.usefixtures("short_wait")
-def test_a_server_far_away_is_asked_again_while_it_answers():
+def test_a_remote_server_gets_further_requests_while_it_answers():
     """A single request takes one lane and leaves the others to later requests."""
     lanes = Lanes(budget=10, device=REMOTE)
     for num_running in range(1, REMOTE_LANES + 1):
@@ -81,7 +81,7 @@ def test_a_pass_is_prepared_while_a_gpu_computes_another():
     assert lanes.scheduler.num_lanes == 2
     lanes.submit([1])
     wait_for(lambda: len(lanes.ran) == 1)
-    with lanes.scheduler.whole() as threads:
+    with lanes.scheduler.reserve_idle_device() as threads:
         assert not threads  # the device is not idle
     lanes.submit([2])
     wait_for(lambda: len(lanes.ran) == 2)
@@ -90,7 +90,7 @@ def test_a_pass_is_prepared_while_a_gpu_computes_another():
 
 
 @pytest.mark.usefixtures("short_wait")
-def test_what_the_calling_thread_computes_on_a_gpu_leaves_a_lane_too():
+def test_a_pass_on_the_calling_thread_leaves_a_gpu_lane_free():
     lanes = Lanes(budget=10, device="cuda:0")
     with lanes.held():
         lanes.submit([1])
@@ -201,13 +201,13 @@ def clocked(monkeypatch):
     return lanes
 
 
-def test_what_is_expected_too_late_is_tried_where_there_is_nothing_else(clocked):
+def test_a_job_expected_too_late_runs_if_no_other_waits(clocked):
     with clocked.held():
         clocked.scheduler.submit(list(Timed(8, clocked.now + 10 * MS)))
     assert clocked.finish() == [[1], [8]]
 
 
-def test_what_is_expected_too_late_leaves_its_place_to_others(clocked):
+def test_a_job_expected_too_late_gives_way_to_others(clocked):
     with clocked.held():
         clocked.scheduler.submit(list(Timed(3, clocked.now + 10 * MS)))
         clocked.submit([4], [2])

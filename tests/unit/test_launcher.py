@@ -31,7 +31,7 @@ def start(hidden_arguments: list[str], before=lambda: None) -> subprocess.Popen[
     return hidden.start(command, hidden_arguments, os.environ, before, **pipes)
 
 
-def test_a_program_has_its_hidden_arguments_and_nobody_sees_them():
+def test_a_program_gets_hidden_arguments_that_no_other_user_can_read():
     with start([SECRET, "--more"]) as process:
         assert process.stdout.readline().decode().strip() == str(["--shown", SECRET, "--more"])
         assert not hidden.is_visible(process.pid, "s3cret")
@@ -62,7 +62,7 @@ def test_not_even_for_a_moment():
     assert [command for command in seen if b"s3cret" in command] == []
 
 
-def test_where_children_cannot_be_traced_nothing_runs(tmp_path, monkeypatch):
+def test_no_program_runs_where_children_cannot_be_traced(tmp_path, monkeypatch):
     monkeypatch.setattr(hidden, "PTRACE_TRACEME", 12345)
     with pytest.raises(OSError, match="cannot be traced"):
         hidden.start(["touch", str(tmp_path / "ran")], [SECRET], os.environ, lambda: None)
@@ -77,7 +77,7 @@ def test_a_script_gets_them_too(tmp_path):
         assert process.stdout.read().decode().split() == ["--shown", SECRET]
 
 
-def test_a_server_that_cannot_hide_its_token_starts_and_says_so(tmp_path, monkeypatch):
+def test_a_server_that_cannot_hide_its_token_starts_with_a_warning(tmp_path, monkeypatch):
     binary = tmp_path / "bin" / "tritonserver"
     binary.parent.mkdir()
     binary.write_text("#!/bin/sh\nsleep 60")
@@ -114,7 +114,7 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
         assert "--backend-config=python,thread-pool-size=4" in server.command()
 
 
-def test_a_program_that_is_not_there_is_said():
+def test_a_missing_program_is_reported():
     with pytest.raises(FileNotFoundError):
         hidden.start(["/nowhere"], [SECRET], {}, lambda: None)
 
@@ -148,7 +148,7 @@ def slept(monkeypatch):
     return seconds
 
 
-def test_one_that_dies_again_at_once_waits_longer_each_time(slept):
+def test_restarts_back_off_while_tritonserver_dies_at_once(slept):
     said: list[str] = []
     Supervisor(Dying([True, True, True], ["by SIGSEGV", "by SIGKILL", "with status 1"]), said.append).keep_running()
     assert slept == [0, 1, 2]
@@ -160,13 +160,13 @@ def test_one_that_dies_again_at_once_waits_longer_each_time(slept):
     assert all(line.startswith("tritonserver is back") for line in said[1::2])
 
 
-def test_one_that_lived_is_started_again_at_once(slept, monkeypatch):
+def test_a_tritonserver_that_ran_steadily_is_restarted_at_once(slept, monkeypatch):
     monkeypatch.setattr(supervisor, "STEADY_S", 0)
     Supervisor(Dying([True] * 9, ["by SIGKILL"] * 9), lambda _: None).keep_running()
     assert slept == [0] * 9
 
 
-def test_one_that_is_never_ready_again_is_given_up(slept):
+def test_a_tritonserver_that_never_becomes_ready_is_given_up(slept):
     with pytest.raises(
         ServerError, match="started 5 times and did not become ready; the last error:\nthe end of the log"
     ):
@@ -235,7 +235,7 @@ def test_a_data_directory_that_others_can_enter_is_closed(tmp_path, content):
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
 
-def test_one_that_others_can_enter_and_that_holds_other_files_is_refused(tmp_path):
+def test_a_data_directory_open_to_others_with_other_files_is_refused(tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(ServerError, match=r"holds other files and is accessible to other users; chmod go-rwx it"):
@@ -249,7 +249,7 @@ def test_a_data_directory_that_cannot_be_made_is_one_line():
         lock(Path("/proc/nowhere"))
 
 
-def test_what_a_predecessor_left_is_ended_and_removed(tmp_path):
+def test_processes_and_files_of_a_predecessor_are_removed(tmp_path):
     """Children of this process, and processes of other directories, are left alone."""
     sleeping = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     started = [

@@ -36,7 +36,7 @@ def test_only_the_time_for_which_somebody_waits_counts():
     assert "retry" in str(leaving.overdue())
 
 
-def test_what_remains_is_answered_with_an_error_even_without_a_deadline(monkeypatch):
+def test_remaining_requests_get_an_error_even_without_a_deadline(monkeypatch):
     monkeypatch.setattr(open_requests, "LOOK_S", 0.01)
     overdue: list[BusyError] = []
     answered: list[bool] = []
@@ -66,7 +66,7 @@ def test_what_remains_is_answered_with_an_error_even_without_a_deadline(monkeypa
         ("m", "inference", "n", 1, LOADING, False),
     ],
 )
-def test_who_waits_for_the_memory_of_a_process(tmp_path, child, own, stage, other, generation, state, expected):
+def test_a_process_knows_whether_its_memory_is_awaited(tmp_path, child, own, stage, other, generation, state, expected):
     writer = StatusWriter(tmp_path, own, stage, 0)
     later = StatusWriter(tmp_path / "apart", other, "inference", generation)
     later.record["pid"], later.record["started"] = ProcessId.of(child.pid)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sie_triton.errors import BusyError, Cancelled, LoadError
-from sie_triton.inputs.asked import features_of
+from sie_triton.inputs.request_parts import features_of
 from sie_triton.records import tickets as limit
 from sie_triton.records.calls import CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher

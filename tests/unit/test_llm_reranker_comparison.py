@@ -102,7 +102,7 @@ def test_the_difference_of_one_and_zero(tmp_path, minilm_directory, instruction)
 
 
 @pytest.mark.parametrize("config", [QWEN3, MXBAI])
-def test_what_is_too_long_loses_the_end_of_its_text(tmp_path, minilm_directory, config):
+def test_long_inputs_lose_the_end_of_their_text(tmp_path, minilm_directory, config):
     directory = save_causal(tmp_path, minilm_directory, "qwen2")
     reranker = Reranker(directory, config, max_length=200)
     long = " ".join(texts(40, seed=8))

@@ -8,22 +8,22 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.weights import locate
-from sie_triton.worker.__main__ import load_error, naming_want_of_memory
+from sie_triton.worker.__main__ import load_error, naming_out_of_memory
 from tests.stages import spec
 
 
-def test_what_is_on_the_disk(tmp_path):
+def test_load_errors_of_files_have_their_reason(tmp_path):
     for weights, reason in ((str(tmp_path / "nothing"), "not found"), ("package://no_such_package/x", "dependency")):
         with pytest.raises(LoadError) as caught:
             locate(weights, allow_hub=False)
         assert caught.value.reason == reason
 
 
-def test_what_went_wrong_in_the_worker():
+def test_load_errors_of_the_worker_have_their_reason():
     caused = LoadError("weights cannot be loaded", "corrupt")
     caused.__cause__ = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
     engine = TorchEngine(spec(), "cpu", Measurements())
-    with pytest.raises(LoadError) as told, naming_want_of_memory(engine, "the weights"):
+    with pytest.raises(LoadError) as told, naming_out_of_memory(engine, "the weights"):
         raise caused
     assert str(told.value) == "there is not enough memory for the weights"
     assert load_error(told.value).reason == "out of memory"

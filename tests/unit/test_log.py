@@ -79,7 +79,7 @@ def test_a_log_is_open_as_long_as_a_program_uses_it(tmp_path):
     assert psutil.Process().num_fds() == descriptors
 
 
-def test_what_a_child_leaves_running_does_not_hold_the_log_open(tmp_path):
+def test_a_childs_descendants_do_not_hold_the_log_open(tmp_path):
     program = "import subprocess; subprocess.Popen(['sleep', '60']); print('half a line', end='')"
     with Log(tmp_path / "logs" / "it.log") as log:
         child = start([sys.executable, "-c", program], log=log)

@@ -134,7 +134,7 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_used_says_why_and_touches_nothing(model, tmp_path):
+def test_an_unusable_adapter_is_refused_with_the_reason_and_changes_nothing(model, tmp_path):
     base, adapted, layers = model(TEXTS), model(TEXTS, "one"), wrapped(model)
     for number, (change, message, reason) in enumerate(REFUSED):
         directory = shutil.copytree(model.saved, tmp_path / str(number))
@@ -251,7 +251,7 @@ def test_each_item_has_a_name(model):
         model(TEXTS, ["one"])
 
 
-def test_a_layer_is_not_run_on_rows_of_nobody(model):
+def test_a_layer_refuses_rows_that_belong_to_no_item(model):
     """An unknown layout of rows raises an error; it never falls back to the base."""
     (layer,) = [m for m in model.encoder.model.modules() if isinstance(m, Adapted) and "0.attention.self" in m.key]
     with torch.inference_mode(), model.encoder.adapted(["one"]):

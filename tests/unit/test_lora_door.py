@@ -69,7 +69,7 @@ def listed(door):
     return {lora["name"]: lora for lora in ask(door, PATH)["loras"]}
 
 
-def test_what_is_added_is_known_to_the_stages(door, served, adapter):
+def test_an_added_adapter_is_known_to_the_stages(door, served, adapter):
     code, text = put(door, "new", adapter)
     assert (code, json.loads(text)) == (200, {"model": "org/a", "name": "new", "done": "added"})
     known = KnownLoras(spec(model="org/a", runtime=read_settings(data_dir=door.data_dir, device="cpu").runtime))
@@ -150,7 +150,7 @@ REFUSED = (
 )
 
 
-def test_what_cannot_be_added_is_told_and_nothing_is_written(door, served):
+def test_an_adapter_that_cannot_be_added_is_refused_and_not_written(door, served):
     for name, source, code, told in REFUSED:
         found, text = put(door, name, source)
         assert (found, len(text.splitlines())) == (code, 1)
@@ -158,7 +158,7 @@ def test_what_cannot_be_added_is_told_and_nothing_is_written(door, served):
     assert not (door.data_dir / "loras").exists()
 
 
-def test_what_cannot_be_removed_is_told(door, served):
+def test_an_adapter_that_cannot_be_removed_is_reported(door, served):
     put(door, "new", "org/x")
     assert delete(door, "other") == (404, "'other' was not added to org/a; added are new\n")
     assert delete(door, "org/filed") == (409, "org/filed comes from the model file /m/a.yaml; change it there\n")

@@ -96,7 +96,7 @@ def test_relations(tmp_path, minilm_directory):
     )
 
 
-def test_whatever_gliner2_finds(tmp_path, minilm_directory):
+def test_adapters_apply_to_all_findings_of_gliner2(tmp_path, minilm_directory):
     library = save_gliner2(tmp_path, minilm_directory)
     told = {"threshold": 0.5, "include_confidence": True, "include_spans": True}
     check(
@@ -134,7 +134,7 @@ def test_classes_of_the_models_own(tmp_path, minilm_directory):
     )
 
 
-def test_what_follows_from_a_text(tmp_path, minilm_directory):
+def test_adapters_apply_to_zero_shot_classification(tmp_path, minilm_directory):
     """The head reads the decoder's last state; its layer `out_proj` is adapted, too."""
     configs = ({"target_modules": ["q_proj", "fc1"]}, {"target_modules": ["out_proj"]})
     directory = save_classifier(tmp_path / "model", minilm_directory, "bart", labels=nli.THREE)

@@ -131,7 +131,7 @@ def test_a_profile_with_other_weights_is_a_model_of_its_own_with_its_adapter(tmp
     assert spec.loras == {"banking": "hub://org/y", "org/x": "hub://org/x"}
 
 
-def test_a_family_that_takes_none_says_so(tmp_path, monkeypatch):
+def test_a_family_without_adapters_refuses_them(tmp_path, monkeypatch):
     set_takes_loras(monkeypatch, FAMILY, False)
     where = "profiles.default.adapter_options.runtime.lora_id"
     with pytest.raises(
@@ -169,7 +169,7 @@ def test_directories_are_those_of_this_machine_where_it_is_known(tmp_path, monke
     assert portable.loras["here"] == "./adapters/here"
 
 
-def test_they_are_shown(tmp_path):
+def test_models_show_prints_the_adapters(tmp_path):
     load(tmp_path, {"bank": {"lora_id": "banking"}}, loras={"banking": "org/bge-lora", "there": "/adapters/there"})
     shown = CliRunner().invoke(cli, ["models", "show", "my/m", "--models-dir", str(tmp_path)], catch_exceptions=False)
     for text in ("adapters", "banking: hub://org/bge-lora", "there: /adapters/there", "lora: banking"):

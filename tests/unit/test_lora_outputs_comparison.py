@@ -95,7 +95,7 @@ def test_vectors_of_tokens_are_those_of_peft(tmp_path, minilm_directory):
         assert np.abs(ours - np.asarray(of_base if name else of_peft)).max() > 0.01
 
 
-def test_all_of_bge_m3_is_as_by_the_formulas(tmp_path, minilm_directory):
+def test_all_outputs_of_bge_m3_equal_the_formulas(tmp_path, minilm_directory):
     directory = save_bge_m3(tmp_path, minilm_directory, bge_m3.DIM)
     ours, formulas = bge_m3.Ours(directory), bge_m3.Formulas(directory)
     base = bge_m3.split(ours.rows(TEXTS))

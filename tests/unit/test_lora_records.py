@@ -3,11 +3,11 @@
 import pytest
 
 from sie_triton.controller.healing import Healing
-from sie_triton.controller.models import models_of, read_stages
-from sie_triton.editions import steps_name
+from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.loras import read_all_loras, read_loras, resident, write_loras
 from sie_triton.records.status import StatusWriter, status_path
+from sie_triton.revisions import steps_name
 from sie_triton.server.data_dir import remove_records
 
 
@@ -24,7 +24,7 @@ def process(directory, pid, model="org__m", generation=0, **loras):
     return writer
 
 
-def test_what_a_process_writes_is_read(tmp_path, pids):
+def test_the_adapters_that_a_process_writes_are_read(tmp_path, pids):
     loras = {"a": lora(), "b": lora(state="loading"), "c": lora(state="failed", failure="no such directory")}
     process(tmp_path, pids[0], **loras)
     process(tmp_path, pids[1], "org__other", a=lora("y"))
@@ -35,7 +35,7 @@ def test_what_a_process_writes_is_read(tmp_path, pids):
     assert {path.suffix for path in tmp_path.iterdir()} == {".status", ".loras"}
 
 
-def test_the_latest_process_of_the_latest_edition_says_how_an_adapter_is(tmp_path, pids):
+def test_the_latest_process_of_the_latest_revision_gives_the_state_of_an_adapter(tmp_path, pids):
     process(tmp_path, pids[0], steps_name("org__m", 10), generation=1, a=lora("newest"))
     process(tmp_path, pids[1], steps_name("org__m", 9), generation=2, a=lora("middle"), b=lora("middle"))
     process(tmp_path, pids[2], steps_name("org__m", 9), generation=1, b=lora("old"), c=lora("old"))
@@ -43,7 +43,7 @@ def test_the_latest_process_of_the_latest_edition_says_how_an_adapter_is(tmp_pat
     assert found == {"a": "newest", "b": "middle", "c": "old"}
 
 
-def test_what_a_process_that_is_gone_has_written_is_not_read(tmp_path, child):
+def test_adapters_of_an_ended_process_are_not_read(tmp_path, child):
     writer = process(tmp_path, child.pid, a=lora())
     writer.record["started"] += 1  # another process reuses the pid
     assert read_all_loras(tmp_path) == {}
@@ -55,14 +55,14 @@ def test_what_a_process_that_is_gone_has_written_is_not_read(tmp_path, child):
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"a": 1}', '{"a": {"name": "x"}}', "\xff"])
-def test_what_is_no_record_is_not_read(tmp_path, pids, content):
+def test_an_invalid_adapter_record_is_ignored(tmp_path, pids, content):
     writer = process(tmp_path, pids[0], a=lora())
     writer.loras_path.write_text(content, encoding="latin-1")
     process(tmp_path, pids[1], "org__other", a=lora())
     assert list(read_all_loras(tmp_path)) == ["org__other"]
 
 
-def test_they_go_with_the_status_record(tmp_path, child, pids):
+def test_adapter_records_are_removed_with_the_status_record(tmp_path, child, pids):
     process(tmp_path, pids[0], a=lora()).remove()
     assert list(tmp_path.iterdir()) == []
     process(tmp_path, pids[0], a=lora())

@@ -70,7 +70,7 @@ def by(lora: str, *ids: int, **more):
     return tokens(list(ids), parameters={"lora": lora} if lora else {}, **more)
 
 
-def test_a_request_waits_for_its_adapter_and_others_do_not_wait_for_it(stage):
+def test_only_requests_for_a_loading_adapter_wait_for_it(stage):
     stage.workers[0].may_add.clear()
     waits = by("a", 1, 2)
     (direct,) = stage.execute([waits])
@@ -98,7 +98,7 @@ def test_bulk_work_waits_too(stage):
     assert {name for each in stage.workers[0].loras for name in each} == {stage.sources["a"]}
 
 
-def test_a_request_that_nobody_waits_for_any_more_is_not_computed(stage):
+def test_an_abandoned_request_is_not_computed(stage):
     stage.workers[0].may_add.clear()
     late = by("a", 1, timeout_us=50_000)
     (direct,) = stage.execute([late])

@@ -58,7 +58,7 @@ def test_an_input_that_is_not_read_is_refused(tmp_path, inputs):
         load_file(path).resolve(Runtime())
 
 
-def test_what_has_no_effect_is_said(tmp_path, minilm_directory):
+def test_options_without_effect_are_warned_of(tmp_path, minilm_directory):
     directory = save_splade(tmp_path / "splade", minilm_directory)
     text = model_file(
         "my/m",
@@ -158,7 +158,7 @@ def test_a_file_that_is_no_model_file_is_one_line(tmp_path, content, complaint):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_was_given_is_shown_in_short(tmp_path):
+def test_errors_shorten_the_given_value(tmp_path):
     """YAML aliases can expand a value of a few lines to billions."""
     levels = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
     with pytest.raises(CatalogError) as caught:
@@ -231,7 +231,7 @@ def test_a_name_that_is_no_path_is_refused(name):
         select([name], None, allow_hub=False)
 
 
-def test_a_directory_whose_name_is_none(tmp_path, tiny_directory):
+def test_a_directory_whose_name_is_no_model_id_is_refused(tmp_path, tiny_directory):
     for name in ("my model", ".hidden", "ü"):
         (tmp_path / name).symlink_to(tiny_directory)
         with pytest.raises(CatalogError, match=r"sie_id: .*must be name or org/name"):

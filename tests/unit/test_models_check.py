@@ -70,7 +70,7 @@ def test_a_fault_is_an_error_with_the_file_before_it(tmp_path, weights, monkeypa
     assert re.search(complaint, line), line
 
 
-def test_what_can_be_served_is_right(tmp_path, weights):
+def test_a_servable_file_is_valid(tmp_path, weights):
     assert check(written(tmp_path / "model.yaml", weights)) == ["1 files, 1 valid"]
 
 

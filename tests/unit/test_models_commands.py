@@ -23,7 +23,7 @@ def run(*arguments, status=0):
     return result
 
 
-def test_what_serve_would_start(directory):
+def test_models_ls_lists_what_serve_would_start(directory):
     (port,) = free_ports(1)
     listed = run("ls", "--controller-port", port)
     assert listed.stderr == "no server answers; `serve` would start:\n"
@@ -47,7 +47,7 @@ def test_the_models_we_know():
     assert len(names) == 227
 
 
-def test_what_is_made_of_a_file():
+def test_models_show_prints_the_resolved_configuration():
     shown = run("show", "intfloat/e5-base-v2").output
     for text in ("hub://intfloat/e5-base-v2", "mit", "sentence_transformer", "dense 768", "query: query: {text}"):
         assert text in shown
@@ -67,7 +67,7 @@ def test_a_file_for_a_directory(tiny_directory, tmp_path):
     assert "already exists" in run("init", tiny_directory, "--output", written, status=2).output
 
 
-def test_all_is_said_of_files(directory, tmp_path):
+def test_models_check_reports_every_file(directory, tmp_path):
     said = run("check", directory).output.splitlines()
     served, planned = len(reference_files.SERVED), len(reference_files.PLANNED)
     assert said[-1] == f"{served + planned} files, {planned} not served, {served} valid"
@@ -79,5 +79,5 @@ def test_all_is_said_of_files(directory, tmp_path):
     assert said[-1] == "2 files, 1 invalid, 1 valid"
 
 
-def test_there_must_be_something_to_check():
+def test_models_check_needs_an_argument():
     assert "name model files, or a directory of them" in run("check", status=2).output

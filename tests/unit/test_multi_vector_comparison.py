@@ -212,6 +212,6 @@ def test_expansion_that_is_seen_is_another_result(tmp_path, minilm_directory):
     assert np.abs(right - wrong).max() > 0.01
 
 
-def test_what_is_not_late_interaction_says_so(tmp_path, tiny_directory):
+def test_a_dense_model_is_refused_as_multi_vector(tmp_path, tiny_directory):
     with pytest.raises(LoadError, match=r"Transformer → Pooling → Normalize cannot be served"):
         load_adapter(spec(tiny_directory), tiny_directory)

@@ -140,7 +140,7 @@ def test_a_long_text_is_read_in_windows(ours, directory):
         assert whole == pytest.approx({label: merge([part[label] for part in parts]) for label in LABELS}, abs=2e-3)
 
 
-def test_what_cannot_be_asked(ours):
+def test_requests_without_valid_labels_are_refused(ours):
     with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
     with pytest.raises(

@@ -14,7 +14,7 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError
 from sie_triton.families.lighton_ocr import SYSTEM
 from sie_triton.families.ocr import findings
-from sie_triton.families.reading import GENERATED_LENGTHS
+from sie_triton.families.reader_processor import GENERATED_LENGTHS
 from tests import ocr
 from tests.deadlines import given_up, tokens_in
 from tests.ocr import Library, asked
@@ -115,7 +115,7 @@ def test_prompts_and_lengths_of_all_kinds_in_one_batch_as_alone(case, ours, libr
 
 
 @pytest.mark.parametrize("size", ODD_SIZES)
-def test_what_the_model_is_shown_is_what_the_processor_makes(case, ours, library, size):
+def test_pixels_and_tokens_equal_the_processors(case, ours, library, size):
     """Resized pixels are equal to the bit, and scaled pixels up to rounding."""
     file = saved(picture(*size))
     features, expected = ours.batch([([file], {})]).features, library.inputs(file, case.usual)
@@ -129,7 +129,7 @@ def test_what_the_model_is_shown_is_what_the_processor_makes(case, ours, library
         torch.testing.assert_close(value, expected[name].to(value.dtype), rtol=0, atol=1e-6)
 
 
-def test_what_is_measured_is_a_few_tokens_of_as_many_images_as_cost_that(ours):
+def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
     few, many = (len(ours.adapter.forward(ours.sample(total))[GENERATED_LENGTHS.name]) for total in (256, 2048))
     assert few == 1
     assert many in (3, 4)
@@ -146,7 +146,7 @@ def test_an_answer_is_as_long_as_asked_for_and_as_there_is_room(case, ours, libr
     assert found == [library.tokens(FILES[0], case.usual, max_new_tokens=5)]
 
 
-def test_an_answer_ends_when_nobody_waits_for_it(ours, monkeypatch):
+def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
     requests = [(FILES[:2], USUAL), (FILES[2:3], {"max_new_tokens": 9})]
     assert not findings(given_up(ours, requests, monkeypatch)[:1], {}).count
 
@@ -155,7 +155,7 @@ def test_generation_ends_between_two_tokens(ours, monkeypatch):
     assert tokens_in(2, ours, (FILES[2:3], USUAL), monkeypatch) == [2]
 
 
-def test_wrong_requests_are_told_what_is_wrong(case, ours):
+def test_wrong_requests_get_the_reason(case, ours):
     with pytest.raises(InputError, match=r"image\[1\]: is not an image that can be read"):
         ours([FILES[0], b"no image"])
     image = ours.processor._tokenizer.id_to_token(ours.adapter.encoder.image_token)

@@ -87,7 +87,7 @@ def test_a_prompt_that_begins_as_the_tokenizer_would_begin_it(changed):
     assert features["input_ids"].values.tolist() == said[0]
 
 
-def test_tasks_are_asked_by_name_or_in_their_own_words(saved):
+def test_tasks_are_chosen_by_name_or_by_their_prompt(saved):
     ours = Reader("paddleocr_vl", saved["paddleocr_vl"])
     library = Library(saved["paddleocr_vl"], transformers.PaddleOCRVLForConditionalGeneration, ocr.paddle_processor)
     for task, words, label in (("seal", "Seal Recognition:", "seal"), ("table", "Table Recognition:", "markdown")):
@@ -99,9 +99,9 @@ def test_tasks_are_asked_by_name_or_in_their_own_words(saved):
     assert usual(FILES, **USUAL) == ours(FILES, task="seal", **USUAL)
 
 
-def test_who_says_what_is_asked():
+def test_the_instruction_overrides_the_tasks_prompt():
     def words(tasks, **given):
-        return tasks.asked(Part("image", [], **given))[1]
+        return tasks.task_and_prompt(Part("image", [], **given))[1]
 
     plain, told = Tasks(TASKS, "table"), Tasks(TASKS, "ocr", "Read!")
     assert words(plain) == words(told, options={"task": "table"}) == "Table Recognition:"
@@ -140,7 +140,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
     assert LightOnFiles.read(directory).counts(12, 20) == (15, 2)
     ours = Reader("lighton_ocr", directory)
     library = Library(directory, transformers.LightOnOcrForConditionalGeneration, ocr.lighton_processor)
-    system = ocr.asked(system="You are an OCR engine. Return the markdown representation of the document.")
+    system = ocr.conversation(system="You are an OCR engine. Return the markdown representation of the document.")
     assert [each["data"] for each in ours(FILES, **USUAL)] == [library.read(file, system, **USUAL) for file in FILES]
     small = saved_picture(picture(4, 4))
     with pytest.raises(InputError, match=r"image\[0\]: has 4 × 4 pixels, too few for the model to read; send a l"):
@@ -183,7 +183,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
         ("glm_ocr", {"tokenizer_config": {"chat_template": "{% if %}"}}, r"tokenizer_config\.json: cannot be read"),
     ],
 )
-def test_what_cannot_be_served(changed, name, files, said):
+def test_unsupported_checkpoints_are_refused(changed, name, files, said):
     directory = changed(name, **files)
     if "tokenizer_config" in files:
         (directory / "chat_template.jinja").unlink()

@@ -14,7 +14,7 @@ from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxEngine, OnnxModel, o
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ONNX, Runtime
-from sie_triton.weights.graphs import graph_of
+from sie_triton.weights.onnx_choice import graph_of
 from tests.loading import load_adapter, token_batch
 from tests.models import save_pylate, save_splade
 from tests.stages import spec
@@ -94,7 +94,7 @@ def test_logits_are_in_the_order_of_the_items(tmp_path):
     assert logits.tolist() == [[90, 90], [20, 2], [600, 30]]
 
 
-def test_which_graph_is_taken():
+def test_onnx_graphs_are_preferred_in_order():
     names = [
         "onnx/model_qint8_arm64.onnx",
         "onnx/model_O3.onnx",
@@ -120,14 +120,14 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("given", "setting", "names", "file"), CHOICES)
-def test_what_decides(given, setting, names, file):
+def test_the_setting_file_and_profile_decide_about_onnx(given, setting, names, file):
     asked = spec(**given, runtime=Runtime(engine=setting))
     assert graph_of(asked, ("torch", "onnx"), names) == file
     if not given:
         assert graph_of(asked, ("torch",), names) == ""
 
 
-def test_a_file_that_is_not_there_is_told():
+def test_a_missing_file_is_reported():
     with pytest.raises(
         LoadError, match=r"onnx_file: model\.onnx cannot be served from .*; it has onnx/model\.onnx, onnx/"
     ):
@@ -148,7 +148,7 @@ def test_graphs_of_another_form_are_refused(directories, tmp_path):
         engine.load(tmp_path)
 
 
-def test_a_family_that_needs_the_layers_themselves_refuses_it(tmp_path, minilm_directory):
+def test_a_family_that_needs_the_layers_refuses_onnx(tmp_path, minilm_directory):
     directory = save_splade(tmp_path, minilm_directory)
     (directory / "onnx").mkdir()
     (directory / "model.safetensors").rename(directory / "onnx" / "model.onnx")

@@ -41,7 +41,7 @@ def test_a_library_for_cpus_is_refused_with_what_to_install(tmp_path):
     assert caught.value.reason == "dependency"
 
 
-def test_so_is_one_that_cannot_use_the_gpu(library, tmp_path, monkeypatch):
+def test_an_onnx_runtime_that_cannot_use_the_gpu_is_refused(library, tmp_path, monkeypatch):
     monkeypatch.setattr(Session, "usable", (CPU,))
     with pytest.raises(LoadError, match="cannot use the GPU") as caught:
         open_session(tmp_path / "model.onnx", "cuda:0", 1)

@@ -214,7 +214,7 @@ def changed(**parts):
         ),
     ],
 )
-def test_what_cannot_be_served_is_refused_by_name(tmp_path, minilm_directory, config, said):
+def test_unsupported_settings_are_refused_by_name(tmp_path, minilm_directory, config, said):
     save_tokenizer(tmp_path, minilm_directory)
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
     with pytest.raises(LoadError, match=said) as told:
@@ -270,7 +270,7 @@ def test_weights_that_are_only_pickled(tmp_path, minilm_directory):
     ],
 )
 @pytest.mark.parametrize("family", ["clip", "siglip"])
-def test_what_model_files_say_of_open_clip(tmp_path, family, hf_id, loadtime, said):
+def test_open_clip_options_of_model_files_are_checked(tmp_path, family, hf_id, loadtime, said):
     """SIE would load another repository than hf_id."""
     document = {
         "sie_id": "org/m",

@@ -82,7 +82,7 @@ def requests(clock, answered) -> Iterator[OpenRequests]:
     made.close()
 
 
-def test_whoever_answers_first_wins(requests, clock, answered):
+def test_only_the_first_answer_of_a_request_is_sent(requests, clock, answered):
     request, other = Request(clock), Request(clock)
     requests.add(request, clock.now + 20 * MS)
     requests.add(other, clock.now + 20 * MS)

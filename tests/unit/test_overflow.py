@@ -163,7 +163,7 @@ def loads(monkeypatch):
     return dtypes
 
 
-def test_such_a_model_is_loaded_again_in_bfloat16(large, float16, loads, caplog):
+def test_a_model_that_overflows_in_float16_is_loaded_again_in_bfloat16(large, float16, loads, caplog):
     measurements = Measurements()
     adapter = load_adapter(engine_of(measurements).spec, large, engine_of(measurements))
     assert loads == [torch.float16, torch.bfloat16]
@@ -176,7 +176,7 @@ def test_such_a_model_is_loaded_again_in_bfloat16(large, float16, loads, caplog)
     assert loads == [torch.bfloat16], "the next process knows"
 
 
-def test_where_float16_was_asked_for_it_is_refused(large, float16, loads):
+def test_a_model_that_overflows_in_requested_float16_is_refused(large, float16, loads):
     engine = engine_of(Measurements(), "float16")
     with pytest.raises(LoadError, match=r"float16 cannot be served: .*; write compute_precision: bfloat16 into"):
         load_adapter(engine.spec, large, engine)

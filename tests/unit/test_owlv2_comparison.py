@@ -12,8 +12,8 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.owlv2 import OwlFiles
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.owlv2.resizing import in_square
-from sie_triton.inputs.asked import blame, features_of
 from sie_triton.inputs.clip_vocabulary import CLOSING, OPENING, of_clip
+from sie_triton.inputs.request_parts import blame, features_of
 from tests.detectors import Finder, Owl, same, save_owl
 from tests.pictures import of_all_kinds, picture, pictures
 
@@ -90,7 +90,7 @@ def test_thresholds_and_what_comes_before_which(ours, library):
     assert ours([file], LABELS, threshold=1.0) == [[]]
 
 
-def test_what_a_label_says(ours, library):
+def test_a_labels_description_is_read_instead_of_its_name(ours, library):
     described = ours(FILES[:1], ["cat", "x"], label_descriptions='{"x": "a red bus"}')[0]
     expected = [{**each, "label": "x" if each["label"] != "cat" else "cat"} for each in library(FILES[0], LABELS[::2])]
     assert same(described, expected)
@@ -110,7 +110,7 @@ def refused(ours, labels, **given):
     return str(told.value)
 
 
-def test_what_is_refused_names_labels(ours):
+def test_refusals_name_the_labels(ours):
     assert "labels: is empty" in refused(ours, [])
     too_long = refused(ours, ["cat", "one two three four five six seven eight nine ten eleven twelve"])
     assert too_long.startswith("labels: 'one two three")
@@ -119,7 +119,7 @@ def test_what_is_refused_names_labels(ours):
     assert "label_template: must contain {}" in refused(ours, ["cat"], label_template="a photo")
 
 
-def test_labels_are_blamed_beside_others(ours):
+def test_only_the_request_with_invalid_labels_is_refused(ours):
     good = ours.asked("extract", {"image": FILES[:1], "labels": [b"cat"]}, {})
     bad = ours.asked("extract", {"image": FILES[:1], "labels": [b"cat " * 20]}, {})
     with pytest.raises(InputError, match="labels: 'cat cat"):

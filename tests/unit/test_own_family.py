@@ -66,7 +66,7 @@ def test_recognised_and_written_down_are_the_same_model(directory):
         ({"dims": {"spectrum": 8, "sparse": 8}}, "encode.sparse cannot be served; .* encode.dense, encode.spectrum"),
     ],
 )
-def test_what_a_model_file_says_is_checked(directory, options, said):
+def test_options_of_a_model_file_are_checked(directory, options, said):
     with pytest.raises(CatalogError, match=said):
         config(directory, **options).resolve(Runtime())
 
@@ -120,6 +120,6 @@ def test_an_adapter_that_gives_something_else_than_its_family_declares(directory
         load_adapter(spec, directory, open_engine(spec, "cpu", Measurements()))
 
 
-def test_it_imports_no_torch():
+def test_an_own_family_without_torch_imports_no_torch():
     code = "from sie_triton.engines import open_engine; import frames_family.adapter, sie_triton.worker.__main__"
     assert imported(code, "torch", "transformers") == []

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.pages import PageFiles, special_token
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles, special_token
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.errors import LoadError
 
 
@@ -29,7 +29,7 @@ def test_a_special_token(tmp_path, files, found):
     assert special_token(written(tmp_path, **files), "pad_token") == found
 
 
-def test_a_special_token_that_nobody_names(tmp_path):
+def test_a_missing_special_token_is_named(tmp_path):
     with pytest.raises(LoadError, match="bos_token is missing"):
         special_token(written(tmp_path, tokenizer_config={"pad_token": "<pad>"}), "bos_token")
 
@@ -45,7 +45,7 @@ VISION = {"depth": 2, "embed_dim": 32}
     ],
 )
 @pytest.mark.parametrize("token", ["image_token_id", "image_token_index"])
-def test_where_a_config_has_the_language_model(tmp_path, text, token):
+def test_the_language_model_may_be_at_either_level_of_a_config(tmp_path, text, token):
     """Before transformers 4.52, its fields were at the same level as those of the tower."""
     vlm = {"model_type": "qwen2_vl", "vision_config": VISION, token: 7, **text}
     files = PageFiles.read(written(tmp_path, config={"vlm_config": vlm, "embedding_dim": 16}), ("qwen2_vl",), 9)
@@ -69,7 +69,7 @@ def test_a_model_of_other_parts_is_refused(tmp_path):
         ({"max_pixels": 7840, "size": {"shortest_edge": 784, "longest_edge": 9}}, (784, 7840)),
     ],
 )
-def test_how_many_pixels_an_image_may_have(tmp_path, said, pixels):
+def test_the_preprocessor_config_limits_the_pixels_of_an_image(tmp_path, said, pixels):
     plan = PatchPlan.read(written(tmp_path, preprocessor_config=said), Fields("", {}))
     assert (plan.min_pixels, plan.max_pixels) == pixels
     assert (plan.factor, plan.frames, plan.resample) == (28, 2, 3)

@@ -17,7 +17,7 @@ from sie_triton.client.results import encode_results, extract_results
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import Cancelled, InputError
 from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.inputs.pages import ALL, PageReader, PageSelection
+from sie_triton.inputs.pdf_pages import ALL, PageReader, PageSelection
 from sie_triton.pdf import document
 from sie_triton.pdf.document import is_pdf, opened
 from sie_triton.records.status import StatusWriter
@@ -79,7 +79,7 @@ def test_a_standard_font_is_drawn_as_the_library_draws_it(name):
     assert (found < 128).any()
 
 
-def test_so_is_a_font_that_the_file_brings():
+def test_an_embedded_font_is_drawn_as_the_library_draws_it():
     font = ImageFont.load_default(24)
     pdf = words(*embedded_font(font.font_bytes))
     ((_, found),) = drawn(pdf)
@@ -100,12 +100,12 @@ def test_a_large_page_is_drawn_smaller():
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("", [1, 2, 3]), ("2", [2]), ("3,1-2,2", [1, 2, 3]), ("2-", [2, 3])])
-def test_which_pages_are_read(text, numbers):
+def test_only_the_selected_pages_are_read(text, numbers):
     assert [number for number, _ in drawn(PDF, PageReader(PageSelection.read(text), 9, 1 << 26))] == numbers
 
 
 @pytest.mark.parametrize("text", ["0", "3-2", "a", "1-2-3", "1,,2", "-2", "1e3", "٣", "9" * 10])
-def test_what_names_no_pages_is_refused(text):
+def test_an_invalid_page_selection_is_refused(text):
     with pytest.raises(InputError, match=r"^parameter pages: .* is not allowed; give page numbers from 1"):
         PageSelection.read(text)
 
@@ -147,7 +147,7 @@ def test_a_page_that_takes_too_long(monkeypatch):
     assert drawing() == []
 
 
-def test_nothing_goes_on_once_nobody_reads():
+def test_drawing_ends_once_the_pages_are_closed():
     pages = READER.pages(ImageFile(PDF, "image[0]"))
     next(pages)
     assert drawing()
@@ -155,7 +155,7 @@ def test_nothing_goes_on_once_nobody_reads():
     assert drawing() == []
 
 
-def test_what_draws_can_do_nothing_else():
+def test_the_drawing_process_is_confined():
     with opened(PDF, "image[0]"):
         (child,) = drawing()
         assert "\nSeccomp:\t2\n" in Path(f"/proc/{child.pid}/status").read_text()
@@ -169,7 +169,7 @@ def until(condition) -> None:
     pytest.fail("the condition never held")
 
 
-def test_a_page_is_no_longer_drawn_once_nobody_waits():
+def test_drawing_stops_once_the_request_is_over():
     """The drawing process is stopped; otherwise it would never end."""
     over: list[bool] = []
     reader = PageReader(ALL, 9, 1 << 26, lambda: bool(over))
@@ -220,7 +220,7 @@ def test_an_item_of_an_image_and_a_text_is_refused_where_one_of_them_is_read(sta
     assert len(good["read"]) == 1
 
 
-def test_a_text_that_is_truncated_is_said_beside_images(stage):
+def test_a_truncated_text_is_reported_beside_images(stage):
     long, content = b"word " * 400, saved(PAGES[0])
     texts, images = np.array([[b"a", b"", long]], object), np.array([[b"", content, b""]], object)
     (answer,) = run(stage, [asked("encode", text=texts, image=images)])

@@ -46,7 +46,7 @@ def test_queries_and_documents_of_one_batch_get_each_their_own_muvera(seal):
         assert np.abs(got["muvera"] - muvera.encode(rows, each, is_query=not flag)).max() > 0.1
 
 
-def test_truncated_items_are_told_as_preprocess_has_found_them(seal):
+def test_truncated_items_are_reported_as_preprocess_found_them(seal):
     request = FakeRequest(
         dense=np.ones((1, 3, 2), np.float32),
         lengths=np.array([[4, 9, 9]], np.int32),

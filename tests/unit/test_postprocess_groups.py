@@ -23,7 +23,7 @@ def colbert(value, **parameters):
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_request_that_spoils_the_encoding_of_all_is_told_alone(seal, monkeypatch, place):
+def test_only_the_request_that_spoils_the_encoding_of_all_gets_an_error(seal, monkeypatch, place):
     encode = Muvera.encode
 
     def fail_of_7(self, rows, lengths, **options):
@@ -39,7 +39,7 @@ def test_a_request_that_spoils_the_encoding_of_all_is_told_alone(seal, monkeypat
     assert [len(each["muvera"]) for i, each in enumerate(answers) if i != place] == [2, 2]
 
 
-def test_scales_come_with_what_is_scaled_and_with_nothing_else(seal):
+def test_scales_come_only_with_scaled_outputs(seal):
     """The output of scales exists nevertheless, without rows."""
     stage = Postprocess(spec(**COLBERT, scaled=("multivector", "muvera")), seal)
     dtypes = ["float32", "float16", "int8", "uint8", "ubinary"]

@@ -8,9 +8,9 @@ import pytest
 
 from sie_triton.contract import Part
 from sie_triton.inputs import NoFrame, Processor, kind_of
-from sie_triton.inputs.asked import Framed
 from sie_triton.inputs.images import ImageFile, Page
-from sie_triton.inputs.pages import ALL, PageReader
+from sie_triton.inputs.pdf_pages import ALL, PageReader
+from sie_triton.inputs.request_parts import Framed
 from sie_triton.scheduling.background import Background
 from sie_triton.stages.preparing import Preparation, takes_long
 from tests.pdfs import pages, pdf_of
@@ -63,7 +63,7 @@ def finish(strands):
 
 
 @pytest.mark.parametrize(("most", "strands"), [(1, 1), (2, 2), (8, 3)])
-def test_all_are_made_ready_once_and_handed_over_once(most, strands):
+def test_all_elements_are_prepared_once_and_handed_over_once(most, strands):
     processor, done = Slow(), []
     made = prepared(processor, asked("AbC", "Dee"), done).strands(most)
     assert len(made) == strands
@@ -73,7 +73,7 @@ def test_all_are_made_ready_once_and_handed_over_once(most, strands):
     assert sorted(processor.taken) == sorted("AbCDee")
 
 
-def test_a_request_that_nobody_waits_for_is_left():
+def test_an_abandoned_request_is_not_prepared_further():
     processor, done, answers = Slow(), [], iter([False, False])
     preparation = prepared(processor, asked("ABCDEF"), done, lambda: next(answers, True))
     finish(preparation.strands(1))
@@ -81,7 +81,7 @@ def test_a_request_that_nobody_waits_for_is_left():
     assert done == []
 
 
-def test_one_that_fails_hands_nothing_over():
+def test_a_failing_element_hands_nothing_over():
     processor, done, failed = Slow(), [], []
     for strand in prepared(processor, asked("AXB"), done).strands(2):
         try:
@@ -103,7 +103,7 @@ def test_threads_share_one_request_and_a_small_one_does_not_wait_for_a_large_one
     assert [len(framed.part.elements) for (framed,) in done] == [1, 12]
 
 
-def test_what_takes_long():
+def test_slow_elements_make_a_request_take_long():
     slow = Slow()
     assert [takes_long(slow, asked(each)) for each in ("abc", "abC")] == [False, True]
     queried = [Framed(Part("text", ["a"], query=query), NoFrame(), TEXT) for query in ("q", "Q", None)]
@@ -127,7 +127,7 @@ class Processing(Processor):
         pytest.fail("nothing is encoded here")
 
 
-def test_threads_that_nobody_needs_are_not_started():
+def test_unneeded_threads_are_not_started():
     before = threading.active_count()
     idle = Background("images", lambda: None, 50)
     assert threading.active_count() == before

@@ -6,8 +6,8 @@ import pytest
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, ModelError, SIEError
 from sie_triton.inputs import KINDS
-from sie_triton.inputs.asked import Framed, is_bulk
 from sie_triton.inputs.prompt import Prompt, Question
+from sie_triton.inputs.request_parts import Framed, is_bulk
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
@@ -105,7 +105,7 @@ def test_pairs_are_the_same_in_small_and_bulk_requests(pairs, repeat):
 LONG = "why " * 100_000
 
 
-def test_which_texts_are_truncated_is_said(scorer, pairs):
+def test_truncated_texts_are_reported_by_index(scorer, pairs):
     """Indices count items in a request of any size; the query is not an item."""
     long = "word " * 40
     for texts_sent, expected in ((["a", long, "b"], [1]), ([long, *["a"] * 200, long], [0, 201])):
@@ -147,7 +147,7 @@ def test_an_instruction_far_longer_than_what_the_model_reads_is_refused(stage, r
 
 
 @pytest.mark.parametrize("stage", ["scorer", "pairs"])
-def test_a_huge_query_holds_nobody_up(stage, request):
+def test_a_huge_query_delays_no_other_request(stage, request):
     """The request is deferred, however few texts it has, and the query is truncated once."""
     stage = request.getfixturevalue(stage)
     huge = asked("score", query=[LONG], text=[*["nobody"] * 20])
@@ -173,7 +173,7 @@ LONG_TEXT = "x" * 10_000
         ([Question(str, len(LONG_TEXT))], True),
     ],
 )
-def test_what_stands_beside_each_text_counts_each_time(frames, expected):
+def test_prompts_count_once_per_text(frames, expected):
     """The second prompt is that of a query, which occurs once."""
     parts = [Part("text", ["nobody"] * 20), Part("query", ["who?"])]
     assert is_bulk([Framed(part, frame, KINDS["text"]) for part, frame in zip(parts, frames, strict=False)]) == expected
@@ -188,7 +188,7 @@ def test_a_long_query_is_cut_as_the_tokenizer_would(pairs):
         assert answer["input_ids"].tolist() == [token for encoding in encodings for token in encoding.ids]
 
 
-def test_an_error_that_nobody_foresaw_leaves_nothing_open(pairs):
+def test_an_unexpected_error_leaves_no_request_open(pairs):
     class Broken(FakeRequest):
         @property
         def parameters(self):

@@ -20,7 +20,7 @@ OTHER = 65534  # another user of the machine
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
-def test_what_is_missing_is_made_for_this_user_alone(tmp_path):
+def test_missing_directories_are_created_for_this_user_alone(tmp_path):
     before = os.umask(0)
     try:
         made = private_directory(tmp_path / "a" / "b")
@@ -36,13 +36,13 @@ def test_a_directory_of_this_user_is_taken_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o702])
-def test_one_that_others_can_write_is_refused(tmp_path, mode):
+def test_a_directory_writable_by_others_is_refused(tmp_path, mode):
     tmp_path.chmod(mode)
     with pytest.raises(PermissionError, match="can be written by other users"):
         private_directory(tmp_path)
 
 
-def test_so_is_one_below_such_a_directory_unless_that_is_sticky(tmp_path):
+def test_a_directory_below_a_world_writable_one_is_refused_unless_sticky(tmp_path):
     (tmp_path / "below").mkdir()
     tmp_path.chmod(0o1777)
     assert private_directory(tmp_path / "below")
@@ -127,7 +127,7 @@ def test_a_stock_server_without_such_a_directory_says_why_it_cannot_start(tmp_pa
     assert f"{shared} can be written by other users" in failed.stderr
 
 
-def test_a_fork_server_in_a_place_others_can_write_is_not_asked(tmp_path):
+def test_a_fork_server_in_a_directory_writable_by_others_is_not_used(tmp_path):
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(tmp_path / fork_server.SOCKET))
         theirs.listen()
@@ -139,7 +139,7 @@ def test_a_fork_server_in_a_place_others_can_write_is_not_asked(tmp_path):
 
 
 @as_root
-def test_a_fork_server_of_another_user_is_not_asked(tmp_path):
+def test_a_fork_server_of_another_user_is_not_used(tmp_path):
     """Only the kernel knows which user listens; checking the directory alone was not enough."""
     answering = f"""
 import os, socket

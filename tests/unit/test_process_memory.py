@@ -37,7 +37,7 @@ def forked() -> Iterator[tuple[int, int]]:
         parent.stdout.read()  # ends with the fork: a process returns its memory before it closes its files
 
 
-def test_what_a_fork_shares_is_not_its_own():
+def test_memory_shared_with_a_fork_counts_proportionally():
     with forked() as (parent, fork):
         share = share_of(fork)
         assert abs(share.own - BYTES / 2) < SLACK

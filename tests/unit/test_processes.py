@@ -47,7 +47,7 @@ def test_a_started_child_is_watched_from_its_birth(signum):
     os.kill(child.pid, signum)
     assert child.wait(60)
     assert child.status == -signum
-    assert signum.name in child.how_it_ended
+    assert signum.name in child.describe_exit
     assert is_zombie(child.pid)  # its pid cannot be reused yet
     child.end()
     assert not psutil.pid_exists(child.pid)
@@ -56,12 +56,12 @@ def test_a_started_child_is_watched_from_its_birth(signum):
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-def test_one_that_is_dead_before_anybody_looks_is_not_missed():
+def test_a_child_that_dies_at_once_is_not_missed():
     child = start(DIES_AT_ONCE)
     wait_for(lambda: is_zombie(child.pid))
     assert child.wait(0)
     assert child.was_killed
-    assert "memory" in child.how_it_ended
+    assert "memory" in child.describe_exit
     child.end()
 
 
@@ -76,7 +76,7 @@ def test_a_stopped_child_is_seen_and_ended():
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-def test_what_a_child_started_ends_with_it(tmp_path):
+def test_descendants_end_with_a_child(tmp_path):
     program = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
     child = start([sys.executable, "-c", program], log=tmp_path / "log")
     assert child.status == 0
@@ -168,14 +168,14 @@ def forked(fork_server, order: bytes) -> Forked:
         (b"", 0, "with status 0"),
     ],
 )
-def test_how_a_forked_child_ended_is_known(fork_server, order, status, words):
+def test_the_exit_status_of_a_forked_child_is_known(fork_server, order, status, words):
     child = forked(fork_server, order)
     assert child.wait(60)
-    assert (child.status, child.how_it_ended, child.was_killed) == (status, words, status == -9)
+    assert (child.status, child.describe_exit, child.was_killed) == (status, words, status == -9)
     assert not psutil.pid_exists(child.pid)
 
 
-def test_how_it_ended_is_not_known_of_one_whose_fork_server_is_gone(fork_server):
+def test_the_exit_status_of_a_child_is_unknown_without_its_fork_server(fork_server):
     child = forked(fork_server, b"19")  # it stops itself
     wait_for(lambda: child.is_stopped)
     before = fork_server.pid
@@ -205,7 +205,7 @@ def test_a_child_has_nothing_of_its_siblings(fork_server):
     second.end()
 
 
-def test_who_goes_before_it_is_served_does_no_harm(fork_server):
+def test_a_client_that_leaves_before_it_is_served_does_no_harm(fork_server):
     """The client sends its request while the fork server is suspended, and is gone when the server resumes."""
     fork_server_process = psutil.Process(fork_server.pid)
     fork_server_process.suspend()
@@ -223,7 +223,7 @@ def test_who_goes_before_it_is_served_does_no_harm(fork_server):
 # --- a recorded pid
 
 
-def test_a_pid_of_somebody_else_by_now_is_left_alone(child):
+def test_a_reused_pid_is_left_alone(child):
     """The pid was reused after the process had ended."""
     written = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
     assert not written.is_alive
@@ -250,7 +250,7 @@ def test_a_pid_given_away_between_reading_and_killing(child, monkeypatch):
     assert child.poll() is None
 
 
-def test_nobody_gets_the_signal_of_one_that_is_gone():
+def test_a_signal_to_an_ended_process_reaches_no_other():
     with subprocess.Popen(["true"]) as process:
         written = ProcessId.of(process.pid)
         process.wait()
@@ -262,7 +262,7 @@ def test_nobody_gets_the_signal_of_one_that_is_gone():
 
 
 @pytest.mark.parametrize("whose", ["stopped", "superseded", "drained", "fork_server"])
-def test_the_controller_ends_nobody_who_got_the_pid_of_a_record(controller, child, whose, monkeypatch):
+def test_the_controller_ends_no_process_that_reuses_a_recorded_pid(controller, child, whose, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.healing.SUPERSEDED_S", -1.0)
     stranger = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
     os.kill(child.pid, signal.SIGSTOP)
@@ -284,7 +284,7 @@ def test_the_controller_ends_nobody_who_got_the_pid_of_a_record(controller, chil
     assert child.poll() is None
 
 
-def test_a_stage_whose_pid_is_somebody_elses_is_dead(controller, control, child):
+def test_a_stage_whose_pid_was_reused_is_dead(controller, control, child):
     """It is healed, although a process with that pid lives."""
     left = stage(controller, "a", child.pid)
     left.record["started"] -= 1
@@ -311,7 +311,7 @@ def test_a_process_is_waited_for_by_its_pidfd(child):
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-def test_a_companion_is_kept_running_and_says_so(tmp_path):
+def test_a_companion_is_restarted_and_reports_that(tmp_path):
     said: list[str] = []
     with Companion(
         "the clock", ["http.server", "--bind=127.0.0.1", "0"], Log(tmp_path / "log"), {}, said.append
@@ -326,7 +326,7 @@ def test_a_companion_is_kept_running_and_says_so(tmp_path):
     assert said[1].startswith("the clock is back after")
 
 
-def test_what_is_closed_while_it_waits_for_its_next_start_is_not_started():
+def test_a_companion_closed_before_its_restart_is_not_started():
     starts, restarting = [], threading.Event()
 
     class Dies:

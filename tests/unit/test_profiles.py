@@ -81,7 +81,7 @@ def test_a_checkpoint_that_says_how_it_is_pooled_is_right(tmp_path, caplog):
 def pooling(config, saved=None):
     """`saved`: pooling according to the model's own files."""
     spec = config.resolve(Runtime())
-    files = SimpleNamespace(pooling=saved or ("mean",), is_said=saved is not None)
+    files = SimpleNamespace(pooling=saved or ("mean",), is_declared=saved is not None)
     return family(spec.family).options_of(spec).modes(files)
 
 

@@ -81,7 +81,7 @@ def texts_of(stage, answer):
         ),
     ],
 )
-def test_each_text_has_the_prompt_of_its_role_and_pooling_is_told_of_it(stage, verb, parameters, expected, kept_out):
+def test_each_text_has_the_prompt_of_its_role_and_pooling_gets_its_length(stage, verb, parameters, expected, kept_out):
     query = {"query": ["who"]} if verb == "score" else {}
     (answer,) = run(stage, [asked(verb, parameters, **query, text=["a", "b c"])])
     plain = [text.replace("[CLS] ", "").replace(" [SEP]", "") for text in texts_of(stage, answer)]
@@ -125,7 +125,7 @@ def test_texts_are_those_of_one_request(stage, array):
         raise answer
 
 
-def test_a_text_that_the_model_reads_nothing_of_is_named_and_nobody_beside_it(tmp_path, minilm_directory):
+def test_only_the_request_with_a_text_without_tokens_is_refused(tmp_path, minilm_directory):
     """Only the request with such a text fails, whether small or bulk."""
     of = spec(family=NAME, dims={"dense": 2, "tags": 4}, weights=str(minilm_directory))
     made = Preprocess(of, StatusWriter(tmp_path, "m", "preprocess", 0))

@@ -95,7 +95,7 @@ def test_an_instruction_is_a_sentence(ours, library, given, told):
     assert cosines(found, [library(item, told) for item in ITEMS[:2]]).min() >= 0.9999
 
 
-def test_what_is_wrong_fails_the_same_comparison(ours, library, monkeypatch):
+def test_wrong_prompts_and_images_fail_the_same_comparison(ours, library, monkeypatch):
     """Negative controls: another instruction; and images whose states are shown to the first layer only."""
     assert cosines(ours.encode(ITEMS[:1])["dense"], [library(ITEMS[0], "Find it.")]).max() < 0.9999
     usual = ours.adapter.images
@@ -103,7 +103,7 @@ def test_what_is_wrong_fails_the_same_comparison(ours, library, monkeypatch):
     assert cosines(ours.encode(ITEMS[1:2])["dense"], [library(ITEMS[1])]).max() < 0.9999
 
 
-def test_a_text_too_long_keeps_what_stands_around_it(ours, library):
+def test_a_truncated_text_keeps_its_prompt(ours, library):
     """256 tokens are read in all; an image is read whole."""
     text = "page " * 400
     found = ours.encode([text, {"image": FILES[0], "text": text}, ITEMS[0]])["dense"]

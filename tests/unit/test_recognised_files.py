@@ -40,7 +40,7 @@ def test_both_a_file_and_the_checkpoint_speak(tmp_path, minilm_directory, caplog
 
 
 @pytest.mark.parametrize("said", [{}, {"pooling": "cls", "normalize": True, **ASKING, "doc_template": "text: {text}"}])
-def test_where_they_agree_the_log_says_nothing(tmp_path, minilm_directory, caplog, said):
+def test_no_warning_is_logged_where_file_and_checkpoint_agree(tmp_path, minilm_directory, caplog, said):
     directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
     assert logged(tmp_path, directory, caplog, said) == []
 
@@ -93,7 +93,7 @@ def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
     text = to_yaml(config, found.reason)
     path = tmp_path / "model.yaml"
     path.write_text(text)
-    assert load_file(path) == config.found_in(path)
+    assert load_file(path) == config.record_source(path)
     runtime = config.profile("default").adapter_options.runtime
     assert (runtime.query_template, runtime.default_instruction) == ("{instruction}{text}", odd)
     assert text == to_yaml(config, found.reason)
@@ -102,7 +102,7 @@ def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
     assert rest.startswith("weights_path: ")
 
 
-def test_the_family_that_is_named_is_asked_and_no_other(tmp_path, minilm_directory, tiny_directory):
+def test_only_the_named_family_recognises_a_directory(tmp_path, minilm_directory, tiny_directory):
     with pytest.raises(CatalogError, match="the family splade does not recognise this model"):
         recognise(tiny_directory, "my/m", {"weights_path": str(tiny_directory)}, "splade")
     directory = changed(bare(), "config.json", architectures=None)(tmp_path / "saved", minilm_directory)

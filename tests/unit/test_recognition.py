@@ -266,4 +266,4 @@ def test_a_directory_is_recognised_and_gives_what_its_own_library_gives(name, tm
     path = tmp_path / "model.yaml"
     path.write_text(to_yaml(ours.config, ours.reason))
     assert path.read_text().startswith(f"# {ours.reason}\nsie_id: my/model\nweights_path: ")
-    assert load_file(path).found_in(directory, ours.reason) == ours.config
+    assert load_file(path).record_source(directory, ours.reason) == ours.config

@@ -66,7 +66,7 @@ def test_a_new_process_knows_when_its_model_was_last_used(record):
     assert record("m", generation=1).record["last_used_ns"] == 5
 
 
-def test_dead_peers_and_oneself_are_not_among_the_others(record, child):
+def test_other_models_exclude_dead_processes_and_oneself(record, child):
     gone = subprocess.Popen(["sleep", "60"])
     mine = record("m")
     record("dead", pid=ended(gone))
@@ -77,7 +77,7 @@ def test_dead_peers_and_oneself_are_not_among_the_others(record, child):
     assert [each["pid"] for each in mine.of_other_models()] == [child.pid]
 
 
-def test_a_process_that_ended_is_dead_though_nobody_took_notice():
+def test_an_ended_process_is_dead_before_it_is_reaped():
     with subprocess.Popen(["true"]) as process:
         deadline = time.monotonic() + 60
         while is_alive(process.pid):
@@ -116,7 +116,7 @@ def limited(record, tmp_path, monkeypatch):
     return made
 
 
-def test_a_full_server_looks_again_who_is_there(limited, record):
+def test_a_full_server_reads_the_records_again(limited, record):
     """The process that was full has a successor: seen at once where there would be no room, else twice a second."""
     limited.inference.add(num_open=LIMIT - 1)
     assert limited.limit.room() == 1
@@ -139,7 +139,7 @@ def test_a_full_server_looks_again_sooner(limited, record):
     assert limited.limit.room() == LIMIT
 
 
-def test_a_full_server_that_gets_on_lets_nobody_in_to_find_out(limited):
+def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
     """Every 0.9 s a request is taken and another one arrives: the server is full for long, but never stuck."""
     for _ in range(LIMIT):
         limited.preprocess.next_ticket()
@@ -164,7 +164,7 @@ def test_an_answer_to_a_process_that_had_the_same_pid_is_not_taken(record, tmp_p
         raise AssertionError
 
 
-def test_what_is_loading_does_not_want_any_more(record):
+def test_a_load_that_got_memory_no_longer_waits_for_it(record):
     m = record("m")
     before = time.monotonic_ns()
     with room(m, 7, threading.Event()):

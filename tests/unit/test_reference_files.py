@@ -37,7 +37,7 @@ def test_every_adapter_is_known():
     assert len(set(paths)) == 45
 
 
-def test_all_are_rendered_but_those_whose_family_is_not_there(directory, tmp_path):
+def test_reference_files_of_implemented_families_are_rendered(directory, tmp_path):
     settings = read_settings(models_dir=directory)
     found = selected(settings, [])
     variants = ["org/bge-m3.flag"]
@@ -74,7 +74,7 @@ def test_without_a_length_the_checkpoints_holds(directory):
     assert resolved(directory, "colbert-rotary").max_sequence_length == 300
 
 
-def test_what_the_options_come_to(directory):
+def test_options_of_reference_files_are_resolved(directory):
     assert resolved(directory, "gritlm").options == {"pooling": "mean", "forward_kwargs": {"is_causal": False}}
     grit = family("sentence_transformer").options_of(resolved(directory, "gritlm"))
     assert grit.is_causal is False
@@ -130,7 +130,7 @@ def test_a_profile_with_an_adapter_is_served_where_the_family_takes_some(directo
     assert not any("banking" in line for line in config.warnings())
 
 
-def test_a_request_for_such_a_profile_is_told_where_it_is(directory):
+def test_a_request_for_a_separate_profile_names_the_model_that_serves_it(directory):
     parameters = VERBS["encode"].all_parameters(model_of(resolved(directory, "bge-m3")))
     assert parameters["profile"].check("sparse") == "sparse"
     with pytest.raises(
@@ -139,7 +139,7 @@ def test_a_request_for_such_a_profile_is_told_where_it_is(directory):
         parameters["profile"].check("flag")
 
 
-def test_what_other_servers_need_is_said_and_not_refused(directory):
+def test_options_for_other_servers_are_noted_and_not_refused(directory):
     config = load_file(directory / "org__rope.yaml")
     where = f"note: {directory}/org__rope.yaml: profiles.default.adapter_options.loadtime"
     assert [line.split(": is not needed")[0] for line in config.notes()] == [

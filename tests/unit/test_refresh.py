@@ -106,7 +106,7 @@ def test_a_changed_file_gives_new_steps_beside_the_old_and_leaves_the_others(ser
     assert {server.steps("test__a"), server.steps("test__b")} == {"test__a@2", "test__b@2"}
 
 
-def test_steps_of_a_new_edition_are_loaded_cold_and_leave_nothing_for_python_to_write(server):
+def test_steps_of_a_new_revision_are_loaded_cold_and_leave_nothing_for_python_to_write(server):
     """Otherwise Triton would wait for weights that the old steps still hold, and load each step twice."""
     server.file("a", 128)
     server.refresh()
@@ -115,12 +115,12 @@ def test_steps_of_a_new_edition_are_loaded_cold_and_leave_nothing_for_python_to_
     assert list((server.repository / "test__a@1-inference" / "1" / "__pycache__").glob("model.*.pyc"))
 
 
-def test_what_changes_nothing_renders_nothing(server):
+def test_a_change_without_effect_renders_nothing(server):
     server.file("a").write_text("# a comment\n" + model_file("test/a"))
     for _ in range(2):
         outcome = server.refresh()
         assert (outcome.added, outcome.changed, outcome.removed) == ([], [], [])
-    assert server.serving.edition == 0
+    assert server.serving.revision == 0
 
 
 def test_tasks_come_and_go_with_their_ensembles(server):
@@ -263,7 +263,7 @@ def keyed(url: str, key: str) -> bytes:
         ("OTHER, FAR_KEY", "http://localhost:9", "FAR_KEY", ""),
     ],
 )
-def test_which_keys_an_added_model_may_send_where(tmp_path, tiny_directory, allowed, url, key, said):
+def test_an_added_model_may_send_only_allowed_api_keys(tmp_path, tiny_directory, allowed, url, key, said):
     server = Server(tmp_path, api_key_variables=allowed)
     server.file("a")
     server.start()
@@ -287,7 +287,7 @@ def test_a_key_that_is_not_allowed_any_more_is_not_sent_after_a_restart(tmp_path
     assert any("an added model may not use FAR_KEY" in line for line in again.outcome.warnings)
 
 
-def test_an_added_file_that_is_wrong_at_the_start_is_told_of(server):
+def test_an_added_file_that_is_wrong_at_the_start_is_reported(server):
     server.refresh(add=model_file("test/new").encode())
     (server.data_dir / "models" / "test__new.yaml").write_text("sie_id: [")
     (server.data_dir / "models" / "twin.yaml").write_text(model_file("test/a"))
@@ -302,14 +302,14 @@ def test_an_added_file_that_is_wrong_at_the_start_is_told_of(server):
 # --- what may be removed
 
 
-def test_what_comes_from_the_users_directory_is_removed_there(server):
+def test_a_model_of_the_users_directory_cannot_be_removed_through_the_api(server):
     outcome = server.refresh(remove="test__a")
     assert outcome.refused == CONFLICT
     assert outcome.reason == f"test/a is served from {server.models_dir}/a.yaml; remove that file"
     assert server.refresh(remove="test__nope").refused == UNKNOWN
 
 
-def test_what_was_named_is_out_of_service_until_the_next_start(server):
+def test_a_removed_model_that_serve_named_returns_at_the_next_start(server):
     server.start("test/a", "test/b")
     assert server.refresh(remove="test__a").removed == ["test__a"]
     assert server.refresh().added == []
@@ -364,7 +364,7 @@ def test_a_model_to_be_preloaded_may_go(tmp_path):
     assert (outcome.removed, outcome.problems) == (["test__a"], {})
 
 
-def test_a_start_with_what_is_wrong_says_so(tmp_path):
+def test_a_start_with_an_invalid_file_fails_with_the_reason(tmp_path):
     server = Server(tmp_path)
     server.file("a").write_text("sie_id: [")
     with pytest.raises(CatalogError, match="not valid YAML"):
@@ -396,7 +396,7 @@ def test_a_later_look_reads_no_settings_file(tmp_path, monkeypatch):
     assert refresh_in_child(server.data_dir).added == ["test__b"]
 
 
-def test_what_is_served_says_which_adapters_its_file_has(server, monkeypatch):
+def test_served_models_list_the_adapters_of_their_files(server, monkeypatch):
     server.file("a", loras={"banking": "org/x", "here": "/here"})
     server.refresh()
     loras = {name: each.loras for name, each in server.serving.models.items()}
@@ -407,7 +407,7 @@ def test_what_is_served_says_which_adapters_its_file_has(server, monkeypatch):
     assert server.serving.models["test/a"].loras is None
 
 
-def test_adapters_that_were_added_go_with_the_model_and_stay_with_its_next_edition(server):
+def test_added_adapters_go_with_the_model_and_stay_with_its_next_revision(server):
     server.refresh(add=model_file("test/c").encode())
     paths = {name: added_path(server.data_dir / "loras", f"test/{name}") for name in "ac"}
     for path in paths.values():

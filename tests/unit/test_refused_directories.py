@@ -183,7 +183,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_served_has_a_sentence_of_its_own(name, tmp_path, minilm_directory):
+def test_each_unsupported_directory_has_its_own_error_message(name, tmp_path, minilm_directory):
     build, sentence = REFUSED[name]
     directory = build(tmp_path / "saved", minilm_directory)
     with pytest.raises(CatalogError, match=sentence) as caught:

@@ -63,12 +63,14 @@ def test_token_ids_go_there_and_vectors_come_in_their_order(endpoint, engine, en
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/generative_scoring"])
-def test_either_way_to_probabilities_is_found(path):
+def test_probabilities_come_from_whichever_path_the_endpoint_has(path):
     with Endpoint(likely=likely, scores=path) as endpoint:
         engine = engine_of(endpoint)
         encoder = engine.encoder()
         for _ in range(2):
-            found = encoder.either([np.array([3, 4, 5], np.int32), np.array([3, 4, 6, 7], np.int32)], (1, 2), None)
+            found = encoder.choice_probabilities(
+                [np.array([3, 4, 5], np.int32), np.array([3, 4, 6, 7], np.int32)], (1, 2), None
+            )
             np.testing.assert_allclose(found, [[1 / 13, 12 / 13], [1 / 21, 20 / 21]], rtol=1e-6)
         engine.close()
         assert [where for where, _ in endpoint.asked].count(path) >= 2
@@ -102,7 +104,7 @@ def test_either_way_to_probabilities_is_found(path):
         ("reset", BusyError, "the endpoint does not answer .*; retry in 1 s"),
     ],
 )
-def test_what_is_no_answer_is_an_error_and_the_next_one_an_answer(endpoint, encoder, trouble, kind, said):
+def test_an_invalid_response_is_an_error_and_the_next_request_succeeds(endpoint, encoder, trouble, kind, said):
     endpoint.trouble = trouble
     with pytest.raises(kind, match=f"^{endpoint.url}(/v1/embeddings)?: .*{said}") as found:
         encoder.vectors(ITEMS[:1], 2, None)
@@ -123,7 +125,7 @@ def test_an_endpoint_that_goes_and_comes_back(endpoint, encoder, caplog):
     assert len(encoder.vectors(ITEMS, 2, None)) == 3
 
 
-def test_a_kept_connection_that_has_ended_meanwhile_is_nobodys_trouble(endpoint, encoder):
+def test_an_idle_connection_that_has_ended_is_replaced(endpoint, encoder):
     encoder.vectors(ITEMS, 2, None)
     endpoint.stop()
     endpoint.start()
@@ -176,7 +178,7 @@ def test_a_slow_endpoint_is_given_up_in_time(endpoint, trouble):
 
 
 @pytest.mark.timeout(60)
-def test_nobody_waits_after_the_deadline(endpoint, encoder):
+def test_no_request_waits_after_its_deadline(endpoint, encoder):
     endpoint.delay_s = 100.0
     for ahead_s in (0.1, -1):
         with pytest.raises(BusyError, match="timeout: passed before"):
@@ -202,7 +204,7 @@ def test_a_key_is_read_from_the_environment(endpoint, monkeypatch):
 
 
 @pytest.mark.parametrize(("url", "is_told"), [("http://host:1", True), ("https://host:1", False)])
-def test_a_key_in_the_clear_is_told_of(monkeypatch, caplog, url, is_told):
+def test_an_unencrypted_api_key_is_warned_of(monkeypatch, caplog, url, is_told):
     monkeypatch.setenv(KEY, "secret")
     assert headers(Where(url, "m", KEY))["Authorization"] == "Bearer secret"
     assert [f"{url}: the API key is sent unencrypted" in line for line in caplog.messages] == [True] * is_told
@@ -226,7 +228,7 @@ def reads(endpoint: Endpoint, num_tokens: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(endpoint, "answer", lambda *asked: (found := answer(*asked)) and {**found, "usage": usage})
 
 
-def test_it_is_told_that_an_endpoint_reads_more(endpoint, encoder, caplog, monkeypatch):
+def test_a_warning_is_logged_once_if_the_endpoint_reads_more_tokens(endpoint, encoder, caplog, monkeypatch):
     reads(endpoint, 9, monkeypatch)
     with caplog.at_level(logging.WARNING, "sie_triton"):
         for _ in range(2):
@@ -235,13 +237,13 @@ def test_it_is_told_that_an_endpoint_reads_more(endpoint, encoder, caplog, monke
     assert "read 9 tokens, but 6 were sent; its results may differ" in record.getMessage()
 
 
-def test_what_an_endpoint_has_cut_is_no_answer(endpoint, encoder, monkeypatch):
+def test_a_text_truncated_by_the_endpoint_is_refused(endpoint, encoder, monkeypatch):
     """vLLM silently truncates the end of a prompt that is too long: the end holds the question."""
     reads(endpoint, 5, monkeypatch)
     with pytest.raises(InputError, match=r"read only 5 of 6 tokens; .* max_sequence_length"):
         encoder.vectors(ITEMS, 2, None)
     with pytest.raises(InputError, match="read only 5 of 6 tokens"):
-        encoder.either(ITEMS, (1, 2), None)
+        encoder.choice_probabilities(ITEMS, (1, 2), None)
 
 
 @pytest.mark.parametrize(
@@ -261,4 +263,4 @@ def test_what_an_endpoint_has_cut_is_no_answer(endpoint, encoder, monkeypatch):
 def test_scores_that_are_none(endpoint, encoder, monkeypatch, answer, said):
     monkeypatch.setattr(endpoint, "answer", lambda *asked: {"usage": {"prompt_tokens": "?"}, **answer})
     with pytest.raises(ModelError, match=said):
-        encoder.either(ITEMS, (1, 2), None)
+        encoder.choice_probabilities(ITEMS, (1, 2), None)

@@ -149,7 +149,7 @@ def test_a_url_is_all_that_a_model_file_needs(tmp_path, url):
     assert spec.admission_cost == 9000
 
 
-def test_what_else_it_may_say(tmp_path):
+def test_an_endpoint_may_have_a_model_name_and_a_key(tmp_path):
     given = {"url": "https://[::1]:8443/qwen/v1", "model": "embedder", "api_key_env": "THE_KEY"}
     spec = config(tmp_path / "m", {"endpoint": given, "engine": "remote"}).resolve(Runtime())
     assert spec.endpoint == Where("https://[::1]:8443/qwen", "embedder", "THE_KEY")
@@ -200,7 +200,7 @@ def test_profiles_with_different_endpoints_are_models_of_their_own(tmp_path):
         ({"engine": "remote"}, r"profiles\.default\.endpoint: is missing; the engine remote needs the URL of a server"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_key(tmp_path, default, said):
+def test_an_invalid_endpoint_is_refused_with_its_key(tmp_path, default, said):
     with pytest.raises(CatalogError, match=rf"far\.yaml: .*{said}"):
         config(tmp_path / "m", default).resolve(Runtime())
 
@@ -208,12 +208,12 @@ def test_what_is_wrong_is_said_with_its_key(tmp_path, default, said):
 @pytest.mark.parametrize(
     ("key", "value"), [("loras", {"a": "org/a"}), ("environment", "other"), ("allow_pickle", "tensors")]
 )
-def test_what_is_of_weights_at_hand_is_refused(tmp_path, key, value):
+def test_options_for_local_weights_are_refused_with_an_endpoint(tmp_path, key, value):
     with pytest.raises(CatalogError, match=f"{key}: cannot be used with an endpoint, which holds the weights"):
         config(tmp_path / "m", {"endpoint": URL}, **{key: value}).resolve(Runtime())
 
 
-def test_what_the_endpoint_decides_is_said(tmp_path):
+def test_options_that_the_endpoint_decides_are_warned_of(tmp_path):
     given = {"compute_precision": "float32", "adapter_options": {"loadtime": {"pooling": "cls"}}}
     lines = config(tmp_path / "m", {**given, "endpoint": URL}).warnings()
     keys = ("adapter_options.loadtime.pooling", "compute_precision")
@@ -223,13 +223,13 @@ def test_what_the_endpoint_decides_is_said(tmp_path):
     assert config(tmp_path / "m", given).warnings() == []
 
 
-def test_a_family_that_cannot_be_computed_elsewhere(tmp_path):
+def test_a_family_without_a_remote_engine_refuses_an_endpoint(tmp_path):
     said = "profiles.default.endpoint: 'remote' cannot be served; the family cross_encoder can use torch"
     with pytest.raises(CatalogError, match=said):
         config(tmp_path / "m", {"endpoint": URL}, "cross_encoder").resolve(Runtime())
 
 
-def test_what_stands_in_for_a_familys_load_is_of_an_engine_it_can_use():
+def test_loaders_of_a_family_belong_to_its_engines():
     for name, kind in families():
         assert set(kind.loaders) <= set(kind.engines), name
 

@@ -77,7 +77,7 @@ def test_the_ensemble_tells_the_size_of_each_output():
         ),
     ],
 )
-def test_what_only_one_task_sends_is_optional(changes, optional):
+def test_tensors_of_a_single_task_are_optional(changes, optional):
     models = composing_models(spec(**changes), "m", max_batch_requests=64, max_queue_delay_us=0, residency="cold")
     found = {(model.name.removeprefix("m-"), t.name) for model in models for t in model.input if t.optional}
     assert found == optional

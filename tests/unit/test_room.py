@@ -29,7 +29,7 @@ WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)
 def worker_bytes(monkeypatch):
     """Return the memory of workers in bytes, by pid."""
     taken = {}
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: taken.get(pid, 0))
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: taken.get(pid, 0))
     return taken
 
 
@@ -38,7 +38,7 @@ def verdict(controller, pid):
     return path.read_text() if path.exists() else None
 
 
-def test_a_load_that_does_not_end_holds_up_nobody_who_fits_beside(controller, pids):
+def test_an_endless_load_delays_no_model_that_fits_beside_it(controller, pids):
     stuck, fits, too_much, later = pids
     stage(controller, "stuck", stuck, state=LOADING, granted_bytes=300)
     stage(controller, "fits", fits, state=LOADING, wanted_bytes=300, wanted_since_ns=monotonic_ns())
@@ -49,7 +49,7 @@ def test_a_load_that_does_not_end_holds_up_nobody_who_fits_beside(controller, pi
     assert [verdict(controller, pid) for pid in (fits, too_much, later)] == [GRANTED, None, GRANTED]
 
 
-def test_what_a_loader_has_taken_is_not_counted_twice(controller, pids, worker_bytes):
+def test_memory_already_taken_by_a_loader_is_not_counted_twice(controller, pids, worker_bytes):
     loader, other, worker, *_ = pids
     worker_bytes[worker] = 250
     controller.measured = DeviceMemory(250, 1000, "test")
@@ -59,7 +59,7 @@ def test_what_a_loader_has_taken_is_not_counted_twice(controller, pids, worker_b
     assert verdict(controller, other) == GRANTED
 
 
-def test_one_for_which_room_is_made_is_not_overtaken_for_ever(controller, control, pids, worker_bytes):
+def test_a_load_for_which_memory_is_freed_is_not_overtaken_for_ever(controller, control, pids, worker_bytes):
     large, small, resident, worker = pids
     worker_bytes[worker] = 700
     controller.measured = DeviceMemory(700, 1000, "test")
@@ -195,7 +195,7 @@ def test_a_late_load_of_a_process_without_traffic_gets_its_room(controller, pids
 
 
 @pytest.mark.parametrize("fields", [{"wanted_bytes": 100}, {"granted_bytes": 100}])
-def test_what_loads_can_be_evicted_once_its_traffic_has_moved(controller, control, pids, fields):
+def test_a_loading_model_can_be_evicted_once_its_traffic_has_moved(controller, control, pids, fields):
     controller.measured = DeviceMemory(700, 1000, "test")
     stage(controller, "m", pids[0], state=LOADING, **fields)
     control.may_end.clear()

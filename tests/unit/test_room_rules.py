@@ -24,7 +24,7 @@ WORKERS = {size: pid for pid, size in SIZES.items()}
 
 @pytest.fixture(autouse=True)
 def worker_bytes(monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda pid: SIZES.get(pid, 0))
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: SIZES.get(pid, 0))
 
 
 def used(controller, num_bytes):
@@ -76,7 +76,7 @@ def test_a_loader_may_take_somewhat_more_than_was_expected(controller, control, 
     assert control.swapped == [("b-inference", False)]
 
 
-def test_what_a_loader_takes_beyond_its_grant_is_nobodys_room(controller, pids):
+def test_memory_taken_beyond_a_grant_is_not_granted_to_others(controller, pids):
     used(controller, 700)
     loading(controller, "a", pids[0], taken=500, granted_bytes=300)
     loading(controller, "b", pids[1], wanted_bytes=200)
@@ -94,7 +94,7 @@ def test_of_a_gpu_all_that_was_granted_is_reserved_until_it_is_measured(controll
     assert verdict(controller, pids[1]) is None
 
 
-def test_what_is_being_evicted_is_counted_and_not_chosen_again(controller, control, pids):
+def test_a_model_being_evicted_counts_as_freed_and_is_not_chosen_again(controller, control, pids):
     """400 bytes are being freed: enough for the first shortage, and 50 too few for the second."""
     first, second, *_ = pids
     resident(controller, "a", first, 400, last_used_ns=1)

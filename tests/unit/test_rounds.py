@@ -50,7 +50,7 @@ class World:
         self._controller = Controller(read, self._triton)
         self._processes: list[subprocess.Popen[bytes]] = []
         monkeypatch.setattr(self._controller._meter, "measure", lambda *_: self.memory)
-        monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: self.worker_bytes)
+        monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: self.worker_bytes)
 
     def process(self, model, stage="inference", generation=0, **fields):
         """Make the record of a new process."""
@@ -99,14 +99,14 @@ def world(tmp_path, monkeypatch, caplog, request):
 # --- memory for a load
 
 
-def test_who_has_waited_longest_is_first(world):
+def test_the_load_that_waited_longest_is_first(world):
     young = world.waiting("a", 500 * GIB, for_s=1)
     old = world.waiting("b", 500 * GIB, for_s=2)
     world.tick()
     assert (world.answer_to(old), world.answer_to(young)) == (GRANTED, None)
 
 
-def test_what_was_granted_is_not_granted_twice(world):
+def test_granted_memory_is_not_granted_twice(world):
     """The load in progress has not allocated its memory yet."""
     loading = world.process("a", state=LOADING, granted_bytes=500 * GIB)
     waiting = world.waiting("b", 500 * GIB)
@@ -117,7 +117,7 @@ def test_what_was_granted_is_not_granted_twice(world):
     assert world.answer_to(waiting) == GRANTED
 
 
-def test_what_is_about_to_go_makes_room_already(world):
+def test_a_draining_process_counts_as_freed_memory(world):
     """A process that only finishes its requests holds 600: no model is evicted for the missing 250."""
     world.memory = DeviceMemory(700 * GIB, 1000 * GIB, "test")
     waiting = world.waiting("a", 400 * GIB)
@@ -128,7 +128,7 @@ def test_what_is_about_to_go_makes_room_already(world):
     assert world.answer_to(waiting) is None
 
 
-def test_what_never_fits_is_judged_with_all_others_gone(world):
+def test_whether_a_load_ever_fits_is_judged_without_the_other_models(world):
     """The limit is 85 % of all memory, less the 40 that the server itself takes."""
     world.memory = DeviceMemory(640 * GIB, 1000 * GIB, "test", 40 * GIB, 40 * GIB)
     world.resident("b")
@@ -152,7 +152,7 @@ def test_under_pressure_the_least_recently_used_goes(world, caplog):
 
 
 @pytest.mark.parametrize("world", [{"min_residency_s": 1000}], indirect=True)
-def test_who_has_just_come_goes_only_where_it_is_critical(world):
+def test_a_new_resident_is_evicted_only_under_critical_pressure(world):
     world.resident("b", resident_since_ns=time.monotonic_ns())
     world.memory = DeviceMemory(970 * GIB, 1000 * GIB, "test")
     world.tick()
@@ -194,7 +194,7 @@ def test_the_tokenizer_of_a_cold_model_goes_too(world, monkeypatch):
     world.tick(swapped=["a-preprocess"])
 
 
-def test_shared_memory_is_removed_when_it_was_nobodys_twice(world, monkeypatch):
+def test_shared_memory_orphaned_in_two_scans_is_removed(world, monkeypatch):
     """Triton, the parent of the stages, is this process here."""
     monkeypatch.setattr("sie_triton.controller.healing.ORPHANS_EVERY_S", -1.0)
     region = Path(f"/dev/shm/sie_{os.getpid()}_0c_left")

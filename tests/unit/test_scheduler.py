@@ -108,7 +108,7 @@ def test_interactive_work_goes_first_but_not_for_ever(scheduled):
     assert ran.count([10]) == 5
 
 
-def test_what_waits_grows_together_in_order_of_arrival_up_to_the_budget(scheduled):
+def test_waiting_items_are_batched_in_order_of_arrival_up_to_the_budget(scheduled):
     scheduler, release, ran = scheduled
     for costs in ((3,), (1,), (4,), (20,), (5,)):
         scheduler.submit(list(Slots(*costs)))
@@ -117,7 +117,7 @@ def test_what_waits_grows_together_in_order_of_arrival_up_to_the_budget(schedule
     assert ran == [[1], [1, 3, 4], [20], [5]]
 
 
-def test_what_came_before_goes_before_though_it_is_submitted_late(scheduled):
+def test_an_earlier_arrival_runs_first_though_submitted_late(scheduled):
     scheduler, release, ran = scheduled
     scheduler.submit([*Slots(4), *Slots(6)])
     scheduler.submit_late([*Slots(1), *Slots(2), *Slots(3, 5)])
@@ -157,7 +157,7 @@ def test_bulk_requests_take_turns(scheduled):
     assert ran == [[1], [11], [21], [12], [22], [13]]
 
 
-def test_what_is_over_is_not_run(scheduled):
+def test_an_ended_job_is_not_run(scheduled):
     scheduler, release, ran = scheduled
     late, bulk = Slots(9), Slots(55)
     scheduler.submit(list(late))
@@ -177,7 +177,7 @@ def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
         "cpu", lambda sub_batch, _: ran.append([cost(slot) for slot in sub_batch]), 8, CpuBudget(1, list)
     )
     scheduler._pace.add(1, 20_000_000)
-    with scheduler.whole():
+    with scheduler.reserve_idle_device():
         jobs = [Slots(1) for _ in range(8)]
         for job in jobs:
             job.deadline_ns = time.monotonic_ns() + int(left_s * 1e9)
@@ -188,13 +188,13 @@ def test_a_sub_batch_is_no_longer_than_its_deadlines_allow(left_s, expected):
 
 def test_the_whole_device_is_only_given_when_idle(scheduled):
     scheduler, release, ran = scheduled
-    with scheduler.whole() as alone:
+    with scheduler.reserve_idle_device() as alone:
         assert not alone
     release.set()
     wait_for(lambda: scheduler._idle == 1)
-    with scheduler.whole() as alone:
+    with scheduler.reserve_idle_device() as alone:
         assert alone
-        with scheduler.whole() as again:
+        with scheduler.reserve_idle_device() as again:
             assert not again
         scheduler.submit(list(Slots(7)))
         time.sleep(0.05)

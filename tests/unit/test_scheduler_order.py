@@ -65,7 +65,7 @@ def test_after_its_turn_a_class_waits_as_long_again(one_lane):
     assert one_lane.run() == [[10], [10], [91], [10], [10], [92], [10], [10], [93]]
 
 
-def test_what_is_over_is_dropped_from_every_class(one_lane):
+def test_ended_jobs_are_dropped_from_every_class(one_lane):
     late = Slots(2, 2)
     late.over = True
     one_lane.scheduler.submit(list(late))
@@ -76,12 +76,12 @@ def test_what_is_over_is_dropped_from_every_class(one_lane):
 def test_the_whole_device_is_not_given_while_work_waits(one_lane):
     """No lane has taken the waiting work yet."""
     one_lane.submit([3])
-    with one_lane.scheduler.whole() as threads:
+    with one_lane.scheduler.reserve_idle_device() as threads:
         assert threads == 0
     assert one_lane.run() == [[3]]
 
 
-def test_what_was_dropped_is_not_waited_for(monkeypatch):
+def test_dropped_jobs_are_not_waited_for(monkeypatch):
     """Otherwise the next arrivals would wait behind an empty queue."""
     lanes = Order(monkeypatch)
     lanes.scheduler.submit(list(Timed(10, deadline_ns=1)))

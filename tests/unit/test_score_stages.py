@@ -93,7 +93,7 @@ def test_a_deadline_that_has_passed(inference):
         ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the previous step writes it"),
     ],
 )
-def test_inference_trusts_nobody_with_a_query(inference, changes, complaint):
+def test_inference_validates_a_query_of_any_sender(inference, changes, complaint):
     inference.warm_up()
     bad = tokens([1], **{"query": [5], **changes})
     answer, good = run(inference, [bad, asking([5], [1])])

@@ -15,7 +15,7 @@ def sealed(tmp_path):
     return Seal(tmp_path).sealed(TEXT, TENSORS)
 
 
-def test_what_was_sealed_is_taken_by_another_process_of_the_same_server(tmp_path, sealed):
+def test_a_seal_is_accepted_by_another_process_of_the_same_server(tmp_path, sealed):
     assert Seal(tmp_path).opened(sealed, TENSORS) == TEXT
 
 
@@ -55,6 +55,6 @@ def test_another_servers_seal_is_refused_and_an_open_step_asks_for_none(tmp_path
     Seal(tmp_path / "other", is_open=True).opened(sealed, TENSORS)
 
 
-def test_the_key_is_nobody_elses_to_read(tmp_path, sealed):
+def test_only_this_user_can_read_the_key(tmp_path, sealed):
     (key,) = tmp_path.iterdir()
     assert key.stat().st_mode & 0o077 == 0

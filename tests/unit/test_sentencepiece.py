@@ -96,7 +96,7 @@ def test_files_that_are_none(tmp_path, content, said):
         open_tokenizer(tmp_path)
 
 
-def test_what_cannot_be_served(tmp_path):
+def test_unsupported_sentencepiece_models_are_refused(tmp_path):
     save(tmp_path / "spm.model", model_type=2)
     with pytest.raises(LoadError, match="is not a unigram model"):
         open_tokenizer(tmp_path)

@@ -86,7 +86,7 @@ def test_a_long_text_is_read_in_windows(ours, library):
         assert dict(pairs(ours([long], multi_label=multi)[0])) == pytest.approx(merged, abs=2e-3)
 
 
-def test_what_cannot_be_asked(ours):
+def test_labels_and_unknown_parameters_are_refused(ours):
     with pytest.raises(InputError, match="labels: this model has labels of its own; leave it out"):
         ours(["x"], ["a"])
     assert len(pairs(ours(["x"], threshold=1.0)[0])) == 0

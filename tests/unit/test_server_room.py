@@ -44,7 +44,7 @@ def test_a_model_that_exceeds_what_is_left_is_named_with_a_limit_that_holds_it(t
     assert list(MemoryPlan(settings(tmp_path, int(needed)), 2).warnings([large, small])) == []
 
 
-def test_what_is_left_is_said_at_the_start(tmp_path):
+def test_the_memory_left_for_models_is_printed_at_the_start(tmp_path):
     line = MemoryPlan(settings(tmp_path, 1000 * MB), 4).line()
     assert line == "1000 MB (SIE_MEMORY_LIMIT_BYTES), about 433 MB for the server itself, 417 MB for models"
     assert re.fullmatch(r"\d+ MB \((machine|container)\), .*", MemoryPlan(settings(tmp_path, 0), 4).line())

@@ -24,7 +24,7 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path,
     assert settings.host == "127.0.0.1"
 
 
-def test_the_settings_file_may_lie_elsewhere(tmp_path, monkeypatch):
+def test_a_variable_may_name_the_settings_file(tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text("max_batch_requests: 7")
     monkeypatch.setenv("SIE_CONFIG", str(tmp_path / "other.yaml"))
     assert read_settings().max_batch_requests == 7
@@ -72,7 +72,7 @@ def test_a_file_that_holds_no_settings_is_refused_in_a_line(tmp_path, content):
         read_settings()
 
 
-def test_a_file_that_is_named_must_be_there(monkeypatch):
+def test_a_named_settings_file_must_exist(monkeypatch):
     monkeypatch.setenv("SIE_CONFIG", "/nowhere")
     with pytest.raises(SettingsError, match=r"^SIE_CONFIG=/nowhere: No such file or directory$"):
         read_settings()
@@ -107,7 +107,7 @@ def test_with_tokens_all_but_the_door_is_on_loopback():
     assert settings_of_running(host=None, **tokens).inner_host == "127.0.0.1"
 
 
-def test_variables_nobody_reads_are_reported(monkeypatch):
+def test_unknown_variables_are_reported(monkeypatch):
     monkeypatch.setenv("SIE_MAX_BATCH_REQUEST", "1")
     monkeypatch.setenv("SIE_HTTP_PORT", "1")
     assert unknown_variables() == ["SIE_MAX_BATCH_REQUEST"]
@@ -139,7 +139,7 @@ def test_a_setting_of_stages_is_a_flag_of_render_and_reaches_them(name):
     assert name in {parameter.name for parameter in cli.commands["render"].params}
 
 
-def test_what_stages_obey_about_lora_adapters(tmp_path):
+def test_stages_get_the_settings_of_lora_adapters(tmp_path):
     obeyed = read_settings(data_dir="data").runtime
     assert (obeyed.max_loras_per_model, obeyed.allow_client_lora, obeyed.loras_dir) == (
         10,

@@ -102,7 +102,7 @@ def test_texts_and_images_in_one_request(ours, library, kind):
 
 
 @pytest.mark.parametrize(("kind", "of_images"), [("siglip", [16, 16]), ("siglip2", [24, 21])])
-def test_what_an_item_costs(ours, kind, of_images):
+def test_the_cost_of_an_item_includes_padding(ours, kind, of_images):
     """An item costs all that the model reads, padding included."""
     processor = ours[kind].processor
     images = [processor.prepare({"image": ImageFile(file, "image")}) for file in FILES[:2]]
@@ -232,7 +232,7 @@ def test_a_tower_that_computes_something_else_is_found_out(directories, monkeypa
         ("siglip2", "config.json", {"vision_config__num_patches": 17}, "num_patches: must be a square"),
     ],
 )
-def test_what_cannot_be_served_is_said_with_its_file(directories, tmp_path, kind, file, changes, said):
+def test_unsupported_settings_are_refused_with_their_file(directories, tmp_path, kind, file, changes, said):
     with pytest.raises(LoadError, match=said):
         family_in(copy(directories[kind], tmp_path, file, **changes))
 

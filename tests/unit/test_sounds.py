@@ -26,7 +26,7 @@ def read(content, rate=16_000, **limits):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_said_of_the_sound(name):
+def test_an_unreadable_sound_is_named_with_the_reason(name):
     content, said = UNREADABLE[name]
     tracemalloc.start()
     with pytest.raises(InputError, match=r"^audio\[3\]: ") as told:
@@ -40,12 +40,12 @@ def test_what_cannot_be_read_is_said_of_the_sound(name):
     assert peak < 50e6
 
 
-def test_there_are_many_of_them():
+def test_at_least_forty_unreadable_sounds_are_tested():
     assert len(UNREADABLE) >= 40
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_what_is_odd_is_read(name):
+def test_unusual_sounds_are_read(name):
     found = read(READABLE[name])
     assert found.dtype == np.float32
     assert len(found) >= 1
@@ -94,7 +94,7 @@ def test_a_long_sound_takes_no_more_than_its_samples():
 
 
 @pytest.mark.timeout(60)
-def test_one_that_is_no_mp3_costs_nothing_at_64_megabytes():
+def test_a_64_megabyte_file_that_is_no_mp3_is_refused_quickly():
     with pytest.raises(InputError, match="not an audio file"):
         read(b"\xff\xfb\x90\x00" + bytes(64 * 1024**2 - 4))
     assert len(read(wav(rate=1000, data=bytes(2000)), 8000)) == 8000

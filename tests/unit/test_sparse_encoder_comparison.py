@@ -93,7 +93,7 @@ def test_queries_without_a_forward_pass(tmp_path, minilm_directory):
     np.testing.assert_array_equal(rows["sparse_lengths"], [len(query[0]), len(document[0])])
 
 
-def test_what_is_not_a_splade_model_says_so(tmp_path, tiny_directory):
+def test_a_dense_model_is_refused_as_splade(tmp_path, tiny_directory):
     with pytest.raises(
         LoadError, match=r"Transformer → Pooling → Normalize cannot be served; supported is .* SpladePooling"
     ):

@@ -130,7 +130,7 @@ def test_a_long_passage_is_judged_to_its_end(ours, plain):
     assert starts == sorted(starts)
 
 
-def test_what_cannot_be_asked(ours):
+def test_labels_and_unknown_parameters_are_refused(ours):
     with pytest.raises(InputError, match="labels: this model has labels of its own; leave it out"):
         ours(["x"], ["a"])
     (nothing,) = ours([""], instruction=QUERY)

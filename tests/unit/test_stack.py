@@ -23,11 +23,11 @@ PROGRAM = "import resource; print(*resource.getrlimit(resource.RLIMIT_STACK))"
         ((2 * stack.STACK_BYTES, UNLIMITED), 2 * stack.STACK_BYTES),
     ],
 )
-def test_it_grows_as_far_as_it_may(before, after):
+def test_the_stack_limit_is_raised_up_to_the_hard_limit(before, after):
     assert limits(before) == [after, before[1]]
 
 
-def test_it_stays_where_unused_memory_counts(tmp_path, monkeypatch):
+def test_the_stack_limit_stays_where_unused_memory_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(stack, "OVERCOMMIT", tmp_path / "overcommit_memory")
     stack.OVERCOMMIT.write_text("2\n")
     assert limits((8 * MB, UNLIMITED)) == [8 * MB, UNLIMITED]

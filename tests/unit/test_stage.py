@@ -62,14 +62,14 @@ def test_a_full_stage_refuses_all_however_full_it_is(echo, num_over):
     assert (record["num_requests"], record["num_refused"], record["num_open"]) == (0, 3, LIMIT + num_over)
 
 
-def test_what_is_loaded_is_not_loaded_again(echo):
+def test_a_loaded_stage_is_not_loaded_again(echo):
     echo.warm_up()
     echo.load_soon()
     echo.close()
     assert echo.num_loads == 1
 
 
-def test_only_what_nobody_has_answered_meanwhile_is_computed_after_the_load(echo):
+def test_only_unanswered_requests_are_computed_after_the_load(echo):
     echo.may_load.clear()
     first, second = FakeRequest(), FakeRequest()
     assert echo.execute([first, second]) == [DEFERRED] * 2
@@ -95,10 +95,10 @@ class Fetching(Echo):
     """A stage that fetches its files until `may_load` is set."""
 
     def load(self):
-        with self.fetching() as tell:
-            tell("fetching, 1 of many")
+        with self.fetching() as report_progress:
+            report_progress("fetching, 1 of many")
             while not self.may_load.wait(0.01):
-                tell("fetching, 2 of many")
+                report_progress("fetching, 2 of many")
         return super().load()
 
     def deadline_ns(self, request):
@@ -114,7 +114,7 @@ def fetching(tmp_path) -> Iterator[Fetching]:
     stage.close()
 
 
-def test_whoever_waits_for_a_download_is_told_so(fetching, caplog, monkeypatch):
+def test_errors_of_requests_that_waited_for_a_download_name_its_progress(fetching, caplog, monkeypatch):
     monkeypatch.setattr(module, "LOG_S", 0.1)
     caplog.set_level("INFO", "sie_triton")
     hasty, patient = FakeRequest(timeout_us=300_000), FakeRequest()

@@ -46,16 +46,16 @@ def assert_told_once(stage, answers):
     assert (record["num_requests"], record["num_open"], record["num_faults"]) == (len(answers), 0, 1)
 
 
-def test_what_was_deferred_is_told_that_its_batch_has_failed(failing):
+def test_deferred_requests_get_the_failure_of_their_batch(failing):
     failing.warm_up()
     assert_told_once(failing, run(failing, [tokens([i]) for i in range(3)]))
 
 
-def test_what_waited_for_the_load_is_told_that_its_batch_has_failed(failing):
+def test_requests_that_waited_for_the_load_get_the_failure_of_their_batch(failing):
     assert_told_once(failing, run(failing, [tokens([i]) for i in range(3)]))
 
 
-def test_what_waited_for_a_load_that_broke_off_is_told(failing, monkeypatch):
+def test_requests_that_waited_for_a_failed_load_get_its_error(failing, monkeypatch):
     """The weights are there, and the next step fails."""
 
     def fail():

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from sie_triton.controller.models import models_of, read_stages
+from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.errors import REASONS
 from sie_triton.records import status as module
 from sie_triton.records.failures import MAX_CHARACTERS, read_failure
@@ -70,13 +70,13 @@ def test_only_a_process_of_a_later_generation_is_a_successor(status):
     assert not status.has_successor()
 
 
-def test_a_record_that_is_being_made_is_nobodys(status):
+def test_an_unfinished_record_belongs_to_no_model(status):
     """Otherwise the stage would seem to have no process, and the controller would replace it."""
     (status.directory / "new-postprocess.1.status").write_bytes(bytes(RECORD.itemsize))
     assert all_records(status.directory)["postprocess"] == {}
 
 
-def test_what_is_no_record_of_this_version_is_not_read(status):
+def test_a_record_of_another_version_is_ignored(status):
     (good,) = records_of(status.directory, "m", "inference")
     content = next(status.directory.glob("m-inference.*.status")).read_bytes()
     for pid, changed in enumerate((content[:-8], bytes(8) + content[8:], b""), 1):

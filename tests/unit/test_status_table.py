@@ -60,7 +60,7 @@ def test_a_column_without_a_value_is_left_out():
     ]
 
 
-def test_what_is_least_needed_goes_where_it_is_narrow():
+def test_a_narrow_table_drops_the_least_needed_columns():
     assert headers(shown(resident("my/a", pending=1), width=60)) == ["model", "state", "engine", "memory", "last used"]
     assert headers(shown(resident(LONG), width=80)) == ["model", "state"]
 
@@ -105,7 +105,7 @@ def test_the_picture_of_the_readme_is_what_the_command_shows():
     assert "in progress" not in texts
 
 
-def test_clients_are_told_why_a_model_is_not_served(tmp_path):
+def test_clients_get_the_reason_why_a_model_is_not_served(tmp_path):
     path = tmp_path / "dense.yaml"
     path.write_text("# mine\nsie_id: my/dense\ntasks: [")
     problem = f"{path}: not valid YAML: while parsing, see {tmp_path}/other and /srv/x/y.yaml\n{path}: more"

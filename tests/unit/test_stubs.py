@@ -18,7 +18,7 @@ from sie_triton.controller.memory import ForkedBytes, private_bytes, processes
 from sie_triton.native import compile_program, compiler
 from sie_triton.processes.fork_server import fork
 from sie_triton.processes.pids import Process, is_alive, parent_of
-from sie_triton.processes.stand_in import stood_for
+from sie_triton.processes.stand_in import represented_pid
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
 from sie_triton.server.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubForkServer, forked
@@ -138,14 +138,14 @@ def test_a_forked_stub_is_like_one_that_is_started(backend, stub, tmp_path):
     assert of_fork_server["parent"] == os.getpid()
 
 
-def test_whom_a_stand_in_stands_for(backend):
+def test_the_pid_that_a_stand_in_represents_is_known(backend):
     with living(backend) as (stand_in, pid):
         assert pid != stand_in.pid
-        assert stood_for(stand_in.pid) == pid
+        assert represented_pid(stand_in.pid) == pid
         assert processes(stand_in.pid) == [stand_in.pid, pid]
         assert parent_of(pid) != os.getpid()
-    assert stood_for(stand_in.pid) is None
-    assert stood_for(os.getpid()) is None
+    assert represented_pid(stand_in.pid) is None
+    assert represented_pid(os.getpid()) is None
 
 
 def test_a_forked_stub_counts_for_what_it_has_to_itself_and_what_it_takes_later(backend):
@@ -214,7 +214,7 @@ def test_without_its_fork_server_a_stub_lives_and_others_start_by_themselves(tmp
         assert held.wait(5)
 
 
-def test_a_stopped_fork_server_that_is_killed_holds_nobody_up(tmp_path, stub):
+def test_a_stopped_fork_server_that_is_killed_delays_no_stub(tmp_path, stub):
     with fork_server(tmp_path, stub) as (backend, companion):
         os.kill(companion.pid, signal.SIGSTOP)
         with run(backend / STUB, LIVES) as stand_in:
@@ -258,7 +258,7 @@ def test_a_stub_does_nothing_before_its_stand_in_holds_it(backend, tmp_path):
     leash.close()
 
 
-def test_what_cannot_take_the_place_of_its_stand_in_leaves_it(backend):
+def test_a_child_that_cannot_replace_its_stand_in_exits(backend):
     child = fork(backend, [0])  # what it needs is missing
     assert child.wait(5)
     assert child.status == DECLINED
@@ -272,7 +272,7 @@ def test_what_cannot_take_the_place_of_its_stand_in_leaves_it(backend):
         ("return *(volatile int *)0;", False, "the stub fork server ended by SIGSEGV; the log says more: {log}"),
     ],
 )
-def test_what_cannot_be_forked_is_said_once(tmp_path, program, has_python, why):
+def test_stubs_that_cannot_be_forked_are_reported_once(tmp_path, program, has_python, why):
     (tmp_path / "stub.c").write_text(f"int main(void) {{ {program} }}")
     libraries = ["-Wl,--no-as-needed", str(shared_libpython() / LIBPYTHON)] if has_python else []
     assert compile_program([tmp_path / "stub.c"], tmp_path / STUB, *libraries)

@@ -34,19 +34,19 @@ def another(limited, pid, **fields):
     limited.now += LISTING_NS
 
 
-def test_a_ticket_that_nobody_was_given_makes_no_room(limited):
+def test_a_forged_ticket_makes_no_room(limited):
     """A client that calls inference directly may send any ticket."""
     limited.inference.raise_to(highest_ticket=10**15)
     assert limited.limit.room() == LIMIT
 
 
-def test_a_model_that_nobody_uses_keeps_all_its_room(limited):
+def test_an_unused_model_keeps_all_its_room(limited):
     assert limited.limit.room() == LIMIT
     limited.now += STUCK_NS + 1
     assert [limited.limit.room(), limited.limit.room()] == [LIMIT, LIMIT]
 
 
-def test_one_at_a_time_goes_through_to_find_out(limited):
+def test_a_stuck_server_admits_one_trial_request_at_a_time(limited):
     for _ in range(LIMIT):
         limited.preprocess.next_ticket()
     for _ in range(3):
@@ -63,13 +63,13 @@ def test_the_tickets_of_the_newer_of_two_processes_count(limited, child):
     assert limited.limit.room() == LIMIT - 1
 
 
-def test_what_two_processes_hold_adds_up(limited, child):
+def test_open_requests_of_two_processes_add_up(limited, child):
     limited.inference.add(num_open=2)
     another(limited, child.pid, num_open=3)
     assert limited.limit.room() == LIMIT - 5
 
 
-def test_what_a_process_held_that_has_died_is_forgotten(limited, child):
+def test_open_requests_of_a_dead_process_are_not_counted(limited, child):
     another(limited, child.pid, num_open=3)
     assert limited.limit.room() == LIMIT - 3
     child.kill()

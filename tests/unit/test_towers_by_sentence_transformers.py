@@ -76,7 +76,7 @@ def test_vectors_are_the_librarys(name, towers, tmp_path):
     assert np.allclose(found, unit(library.encode(IMAGES)), atol=1e-5)
 
 
-def test_texts_are_cut_where_it_cuts_them(towers, tmp_path):
+def test_texts_are_truncated_where_the_library_truncates_them(towers, tmp_path):
     model = SentenceTransformer(modules=[Transformer(str(towers / "clip"))], device="cpu")
     model.max_seq_length = 9
     model.save_pretrained(str(tmp_path))
@@ -125,7 +125,7 @@ def changed(towers, directory, **changes):
         ({"processing_kwargs": {"image": {"do_center_crop": False}}}, "image: do_center_crop cannot be served"),
     ],
 )
-def test_what_it_would_do_otherwise_is_refused(towers, tmp_path, changes, said):
+def test_settings_that_change_the_librarys_results_are_refused(towers, tmp_path, changes, said):
     with pytest.raises(LoadError, match=said):
         family_in(changed(towers, tmp_path, **changes))
 

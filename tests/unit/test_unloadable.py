@@ -47,7 +47,7 @@ def test_a_directory_that_lacks_a_file_is_warned_of(tmp_path, tiny_directory, na
     assert name in cause
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once_and_told_of_once(hub):
+def test_an_unreachable_hub_is_queried_once_and_reported_once(hub):
     for name, patterns in (("org/cached", MODEL_FILES), ("org/0", SMALL_FILES)):
         hub.put(name, MODEL)
         locate(f"hub://{name}", allow_hub=True, patterns=patterns)
@@ -63,7 +63,7 @@ def test_a_hub_that_cannot_be_reached_is_asked_once_and_told_of_once(hub):
     assert line.startswith(f"warning: org/0, org/a, org/1, org/2, org/3 and {10 - MAX_NAMED} more: requests fail")
 
 
-def test_what_the_hub_has_not_is_told_and_nothing_is_fetched(hub):
+def test_models_missing_on_the_hub_are_reported_without_downloads(hub):
     hub.put("org/name", MODEL)
     found = causes(read_settings(), of_hub("org/name", "org/none"))
     assert {cause: list(models) for cause, models in found.items()} == {

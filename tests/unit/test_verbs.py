@@ -78,7 +78,7 @@ def test_scoring_by_outputs_reads_texts_and_then_the_query(given, profile, of_te
 
 
 @pytest.mark.parametrize("query", [[], ["a", "b"]])
-def test_there_is_one_query(query):
+def test_exactly_one_query_is_required(query):
     with pytest.raises(InputError, match=f"^query: has {len(query)} elements; send one"):
         SCORE.read({**SCORED, "query": query}, {}, PLAIN, BGE_M3)
 

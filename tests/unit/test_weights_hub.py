@@ -69,19 +69,19 @@ def test_a_token_does_not_leave_the_hub(hub, tmp_path, monkeypatch):
     assert {each.token for each in hub.asked if "blobs" in each.path} == {None}
 
 
-def test_progress_is_told(hub, tmp_path, monkeypatch):
+def test_progress_is_reported(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "LOOK_S", 0.05)
     hub.put("org/name", MODEL)
     hub.held_after = 1 << 20
     said: list[str] = []
 
-    def tell(line: str) -> None:
+    def report_progress(line: str) -> None:
         said.append(line)
         if "1 of 2 MB" in line:
             hub.may_send.set()
 
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 100)
-    load(tmp_path, tell=tell)
+    load(tmp_path, report_progress=report_progress)
     assert "fetching org/name from the hub: 1 of 2 MB" in said
 
 
@@ -127,7 +127,7 @@ def test_a_hub_that_sends_the_whole_file_again_is_taken_at_its_word(hub, tmp_pat
     hub.put("org/name", MODEL)
     hub.ignores_ranges = True
     put_partial(tmp_path, BIG[: 1 << 20])
-    assert (load(tmp_path, tell=stop) / "model.safetensors").read_bytes() == BIG
+    assert (load(tmp_path, report_progress=stop) / "model.safetensors").read_bytes() == BIG
     assert [each.first for each in hub.asked if "blobs" in each.path] == [1 << 20]
 
 
@@ -168,7 +168,7 @@ def test_two_at_once_fetch_each_byte_once(hub, tmp_path):
     assert sum(hub.sent.values()) == len(BIG)
 
 
-def test_one_who_waited_for_another_goes_on_where_that_one_ended(hub, tmp_path):
+def test_a_download_goes_on_where_an_interrupted_one_ended(hub, tmp_path):
     hub.put("org/name", MODEL)
     blobs = tmp_path / "cache" / "models--org--name" / "blobs"
     blobs.mkdir(parents=True)
@@ -184,7 +184,7 @@ def test_one_who_waited_for_another_goes_on_where_that_one_ended(hub, tmp_path):
 
 
 @pytest.mark.timeout(45)  # the hub holds back the rest for 60 s
-def test_whoever_stops_does_not_wait_for_the_hub(hub, tmp_path, monkeypatch):
+def test_stopping_a_download_does_not_wait_for_the_hub(hub, tmp_path, monkeypatch):
     hub.put("org/name", MODEL)
     hub.held_after = 1 << 20
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 100)
@@ -194,7 +194,7 @@ def test_whoever_stops_does_not_wait_for_the_hub(hub, tmp_path, monkeypatch):
             raise LoadError("this process is about to end")
 
     with pytest.raises(LoadError, match="about to end"):
-        load(tmp_path, tell=stop)
+        load(tmp_path, report_progress=stop)
 
 
 def refusing(status: int) -> Callable[[Hub, pytest.MonkeyPatch], object]:
@@ -221,7 +221,7 @@ CASES: dict[str, tuple[Callable[[Hub, pytest.MonkeyPatch], object], str, str]] =
 
 @pytest.mark.timeout(45)  # a silent hub is silent for 60 s
 @pytest.mark.parametrize(("arrange", "said", "reason"), CASES.values(), ids=CASES)
-def test_what_goes_wrong_is_told_in_time(hub, tmp_path, monkeypatch, arrange, said, reason):
+def test_faults_of_the_hub_are_reported_in_time(hub, tmp_path, monkeypatch, arrange, said, reason):
     hub.put("org/name", MODEL)
     arrange(hub, monkeypatch)
     with pytest.raises(LoadError, match=said) as told:
@@ -292,7 +292,7 @@ def test_a_disk_that_is_full(hub, tmp_path):
     assert told.value.reason == "disk full"
 
 
-def test_a_revision_that_is_not_there(hub, tmp_path):
+def test_a_missing_hub_revision_is_reported(hub, tmp_path):
     hub.put("org/name", MODEL)
     with pytest.raises(LoadError, match="org/name has no revision v9; hf_revision must be a branch") as told:
         load(tmp_path, "org/name@v9")
@@ -322,7 +322,7 @@ def test_a_renamed_repository_is_found(hub, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("how", ["silent", "forbidden"])
-def test_what_is_here_is_used_where_the_hub_cannot_be_asked(hub, tmp_path, how, caplog):
+def test_cached_files_are_used_where_the_hub_cannot_be_reached(hub, tmp_path, how, caplog):
     hub.put("org/name", MODEL)
     directory = load(tmp_path)
     hub.silent = True
@@ -356,7 +356,7 @@ def test_pickles_are_fetched_only_where_they_are_needed_and_allowed(hub, tmp_pat
     assert (load(tmp_path, allow_pickle="tensors") / "model.safetensors").is_file()
 
 
-def test_all_who_share_a_pin_get_the_same_commit(hub, tmp_path):
+def test_processes_that_share_a_pin_get_the_same_commit(hub, tmp_path):
     first = hub.put("org/name", MODEL)
     pin = tmp_path / "m.revision"
     small = locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES, pin=pin)
@@ -388,7 +388,7 @@ def test_a_hub_id_is_served_as_it_was_looked_at(hub, tmp_path, minilm_directory)
     assert hub.num_asked("safetensors") == 0
 
 
-def test_what_is_preloaded_is_fetched_before_triton_starts(hub, tmp_path, minilm_directory):
+def test_preloaded_models_are_fetched_before_triton_starts(hub, tmp_path, minilm_directory):
     from rich.console import Console
 
     from sie_triton.catalog import recognise

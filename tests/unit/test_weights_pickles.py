@@ -16,7 +16,7 @@ from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Runtime
 from sie_triton.stages.loader import Loader
 from sie_triton.weights import pickles
-from sie_triton.weights.pickles import Tell, pickled
+from sie_triton.weights.pickles import ReportProgress, pickled
 from tests.models import save_bert
 from tests.pickles import HOSTILE
 from tests.stages import spec
@@ -26,7 +26,11 @@ TENSORS = {"a": torch.arange(12.0).reshape(3, 4), "b": torch.ones(2, dtype=torch
 
 
 def load(
-    directory: Path, cache: Path, tell: Tell = lambda line: None, files: tuple[str, ...] = (), allow: str = "tensors"
+    directory: Path,
+    cache: Path,
+    report_progress: ReportProgress = lambda line: None,
+    files: tuple[str, ...] = (),
+    allow: str = "tensors",
 ) -> Path:
     """Return the directory that a worker would load, for a family that also reads `files`."""
     made = spec(weights=str(directory), allow_pickle=allow, runtime=Runtime(cache_dir=str(cache)))
@@ -34,7 +38,7 @@ def load(
     status = StatusWriter(directory.parent / f"status-{threading.get_ident()}", "m", "inference", 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SentenceTransformer, "files", files)
-        return Loader(made, "cpu", status, threading.Event(), print).order(1, 1, tell).directory
+        return Loader(made, "cpu", status, threading.Event(), print).order(1, 1, report_progress).directory
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,7 @@ def load(
         (["layer_a.pt", "layer_b.pt", "layer_b.safetensors", "optimizer.pt"], ["."], ["layer_a.pt"]),
     ],
 )
-def test_which_weights_are_only_pickled(names, modules, found):
+def test_weights_that_exist_only_as_pickles_are_found(names, modules, found):
     assert pickled(names, modules, ("layer_*", "*.json")) == found
 
 
@@ -158,7 +162,7 @@ def test_two_at_once_convert_once(tmp_path, monkeypatch):
     assert (len(calls), len(set(found)), len(found)) == (1, 1, 3)
 
 
-def test_whoever_does_not_wait_any_more_ends_it(tmp_path, monkeypatch):
+def test_a_conversion_ends_when_its_caller_stops(tmp_path, monkeypatch):
     torch.save(TENSORS, tmp_path / "pytorch_model.bin")
     started = []
     real = subprocess.Popen
@@ -225,7 +229,7 @@ def test_a_hostile_file_is_refused_in_a_sentence(refusals, what):
     assert error.is_permanent
 
 
-def test_what_the_process_says_is_not_believed_either(tmp_path, monkeypatch):
+def test_output_of_the_conversion_process_is_not_trusted(tmp_path, monkeypatch):
     """It has nothing of the server's environment either."""
     torch.save(TENSORS, tmp_path / "pytorch_model.bin")
     other = tmp_path / "python"
@@ -306,7 +310,7 @@ print("ended by", os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 @pytest.mark.parametrize("how", ["confined", "free"])
-def test_what_a_confined_process_can_do(tmp_path, how):
+def test_a_confined_process_can_do_only_what_is_listed(tmp_path, how):
     attempts = {what: code for what, code in ATTEMPTS.items() if how == "confined" or what not in NOT_EVEN_FREE}
     command = [sys.executable, "-c", TRY_EACH, str(tmp_path), repr(attempts), how]
     lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()

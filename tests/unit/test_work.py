@@ -104,7 +104,7 @@ def test_the_deadline_is_known_before_the_request_is_read(seal, desk):
         ({"weight": np.zeros((3, 2), np.float32)}, {}, "weight: has 3 rows; there are 2 items"),
     ],
 )
-def test_what_is_sent_is_checked_with_every_feature(seal, desk, changes, limits, complaint):
+def test_sealed_requests_are_checked_feature_by_feature(seal, desk, changes, limits, complaint):
     """A seal covers sizes, not shapes."""
     with pytest.raises(InputError, match=complaint):
         desk.take(sent(seal, Context(ENCODE, {}, num_items=2), **changes), loaded(limits))
@@ -122,7 +122,7 @@ def computed(seal, desk, context):
 
 
 @pytest.mark.parametrize(("verb", "num_items"), [(ENCODE, 2), (SCORE, 1)])
-def test_postprocess_takes_what_inference_hands_on_and_nothing_else(seal, desk, verb, num_items):
+def test_postprocess_accepts_only_outputs_of_inference(seal, desk, verb, num_items):
     """Both verbs share the step; only tokens of items are counted."""
     handed = computed(seal, desk, Context(verb, {}, num_items=num_items, preprocessed_ns=4))
     lengths = np.array([[2, 600]], np.int32)
@@ -142,7 +142,7 @@ def test_an_output_of_a_familys_own_is_handed_on_with_its_lengths(seal, desk):
     assert desk.ragged == {"tags": "tags_lengths"}
 
 
-def test_what_was_sealed_for_inference_is_told_what_it_took(seal, desk):
+def test_the_context_from_inference_has_its_times(seal, desk):
     handed = computed(seal, desk, Context(ENCODE, {}, num_items=2, preprocessed_ns=4))
     tensors = [*(each for name, each in handed.items() if name != "context"), np.zeros(2, np.int32)]
     found = Contexts(model_of(OWN), seal).read(FakeRequest(context=handed["context"][None]), tensors)
@@ -154,7 +154,7 @@ DEEP = np.frombuffer(bytes(SEAL_BYTES) + b"[" * 100_000, np.uint8)[None]
 
 
 @pytest.mark.parametrize("inference", [{}, {"runtime": Runtime()}], indirect=True, ids=["open", "closed"])
-def test_a_context_nested_too_deeply_is_refused_and_nobody_beside_it(inference):
+def test_only_the_request_with_a_deeply_nested_context_is_refused(inference):
     """Its depth is checked before its seal."""
     good = tokens([7])
     sealed = Contexts(inference._desk._model, inference._desk._contexts._seal)

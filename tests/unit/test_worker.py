@@ -126,7 +126,9 @@ def test_a_pass_over_the_time_limit_is_ended(tiny_directory, fork_server_directo
     worker.close()
 
 
-def test_the_answer_of_a_pass_over_the_limit_is_nobodys(tiny_directory, fork_server_directory, deaths, monkeypatch):
+def test_the_result_of_a_pass_over_the_time_limit_is_discarded(
+    tiny_directory, fork_server_directory, deaths, monkeypatch
+):
     """It is discarded even if the worker is faster than the signal that ends it."""
     worker = Worker(
         order(tiny_directory, fork_server_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60
@@ -288,7 +290,7 @@ def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage):
         successor.kill()
 
 
-def test_what_kills_every_worker_is_answered_with_an_error(tmp_path):
+def test_a_request_that_kills_every_worker_gets_an_error(tmp_path):
     from sie_triton.stages import inference as module
     from tests.stages import EchoWorker, spec
 
@@ -311,7 +313,7 @@ def test_what_kills_every_worker_is_answered_with_an_error(tmp_path):
     stage.close()
 
 
-def test_where_no_other_worker_can_be_started_requests_get_the_reason(stage):
+def test_requests_get_the_reason_if_no_worker_can_be_started(stage):
     def gone():
         raise LoadError("weights: gone")
 

@@ -73,7 +73,7 @@ def test_memory_of_trial_passes_on_a_gpu_is_freed_before_it_is_counted(
     assert done.index("counted") == freed
 
 
-def test_want_of_memory_in_trial_passes_is_not_said_of_the_weights(tmp_path, calibrated, monkeypatch):
+def test_out_of_memory_in_trial_passes_is_not_blamed_on_the_weights(tmp_path, calibrated, monkeypatch):
     def fail(*_):
         raise MemoryError
 
@@ -84,7 +84,7 @@ def test_want_of_memory_in_trial_passes_is_not_said_of_the_weights(tmp_path, cal
 
 
 @pytest.mark.parametrize("place", ["itself", "cause"])
-def test_want_of_memory_is_told_by_what_was_raised_first(tmp_path, calibrated, monkeypatch, place):
+def test_out_of_memory_is_recognised_in_the_first_error(tmp_path, calibrated, monkeypatch, place):
     def fail(*_):
         if place == "itself":
             raise MemoryError
@@ -96,7 +96,7 @@ def test_want_of_memory_is_told_by_what_was_raised_first(tmp_path, calibrated, m
     assert caught.value.reason == OUT_OF_MEMORY
 
 
-def test_another_error_of_a_load_is_told_as_it_is(tmp_path, calibrated):
+def test_another_error_of_a_load_is_reported_unchanged(tmp_path, calibrated):
     with pytest.raises(LoadError, match=r"dense\.dim: the model file says 3, but the weights give 2") as caught:
         load(tmp_path, spec(**{**OWN, "dims": {"dense": 3}}))
     assert caught.value.reason == "unsupported"
@@ -128,7 +128,7 @@ class Freeing(OwnEngine):
 @pytest.mark.parametrize(
     ("error", "reason", "freed"), [(MemoryError(), OUT_OF_MEMORY, 1), (RuntimeError("secret detail"), None, 0)]
 )
-def test_a_pass_that_fails_is_told_without_details_and_memory_freed_where_there_is_none(error, reason, freed):
+def test_a_failed_pass_is_reported_without_details_and_memory_is_freed_if_short(error, reason, freed):
     engine = Freeing()
     failed = module.compute(engine, Adapter(error), sampler().batch(9), Graphs(engine, None))
     assert isinstance(failed, Failed)
@@ -170,7 +170,7 @@ def test_a_worker_whose_device_is_unusable_ends_and_answers_nothing(ends, caplog
     assert "a replacement is started" in caplog.messages[-1]
 
 
-def test_it_does_not_end_for_a_request_that_is_wrong(ends):
+def test_an_invalid_request_does_not_end_the_worker(ends):
     answer = module.compute(Broken(), Adapter(InputError("x: wrong")), sampler().batch(9), Graphs(Broken(), None))
     assert isinstance(answer, Failed)
     assert ends == []
@@ -249,7 +249,7 @@ def test_a_sample_is_a_batch_as_requests_make_it():
         assert len(adapter().forward(batch)["dense"]) == len(lengths)
 
 
-def test_what_is_known_is_not_measured(monkeypatch):
+def test_stored_measurements_are_reused(monkeypatch):
     measurements = Measurements()
     measurements.put(calibration={"sub_batch_cost": 77, "path": "other"})
     used = OwnAdapter(Encoder())
@@ -266,7 +266,7 @@ def test_sizes_double_up_to_the_limit():
     assert choose({256: 96.0, 512: 100.0}) == 512
 
 
-def test_one_path_is_not_compared_with_itself():
+def test_a_single_path_is_not_measured():
     assert faster_path(OwnAdapter(Encoder()), None, DEVICE) == "only"
 
 

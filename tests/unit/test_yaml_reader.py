@@ -39,7 +39,7 @@ def test_values_are_those_of_the_safe_loader(text):
         ("#" * (MAX_CHARACTERS + 1), f"longer than {MAX_CHARACTERS} characters"),
     ],
 )
-def test_what_is_ambiguous_or_too_large_is_refused_with_its_line(text, problem):
+def test_ambiguous_or_too_large_yaml_is_refused_with_its_line(text, problem):
     with pytest.raises(yaml.YAMLError, match=problem):
         read_yaml(text)
 
@@ -60,7 +60,7 @@ def test_a_key_that_occurs_twice_in_a_model_file_is_named(tmp_path, tiny_directo
         (b"[http_port]", "must contain one setting per line"),
     ],
 )
-def test_what_is_wrong_in_the_settings_file_is_one_line_with_its_path(tmp_path, monkeypatch, content, problem):
+def test_an_error_in_the_settings_file_is_one_line_with_its_path(tmp_path, monkeypatch, content, problem):
     path = tmp_path / "my.yaml"
     path.write_bytes(content)
     monkeypatch.setenv("SIE_CONFIG", str(path))

@@ -40,7 +40,7 @@ def write(repository: Path, model: str, weights: Path, graph: Path, num_threads:
         )
         source = f"from sie_triton.bench.handmade.steps import {kind}{step.title()} as TritonPythonModel\n"
         (directory / "1" / "model.py").write_text(source)
-    steps = [step_of(name, step, _itself(read), _itself(written)) for step, read, written in STEPS]
+    steps = [step_of(name, step, _identity_map(read), _identity_map(written)) for step, read, written in STEPS]
     fields = {"name": name, "platform": "ensemble", "input": [TEXT], "output": [DENSE]}
     _written(repository, {**fields, "ensembleScheduling": {"step": steps}})
 
@@ -52,5 +52,5 @@ def _written(repository: Path, fields: dict[str, Any]) -> Path:
     return directory
 
 
-def _itself(tensor: dict[str, Any]) -> dict[str, str]:
+def _identity_map(tensor: dict[str, Any]) -> dict[str, str]:
     return {tensor["name"]: tensor["name"]}

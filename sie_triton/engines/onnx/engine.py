@@ -115,7 +115,7 @@ class OnnxEncoder(Encoder):
         lengths: Ints,
         keys: Ints | None = None,
         type_ids: Ints | None = None,
-        beside: Sequence[Indices] = (),
+        extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; otherwise as torch's Encoder."""
         keys = lengths if keys is None else keys

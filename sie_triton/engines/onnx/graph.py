@@ -66,7 +66,7 @@ class Graph:
         keys: Ints,
         type_ids: Ints,
         first_position: int,
-        beside: Sequence[Indices] = (),
+        extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """Compute as Encoder.hidden_states; int32 [tokens], int32 [items], … → float32 [tokens, d]."""
         is_one = len(lengths) == 1 and keys[0] == lengths[0]

@@ -27,7 +27,7 @@ SHARE = 0.95
 
 RETRY_S = 1
 
-TELL_AGAIN_NS = 10 * 10**9
+LOG_AGAIN_NS = 10 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class EndpointConnection:
         self._url, self._headers = url, {**headers, "Content-Type": "application/json", "Accept-Encoding": "identity"}
         self._timeout_s = SHARE * timeout_s
         self._has_answered = False
-        self._told = ("", 0)
+        self._logged = ("", 0)
         self._loop = asyncio.new_event_loop()
         Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
         self._session = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
@@ -70,16 +70,16 @@ class EndpointConnection:
             body = asyncio.run_coroutine_threadsafe(self._in_time(question), self._loop).result()
         except SIEError as exc:
             if not question.is_first_try:
-                self._tell(str(exc))
+                self._log_once(str(exc))
             raise
         self._has_answered = True
         return body
 
-    def _tell(self, line: str) -> None:
-        """Log a line, but not the same one within TELL_AGAIN_NS: requests may fail hundreds of times a second."""
-        before, told_ns = self._told
-        if line != before or monotonic_ns() - told_ns > TELL_AGAIN_NS:
-            self._told = line, monotonic_ns()
+    def _log_once(self, line: str) -> None:
+        """Log a line, but not the same one within LOG_AGAIN_NS: requests may fail hundreds of times a second."""
+        before, logged_ns = self._logged
+        if line != before or monotonic_ns() - logged_ns > LOG_AGAIN_NS:
+            self._logged = line, monotonic_ns()
             log.warning("%s", line)
 
     def close(self) -> None:
@@ -112,26 +112,26 @@ class EndpointConnection:
         """Send the request, and once more if a reused connection was just closed: requests are idempotent."""
         for is_last in (False, True):
             try:
-                return await self._once(question)
+                return await self._post(question)
             except (ssl.SSLError, aiohttp.ClientSSLError) as exc:
                 raise ModelError(f"{self._url}: the TLS connection failed: {exc}") from exc
             except aiohttp.ClientConnectorError as exc:
-                raise self._away(reason(exc.os_error)) from exc
+                raise self._unreachable(reason(exc.os_error)) from exc
             except aiohttp.ConnectionTimeoutError as exc:
-                raise self._away(f"no connection within {CONNECT_S:g} s") from exc
+                raise self._unreachable(f"no connection within {CONNECT_S:g} s") from exc
             except aiohttp.ClientPayloadError as exc:
                 raise ModelError(f"{self._url}: the response was cut off") from exc
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
                 if is_last:
-                    raise self._away(exc) from exc
+                    raise self._unreachable(exc) from exc
             except (aiohttp.ClientError, ValueError) as exc:
                 raise ModelError(f"{self._url}: the server there does not speak HTTP ({type(exc).__name__})") from exc
         raise AssertionError
 
-    def _away(self, why: object) -> BusyError:
+    def _unreachable(self, why: object) -> BusyError:
         return BusyError(f"{self._url}: the endpoint does not answer ({why}); retry in {RETRY_S} s")
 
-    async def _once(self, question: EndpointRequest) -> bytes:
+    async def _post(self, question: EndpointRequest) -> bytes:
         asked = self._session.post(
             self._url + question.path, data=question.body, headers=self._headers, allow_redirects=False
         )

@@ -9,8 +9,8 @@ import orjson
 
 from sie_triton.arrays import Floats, Ints
 from sie_triton.engines.base import Encoder, Engine
-from sie_triton.engines.remote.answers import Answer, Doubles, embeddings, most_bytes, num_read, parsed, probabilities
 from sie_triton.engines.remote.connection import EndpointConnection, EndpointRequest
+from sie_triton.engines.remote.responses import Answer, Doubles, embeddings, most_bytes, num_read, parsed, probabilities
 from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Endpoint, ModelSpec
@@ -57,7 +57,7 @@ class RemoteEncoder(Encoder):
     def __init__(self, connection: EndpointConnection, endpoint: Endpoint) -> None:
         self._connection, self._endpoint = connection, endpoint
         self._scores: str | None = None
-        self._has_told = False
+        self._has_warned = False
 
     def vectors(self, items: Sequence[Ints], dim: int, deadline_ns: int | None) -> Floats:
         """Return float32 [items, dim] for token ids, as the endpoint pools and normalises them.
@@ -68,24 +68,24 @@ class RemoteEncoder(Encoder):
         answer = self._ask(EMBEDDINGS, asked, items, most_bytes(len(items) * dim), deadline_ns)
         return embeddings(self._endpoint.url + EMBEDDINGS, answer, len(items))
 
-    def either(self, items: Sequence[Ints], tokens: tuple[int, int], deadline_ns: int | None) -> Doubles:
+    def choice_probabilities(self, items: Sequence[Ints], tokens: tuple[int, int], deadline_ns: int | None) -> Doubles:
         """Return float64 [items, 2]: the probability of each of two tokens, given that one of them is next."""
         if self._scores is None:
-            self._scores = self._found(items, tokens)
-        return self._either(self._scores, items, tokens, deadline_ns)
+            self._scores = self._find_path(items, tokens)
+        return self._choice_probabilities(self._scores, items, tokens, deadline_ns)
 
-    def _found(self, items: Sequence[Ints], tokens: tuple[int, int]) -> str:
+    def _find_path(self, items: Sequence[Ints], tokens: tuple[int, int]) -> str:
         """Return the path among SCORES that the endpoint has."""
         first, second = SCORES
         try:
-            self._either(first, items, tokens, is_first_try=True)
+            self._choice_probabilities(first, items, tokens, is_first_try=True)
         except LoadError as exc:
             if exc.reason != "not found":
                 raise
             return second
         return first
 
-    def _either(
+    def _choice_probabilities(
         self,
         path: str,
         items: Sequence[Ints],
@@ -126,8 +126,8 @@ class RemoteEncoder(Encoder):
         if num_read < num_sent:
             remedy = "send shorter texts, or lower max_sequence_length in the model file to the endpoint's limit"
             raise InputError(f"{where}: read only {num_read} of {num_sent} tokens; {remedy}")
-        if not self._has_told:
-            self._has_told = True
+        if not self._has_warned:
+            self._has_warned = True
             log.warning("%s: read %d tokens, but %d were sent; its results may differ", where, num_read, num_sent)
 
 

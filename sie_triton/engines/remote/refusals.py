@@ -8,7 +8,7 @@ import orjson
 
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
 
-MAX_SAID = 300
+MAX_MESSAGE = 300
 MAX_RETRY_S = 3600
 
 # Statuses: the endpoint may succeed later; the request is invalid; the model cannot be used (with our reason).
@@ -24,7 +24,7 @@ REMEDIES = {
 
 def failure(where: str, status: int, retry_after: str, body: bytes) -> SIEError:
     """Return the error for a response; `where` is the URL of the request, `retry_after` the Retry-After header."""
-    told = said(body)
+    told = error_message(body)
     line = f"{where}: answers {status}" + (f", {told}" if told else "")
     if status in BUSY:
         return BusyError(f"{line}; retry in {retry_s(retry_after)} s")
@@ -37,11 +37,13 @@ def failure(where: str, status: int, retry_after: str, body: bytes) -> SIEError:
     return ModelError(line)
 
 
-def said(body: bytes) -> str:
+def error_message(body: bytes) -> str:
     """Return the message in an error's JSON as one line; empty if the body is not JSON.
 
-    >>> said(b'{"error": {"message": "too long", "code": 400}}'), said(b'{"detail": "no"}'), said(b"<html>")
-    ('too long', 'no', '')
+    >>> error_message(b'{"error": {"message": "too long", "code": 400}}')
+    'too long'
+    >>> error_message(b'{"detail": "no"}'), error_message(b"<html>")
+    ('no', '')
     """
     try:
         found: Any = orjson.loads(body)
@@ -51,8 +53,8 @@ def said(body: bytes) -> str:
         if isinstance(found, dict):
             found = found.get(key, found)
     text = found if isinstance(found, str) else orjson.dumps(found).decode()
-    printable = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * MAX_SAID])
-    return " ".join(printable.split())[:MAX_SAID]
+    printable = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * MAX_MESSAGE])
+    return " ".join(printable.split())[:MAX_MESSAGE]
 
 
 def retry_s(header: str) -> int:

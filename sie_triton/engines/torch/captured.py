@@ -74,13 +74,13 @@ class CapturedPasses:
         keys: Ints,
         type_ids: Ints,
         first_position: int,
-        beside: Sequence[Indices] = (),
+        extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """Compute as Encoder.hidden_states; int32 [tokens], int32 [items], … → [tokens, d]."""
         num_tokens = len(input_ids)
         size = next(each for each in SIZES if each >= num_tokens)
         given = Indices(laid_out(size, input_ids, lengths, keys, type_ids, first_position))
-        Indices.upload([given, *beside], self._encoder.device)
+        Indices.upload([given, *extra_indices], self._encoder.device)
         with self._running:
             inputs, replay = self._recording(size)
             inputs.copy_(given.on(inputs.device)[0])

@@ -42,7 +42,7 @@ class EncoderGraph(Protocol):
         keys: Ints,
         type_ids: Ints,
         first_position: int,
-        beside: Sequence[Indices] = (),
+        extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """Compute as Encoder.hidden_states; the first token of an item has position `first_position`."""
         ...
@@ -107,19 +107,20 @@ class TorchEncoder(base.Encoder):
         lengths: Ints,
         keys: Ints | None = None,
         type_ids: Ints | None = None,
-        beside: Sequence[Indices] = (),
+        extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → [tokens, d].
 
         `keys`, int32 [items]: tokens attend only to this many leading tokens of their item; None: to all.
         `type_ids`, int32 [tokens]: token types, for models that distinguish the texts of a pair; None: all 0.
-        `beside`: arrays that the caller reads on the device afterwards; they are uploaded with the tokens.
+        `extra_indices`: arrays that the caller reads on the device afterwards; they are uploaded with the tokens.
         """
         type_ids = np.zeros_like(input_ids) if type_ids is None else type_ids
         keys = lengths if keys is None else keys
         run = self._run_packed if self.path == PACKED else self._run_padded
         return self.loras.passes(
-            lengths, lambda items, rows: run(input_ids[rows], lengths[items], keys[items], type_ids[rows], beside)
+            lengths,
+            lambda items, rows: run(input_ids[rows], lengths[items], keys[items], type_ids[rows], extra_indices),
         )
 
     @torch.inference_mode()
@@ -133,16 +134,16 @@ class TorchEncoder(base.Encoder):
             self.use(self.path)
 
     def _run_packed(
-        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, beside: Sequence[Indices]
+        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, extra_indices: Sequence[Indices]
     ) -> torch.Tensor:
         graph = self.graph
         if graph is not None and graph.suits(lengths) and not self.loras.is_running:
-            return graph.hidden_states(input_ids, lengths, keys, type_ids, self.first_position, beside)
-        return self.packed(input_ids, lengths, keys, type_ids, beside)
+            return graph.hidden_states(input_ids, lengths, keys, type_ids, self.first_position, extra_indices)
+        return self.packed(input_ids, lengths, keys, type_ids, extra_indices)
 
     @torch.inference_mode()
     def packed(
-        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, beside: Sequence[Indices] = ()
+        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, extra_indices: Sequence[Indices] = ()
     ) -> torch.Tensor:
         """Compute as `hidden_states`, always on the packed path and without a graph."""
         num_tokens = len(input_ids)
@@ -154,18 +155,18 @@ class TorchEncoder(base.Encoder):
         segments = Segments.of(lengths.tolist(), keys.tolist())
         tokens = indices_of(input_ids[None], type_ids[None], places[None] + self.first_position)
         if self.device.type == "cuda":
-            Indices.upload([tokens, segments.indices, *beside], self.device)
+            Indices.upload([tokens, segments.indices, *extra_indices], self.device)
         ids, types, positions = tokens.on(self.device)
         with attending(segments, self.kernel), self.loras.over(lengths.tolist()):
             hidden = self.forward(input_ids=ids, token_type_ids=types, position_ids=positions)
         return hidden[0, :num_tokens]
 
     def _run_padded(
-        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, beside: Sequence[Indices]
+        self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, extra_indices: Sequence[Indices]
     ) -> torch.Tensor:
         groups = list(side_by_side(lengths, keys))
         given = [indices_of(*rows.inputs(input_ids, type_ids, self._pad_id)) for rows in groups]
-        Indices.upload([*given, *beside], self.device)
+        Indices.upload([*given, *extra_indices], self.device)
         hidden: torch.Tensor | None = None
         for rows, indices in zip(groups, given, strict=True):
             ids, types, seen, real, places = indices.on(self.device)

@@ -18,7 +18,7 @@ from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
 from sie_triton.engines.torch.faults import is_out_of_memory
-from sie_triton.engines.torch.graphs import may_have_graph, refuse, take_graph
+from sie_triton.engines.torch.graph_comparison import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.openmp import release_team

@@ -44,15 +44,15 @@ Tensors = Mapping[str, torch.Tensor]
 class AdaptedLayers:
     """The modules that adapters can change: `backbone`, and `heads`, by full names or `aliases` of them.
 
-    `kept` maps a head's layer to the rows that were kept of it. `beside` names modules with further encoders, which
-    take no adapters. `splits` is True if a batch can be run in several passes.
+    `kept` maps a head's layer to the rows that were kept of it. `other_encoders` names modules with further encoders,
+    which take no adapters. `splits` is True if a batch can be run in several passes.
     """
 
     backbone: torch.nn.Module
     heads: list[torch.nn.Module] = field(default_factory=list)
     kept: dict[str, Sequence[int]] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
-    beside: frozenset[str] = frozenset()
+    other_encoders: frozenset[str] = frozenset()
     splits: bool = True
 
 
@@ -121,7 +121,7 @@ class Reader:
         for start in range(len(names)):
             prefix, path = ".".join(names[:start]), ".".join(names[start:])
             parent = parent_in(self._model.backbone, names[start:])
-            if parent is not None and not self._model.beside & set(names[:start]):
+            if parent is not None and not self._model.other_encoders & set(names[:start]):
                 return Place(parent, names[-1], BACKBONE + path, prefix)
         names = self._model.aliases.get(module, module).split(".")
         for number, head in enumerate(self._model.heads):

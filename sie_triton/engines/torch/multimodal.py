@@ -46,7 +46,7 @@ class LanguageModel(TorchEncoder):
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
         super().__init__(model, attention_backend)
-        self.loras.model.beside, self.loras.model.splits = VISION, False
+        self.loras.model.other_encoders, self.loras.model.splits = VISION, False
         # One item at a time is never faster.
         self.paths = (PACKED,)
 

@@ -104,10 +104,10 @@ def _names(name: str) -> Iterator[str]:
         yield f"{NAMES[layer]}.{kind}"
     for pattern, tower in BLOCKS.items():
         if found := re.fullmatch(pattern, name):
-            yield from _of_block(f"{tower}.encoder.layers.{found[1]}", found[2])
+            yield from _block_names(f"{tower}.encoder.layers.{found[1]}", found[2])
 
 
-def _of_block(block: str, name: str) -> Iterator[str]:
+def _block_names(block: str, name: str) -> Iterator[str]:
     layer, _, kind = name.rpartition(".")
     if fused := FUSED.fullmatch(name):
         yield from (f"{block}.self_attn.{part}_proj.{fused[1]}" for part in "qkv")

@@ -13,9 +13,9 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.engines.torch.generate import StopAtDeadline, Writer
-from sie_triton.engines.torch.patches import cut
+from sie_triton.engines.torch.patch_tower import cut
 from sie_triton.errors import LoadError
 
 Images = Sequence[npt.NDArray[np.uint8]]
@@ -46,15 +46,15 @@ class PageWriter(Writer):
         self.image_token = image_token
         self._scale = plan.scale
         self._mean, self._std = (torch.tensor(each, device=self.device) for each in (plan.mean, plan.std))
-        said = self._model.generation_config
+        config = self._model.generation_config
         for name in OF_SAMPLING:
-            setattr(said, name, None)
-        said.do_sample = False
-        self.pads = all(getattr(said, name, None) in (None, value) for name, value in OF_THE_PROMPT.items())
-        self._pad = self._padding(said)
+            setattr(config, name, None)
+        config.do_sample = False
+        self.pads = all(getattr(config, name, None) in (None, value) for name, value in OF_THE_PROMPT.items())
+        self._pad = self._padding(config)
 
     @abstractmethod
-    def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
+    def image_inputs(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
         """Return the model's inputs for `images`, float [height, width, 3] each, and `ids`, int64 [items, tokens]."""
 
     @torch.inference_mode()
@@ -73,14 +73,14 @@ class PageWriter(Writer):
             "input_ids": ids.where(mask, self._pad),
             "attention_mask": mask.long(),
             "pad_token_id": self._pad,
-            **self.shown([self._scaled(each) for each in images], ids),
+            **self.image_inputs([self._scaled(each) for each in images], ids),
         }
         return [row[width:] for row in self.write(inputs, new_tokens, num_beams, deadline)]
 
-    def _padding(self, said: Any) -> int:
+    def _padding(self, config: Any) -> int:
         """Return the padding token, chosen as transformers does; LoadError if the model has no such token."""
-        ends = said.eos_token_id if isinstance(said.eos_token_id, list) else [said.eos_token_id]
-        pad = next((each for each in (said.pad_token_id, *ends) if each is not None), 0)
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        pad = next((each for each in (config.pad_token_id, *ends) if each is not None), 0)
         if not isinstance(pad, int) or not 0 <= pad < self.vocab_size:
             where = f"{self.config.name_or_path}/generation_config.json: pad_token_id, or else eos_token_id"
             raise LoadError(
@@ -106,7 +106,7 @@ class PatchWriter(PageWriter):
         """Return the patches of pixels [height, width, 3], in the order that the tower reads."""
         return cut(pixels, self._patch, self._merge)
 
-    def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
+    def image_inputs(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
         grid = [[1, image.shape[0] // self._patch, image.shape[1] // self._patch] for image in images]
         return {
             "pixel_values": torch.cat([self.patches(image) for image in images]).to(self.dtype),

@@ -8,7 +8,7 @@ from sie_triton.checkpoints.bge_m3 import LAYERS, BgeM3Files, read_linear
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Recognised, TextFamily
-from sie_triton.families.recognised import said_by
+from sie_triton.families.recognised import reason_with_file
 from sie_triton.families.sentence_transformer import PoolingOptions
 from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
@@ -45,7 +45,7 @@ class BgeM3(TextFamily):
         }
         return Recognised(
             f"{files.sparse_linear.name} and {files.colbert_linear.name}; "
-            f"{said_by(directory, files.text, files.dense.chain)}",
+            f"{reason_with_file(directory, files.text, files.dense.chain)}",
             files.text.max_sequence_length,
             dims,
             scores=True,

@@ -60,7 +60,7 @@ class BgeM3Adapter(Adapter):
         outputs = batch.outputs or {"dense", "sparse", "multivector"}
         pool = Pooling(lengths, prompt_tokens(batch), self._pooling)
         kept = Indices(behind_the_first(lengths)) if "multivector" in outputs else Indices()
-        hidden = self.encoder.hidden_states(input_ids, lengths, beside=[pool.indices, kept])
+        hidden = self.encoder.hidden_states(input_ids, lengths, extra_indices=[pool.indices, kept])
         made: dict[str, Callable[[], torch.Tensor]] = {
             "dense": lambda: self._layers["dense"](pool(hidden).float()),
             "sparse": lambda: self._layers["sparse"](hidden.float())[:, 0],

@@ -39,7 +39,7 @@ class ClapAdapter(Adapter):
         }
         super().__init__(encoder, limits=limits)
         self._tower, self._size, self._window_tokens = tower, plan.size, files.window_tokens
-        self._pooler, self._of_text, self._of_sound = heads
+        self._pooler, self._text_projection, self._sound_projection = heads
         self.weights_bytes += tower.weights_bytes + sum(map(num_bytes, heads[1:]))
         self.sample = self._sample
 
@@ -64,12 +64,12 @@ class ClapAdapter(Adapter):
         """Return unit vectors, [texts, dim]."""
         hidden = self.encoder.hidden_states(input_ids, lengths)
         first = hidden[torch.from_numpy(np.cumsum(lengths) - lengths).to(hidden.device)]
-        return unit(self._of_text(self._pooler(first[:, None])))
+        return unit(self._text_projection(self._pooler(first[:, None])))
 
     def sounds(self, mel: npt.NDArray[np.float32], sizes: Ints) -> torch.Tensor:
         """Return [sounds, dim]: for each sound the mean of the unit vectors of its windows."""
         counts = self._tower.num_windows(sizes).tolist()
-        windows = unit(self._of_sound(self._tower(mel, sizes)))
+        windows = unit(self._sound_projection(self._tower(mel, sizes)))
         return torch.stack([each.mean(0) for each in torch.split(windows, counts)])
 
     def _sample(self, lengths: Sequence[int]) -> Features:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type, said_by
+from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type, model_type_file
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Recognised
@@ -42,7 +42,7 @@ class Clip(Family):
             return None
         files = read(directory)
         height, width = files.plan.shape
-        reason = f"{said_by(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
+        reason = f"{model_type_file(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
         dims = {"dense": files.dim}
         # Directories without tokenizer.json are checked when the model is loaded.
         weights = () if is_before_fast(files.directory) else (files.directory,)

@@ -31,7 +31,7 @@ class ClipAdapter(TowerAdapter):
     ) -> None:
         super().__init__(encoder, vision, *lengths)
         self.vision = vision
-        self._of_text, self._of_image = projections
+        self._text_projection, self._image_projection = projections
         self._closing = closing
         self.weights_bytes += sum(map(num_bytes, projections))
 
@@ -40,11 +40,11 @@ class ClipAdapter(TowerAdapter):
         starts = np.cumsum(lengths) - lengths
         ids = np.split(input_ids, starts[1:])
         ends = [int((each if self._closing is None else each == self._closing).argmax()) for each in ids]
-        of_text: torch.Tensor = self._of_text(hidden[torch.from_numpy(starts + ends)])
+        of_text: torch.Tensor = self._text_projection(hidden[torch.from_numpy(starts + ends)])
         return of_text
 
     def images(self, pixels: npt.NDArray[np.uint8], shapes: Ints) -> torch.Tensor:
-        of_image: torch.Tensor = self._of_image(self.vision(pixels).pooler_output)
+        of_image: torch.Tensor = self._image_projection(self.vision(pixels).pooler_output)
         return of_image
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.pages import PageFiles, kind_of, special_token
+from sie_triton.checkpoints.page_models import PageFiles, kind_of, special_token
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised

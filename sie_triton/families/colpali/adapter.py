@@ -9,7 +9,7 @@ from transformers import AutoModelForPreTraining
 
 from sie_triton.arrays import Ints
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.encoder import num_bytes
@@ -23,13 +23,13 @@ from sie_triton.families.token_batch import tokens
 
 
 class ColPaliAdapter(MultimodalAdapter):
-    """ColPali adapter. `of_image` projects states of the vision tower to those of the language model."""
+    """ColPali adapter. `image_projection` projects states of the vision tower to those of the language model."""
 
     def __init__(
         self,
         encoder: LanguageModel,
         vision: VisionTower,
-        of_image: torch.nn.Module,
+        image_projection: torch.nn.Module,
         projection: torch.nn.Module,
         files: PageFiles,
         page: Features,
@@ -37,9 +37,9 @@ class ColPaliAdapter(MultimodalAdapter):
         read = int(page[READ.name].values[0])
         limits = {PIXEL_LENGTHS.name: vision.image_bytes, READ.name: max(files.longest, read)}
         super().__init__(encoder, files.image_token, page, limits)
-        self._vision, self._of_image = vision, of_image
+        self._vision, self._image_projection = vision, image_projection
         self._vectors = UnitVectors(encoder, projection)
-        self.weights_bytes += vision.weights_bytes + num_bytes(of_image) + num_bytes(projection)
+        self.weights_bytes += vision.weights_bytes + num_bytes(image_projection) + num_bytes(projection)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
@@ -50,7 +50,7 @@ class ColPaliAdapter(MultimodalAdapter):
         assert sizes is not None
         if not np.isin(sizes, (0, self._vision.image_bytes)).all():
             raise ValueError(f"an image must have {self._vision.image_bytes} bytes")
-        states = self._of_image(self._vision(pixels).last_hidden_state)
+        states = self._image_projection(self._vision(pixels).last_hidden_state)
         return [states.flatten(0, 1)], np.where(sizes > 0, states.shape[1], 0).astype(np.int32)
 
     def positions(self, batch: Batch) -> Ints:

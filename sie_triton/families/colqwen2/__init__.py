@@ -10,8 +10,8 @@ tokens one after another unless it is given positions.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.pages import PageFiles, kind_of, special_token
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles, kind_of, special_token
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised
@@ -64,7 +64,7 @@ class ColQwen2(PageFamily):
             tokens_of,
             whole_tokenizer,
         )
-        from sie_triton.inputs.patches import resized_for_patches
+        from sie_triton.inputs.patch_resizing import resized_for_patches
 
         files = self.read(directory)
         plan = PatchPlan.read(directory, files.vision)
@@ -92,7 +92,7 @@ class ColQwen2(PageFamily):
 
     def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
         from sie_triton.families.colqwen2.adapter import load
-        from sie_triton.inputs.patches import patched_size
+        from sie_triton.inputs.patch_resizing import patched_size
 
         files = self.read(directory)
         plan = PatchPlan.read(directory, files.vision)

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForPreTraining
 
-from sie_triton.checkpoints.pages import PageFiles
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
-from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.families.colqwen2 import is_of_engine
 from sie_triton.families.multimodal_adapter import PROJECTION, UnitVectors

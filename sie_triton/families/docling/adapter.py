@@ -35,13 +35,13 @@ class DoclingAdapter(Adapter):
         assert lengths is not None
         files = np.split(content, np.cumsum(lengths)[:-1])
         with self._lock:
-            found = [json.dumps(self._told(file.tobytes())).encode() for file in files]
+            found = [json.dumps(self._convert(file.tobytes())).encode() for file in files]
         return {
             CONVERTED.name: np.frombuffer(b"".join(found), np.uint8),
             CONVERTED.lengths: np.array(list(map(len, found)), np.int32),
         }
 
-    def _told(self, content: bytes) -> dict[str, Any]:
+    def _convert(self, content: bytes) -> dict[str, Any]:
         """Return text, Markdown and structure, or an error about the document."""
         from docling.datamodel.base_models import DocumentStream
 

@@ -14,7 +14,7 @@ from sie_triton.checkpoints.donut import DonutFiles, is_donut
 from sie_triton.contract import Class, Extraction, Findings, Line, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Options, Recognised
-from sie_triton.families.reading import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
+from sie_triton.families.reader_processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

@@ -10,7 +10,7 @@ import tokenizers
 from sie_triton.checkpoints.donut import PRETRAINING, START, DonutFiles, tasks_of
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.reading import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.families.reader_processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.pixels import with_shortest_edge
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec, Runtime
@@ -49,7 +49,7 @@ class DonutProcessor(ReaderProcessor):
         return cls(tokenizer, files, spec.max_sequence_length, task, spec.runtime)
 
     def frame(self, part: Part) -> ReadingPrompt:
-        ids = self.ids(self._asked(part))
+        ids = self.ids(self._task_prompt(part))
         # The model never reads the last token that it generates.
         most = new_tokens(part, USUAL_NEW_TOKENS, self._longest + 1 - len(ids))
         return ReadingPrompt(ids, most, num_beams(part.options))
@@ -65,7 +65,7 @@ class DonutProcessor(ReaderProcessor):
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         return self._files.num_patches
 
-    def _asked(self, part: Part) -> str:
+    def _task_prompt(self, part: Part) -> str:
         task = str(part.options.get("task", self._task))
         if task not in self._added or not START.fullmatch(task):
             given = f"{task!r} is not a task of this model" if task else "is missing"

@@ -15,7 +15,7 @@ from sie_triton.contract import Extraction, Findings, Line, Object, ParameterVal
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ, Tensor
 from sie_triton.families.base import Adapter, Family, Options, Recognised
 from sie_triton.families.florence2.tasks import OCR_WITH_REGION, TASKS
-from sie_triton.families.reading import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
+from sie_triton.families.reader_processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

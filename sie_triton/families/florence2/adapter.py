@@ -20,7 +20,7 @@ from sie_triton.families.florence2.original import load_original
 from sie_triton.families.florence2.prompt import tokenizer_of
 from sie_triton.families.florence2.tasks import TASKS
 from sie_triton.families.reader_adapter import OneSizeAdapter
-from sie_triton.families.reading import NEW_TOKENS
+from sie_triton.families.reader_processor import NEW_TOKENS
 
 NAMES = tuple(TASKS)
 

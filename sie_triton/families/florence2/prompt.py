@@ -14,7 +14,7 @@ from sie_triton.contract import Features, Part, Ragged
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
 from sie_triton.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, TASKS, ReadingTask
-from sie_triton.families.reading import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.families.reader_processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.pixels import resized
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec, Runtime
@@ -56,7 +56,7 @@ class Florence2Processor(ReaderProcessor):
         return cls(tokenizer, files, spec.max_sequence_length, around, task, spec.runtime)
 
     def frame(self, part: Part) -> ReadingPrompt:
-        task, question = asked(part, self._task)
+        task, question = task_and_prompt(part, self._task)
         before, after = self._around
         ids = self.ids(f"{before}{question}{after}")
         if self._files.num_patches + len(ids) > self._files.positions:
@@ -89,7 +89,7 @@ def tokenizer_of(files: Florence2Files) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def asked(part: Part, usual: str) -> tuple[ReadingTask, str]:
+def task_and_prompt(part: Part, usual: str) -> tuple[ReadingTask, str]:
     """Return the task and its prompt; raise InputError if the request's parameters do not fit the task.
 
     If the task takes input, the instruction is that input; otherwise, the instruction is a question about a document.
@@ -111,7 +111,7 @@ def asked(part: Part, usual: str) -> tuple[ReadingTask, str]:
         raise InputError(f"parameter task: {task.name} needs input; send it as {wanted}")
     if said and not task.reads_input:
         raise InputError(f"parameter instruction: {task.name} takes no input; leave out the text after it")
-    return task, task.asked(said)
+    return task, task.prompt(said)
 
 
 def _task(name: str) -> ReadingTask:

@@ -19,7 +19,7 @@ class ReadingTask:
     def reads_input(self) -> bool:
         return "{}" in self.question
 
-    def asked(self, added: str) -> str:
+    def prompt(self, added: str) -> str:
         return self.question.replace("{}", added)
 
 

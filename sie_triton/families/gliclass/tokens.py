@@ -25,14 +25,14 @@ MARKER, END = "<<LABEL>>", "<<SEP>>"
 class LabelPrompt(NamedTuple):
     """The prompt of a row.
 
-    `labels` are the labels' tokens, `places` the positions of their markers. `said` is the instruction after the
+    `labels` are the labels' tokens, `places` the positions of their markers. `instruction` is the instruction after the
     separator, `tail` the tokens of both.
     """
 
     labels: Ints
     places: Ints
     thresholds: npt.NDArray[np.float32]
-    said: str
+    instruction: str
     tail: Ints
 
 
@@ -59,12 +59,14 @@ class GliclassTokenizer(WindowProcessor):
         return cls(open_tokenizer(directory), files, min(max_length, files.longest))
 
     def frame(self, part: Part) -> Frame:
-        labels, said = tuple(part.labels), part.instruction or ""
-        return PromptedTexts(lambda: self._prompt(labels, said), len(said) + sum(len(label.read) for label in labels))
+        labels, instruction = tuple(part.labels), part.instruction or ""
+        return PromptedTexts(
+            lambda: self._prompt(labels, instruction), len(instruction) + sum(len(label.read) for label in labels)
+        )
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         check_whole(text for _, text in framed)
-        before = [END + prompt.said if self._labels_first else "" for prompt, _ in framed]
+        before = [END + prompt.instruction if self._labels_first else "" for prompt, _ in framed]
         # The tokens of a text may differ after a separator, so both are tokenized together.
         texts = [start + text for start, (_, text) in zip(before, framed, strict=True)]
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
@@ -89,8 +91,8 @@ class GliclassTokenizer(WindowProcessor):
         offset = len(self._around.special[0][0]) + (0 if self._labels_first else len(window))
         return LabelledRow(row, prompt.places + offset, prompt.thresholds, offset + len(prompt.labels))
 
-    def _prompt(self, labels: Sequence[Label], said: str) -> LabelPrompt:
-        *parts, tail = self._token_ids([*(MARKER + label.read for label in labels), END + said])
+    def _prompt(self, labels: Sequence[Label], instruction: str) -> LabelPrompt:
+        *parts, tail = self._token_ids([*(MARKER + label.read for label in labels), END + instruction])
         starts = np.cumsum([0, *map(len, parts)])
         num_tokens = int(starts[-1]) + len(tail)
         if num_tokens > self._room // 2:
@@ -100,7 +102,7 @@ class GliclassTokenizer(WindowProcessor):
             )
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
         places, least = starts[:-1].astype(np.int32), np.array(thresholds, np.float32)
-        return LabelPrompt(np.concatenate(parts), places, least, said, tail)
+        return LabelPrompt(np.concatenate(parts), places, least, instruction, tail)
 
     def _only_token(self, text: str, files: GliclassFiles) -> int:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from sie_triton.checkpoints.gliner import GlinerFiles, elsewhere, is_gliner
+from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, other_repositories
 from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import (
     INPUT_IDS,
@@ -84,8 +84,8 @@ class Gliner(Family):
         reason = f"gliner_config.json: {files.span_mode} over {files.architecture}"
         return Recognised(reason, self.longest(directory), {}, extracts=True, weights=files.complete)
 
-    def elsewhere(self, directory: Path) -> Mapping[str, str]:
-        return elsewhere(directory)
+    def other_repositories(self, directory: Path) -> Mapping[str, str]:
+        return other_repositories(directory)
 
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(MAX_PROMPT)

@@ -52,7 +52,9 @@ class GlinerAdapter(Adapter):
         states = self._reader.states(batch)
         labels, words = self._labels(states, batch), self._reader.words(states, batch)
         places, thresholds = pieces_of(batch, WORD_SPANS.name), pieces_of(batch, LABEL_THRESHOLDS.name)
-        found = [self._found(*piece) for piece in zip(words, labels, places, thresholds, batch.options, strict=True)]
+        found = [
+            self._find_spans(*piece) for piece in zip(words, labels, places, thresholds, batch.options, strict=True)
+        ]
         return {
             SPANS.name: np.concatenate([spans for spans, _ in found]),
             SPAN_SCORES.name: np.concatenate([scores for _, scores in found]),
@@ -63,7 +65,7 @@ class GlinerAdapter(Adapter):
         """Return the labels of each piece, in the form that the head takes."""
         return [self._head.of_labels(each) for each in states_at(states, batch, LABEL_TOKENS.name)]
 
-    def _found(
+    def _find_spans(
         self,
         words: torch.Tensor,
         labels: torch.Tensor,
@@ -95,7 +97,7 @@ def reader_of(files: GlinerFiles, weights: Checkpoint, engine: TorchEngine) -> W
         size=files.hidden_size,
         # A bi-encoder's LSTM is saved but never used.
         lstm_layers=0 if files.is_bi_encoder else files.num_lstm_layers,
-        tells_vocabulary=files.tells_vocabulary,
+        gives_vocabulary_size=files.gives_vocabulary_size,
     )
 
 

@@ -61,10 +61,10 @@ class Group(NamedTuple):
 
 @dataclass(slots=True)
 class Queries:
-    """Queries of one piece: `states` [q, d]; `asked`, task, instance and field, int64 [q, 3]; `labels` int64 [q]."""
+    """Queries of one piece: `states` [q, d]; `keys`, task, instance and field, int64 [q, 3]; `labels` int64 [q]."""
 
     states: torch.Tensor
-    asked: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
     labels: npt.NDArray[np.int64]
 
 
@@ -148,11 +148,11 @@ class Gliner2Adapter(Adapter):
             least = least_scores(thresholds[i][of_piece.labels], options)
             chosen = self._chosen(choices[i], of_piece, least, choice_labels[i])
             policy = str(options.get(OVERLAP_POLICY.name, ""))
-            told = self._told(words[i], of_piece, least, choice_labels[i], spans[i], policy)
+            told = self._best_spans(words[i], of_piece, least, choice_labels[i], spans[i], policy)
             found.append((np.concatenate([told[0], chosen[0]]), np.concatenate([told[1], chosen[1]])))
         return found
 
-    def _told(
+    def _best_spans(
         self, words: torch.Tensor, queries: Queries, least: Floats, choice_labels: Ints, spans: Ints, policy: str
     ) -> tuple[Ints, Floats]:
         """Return the spans of queries without choices, best first."""
@@ -162,7 +162,7 @@ class Gliner2Adapter(Adapter):
         wanted, heads = queries.states[torch.from_numpy(of_words).to(words.device)], self._heads
         found = heads.spans(heads.spans.ends(words), wanted, torch.from_numpy(least[of_words]).to(words.device))
         kept = kept_of(found, policy)
-        asked = queries.asked[of_words[found.query[kept]]]
+        asked = queries.keys[of_words[found.query[kept]]]
         places = np.stack([spans[found.first[kept], 0], spans[found.last[kept], 1]], 1)
         return np.concatenate([asked, places], 1).astype(np.int32), found.score[kept]
 
@@ -177,7 +177,7 @@ class Gliner2Adapter(Adapter):
         query, choice = np.nonzero(own & (scores >= least[:, None]))
         first = np.searchsorted(choice_labels, choice_labels[choice])
         places = np.stack([choice - first, np.full_like(choice, CHOICE)], 1)
-        return np.concatenate([queries.asked[query], places], 1).astype(np.int32), scores[query, choice]
+        return np.concatenate([queries.keys[query], places], 1).astype(np.int32), scores[query, choice]
 
 
 def groups_of(roles: Ints) -> Iterator[Group]:
@@ -203,7 +203,7 @@ def queries_of(group: Group, states: torch.Tensor) -> Queries:
 def joined(queries: Sequence[Queries]) -> Queries:
     return Queries(
         torch.cat([each.states for each in queries]),
-        np.concatenate([each.asked for each in queries]),
+        np.concatenate([each.keys for each in queries]),
         np.concatenate([each.labels for each in queries]),
     )
 

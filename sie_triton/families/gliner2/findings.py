@@ -26,7 +26,7 @@ class Value(NamedTuple):
     score: float
 
     @property
-    def is_there(self) -> bool:
+    def is_in_text(self) -> bool:
         """False for the full stop that was added to the text."""
         return self.end == CHOICE or self.start < self.end
 
@@ -39,17 +39,17 @@ class Piece:
     """Results of one forward pass, by task."""
 
     def __init__(self, row: Rows) -> None:
-        self._found: dict[int, dict[int, Instance]] = {}
+        self._instances: dict[int, dict[int, Instance]] = {}
         self.classes: Floats = row[CLASS_SCORES.name]
         for (task, instance, field, start, end), score in zip(
             row[PLACES.name].tolist(), row[PLACE_SCORES.name].tolist(), strict=True
         ):
-            instances = self._found.setdefault(task, {})
+            instances = self._instances.setdefault(task, {})
             instances.setdefault(instance, {}).setdefault(field, []).append(Value(start, end, score))
 
     def instances(self, task: int) -> list[Instance]:
         """Return the instances that are not empty."""
-        return [instance for _, instance in sorted(self._found.get(task, {}).items())]
+        return [instance for _, instance in sorted(self._instances.get(task, {}).items())]
 
 
 def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
@@ -89,7 +89,7 @@ def _relations(pieces: Sequence[Piece], task: int, name: str) -> list[Relation]:
         for i, instance in enumerate(piece.instances(task)):
             ends = [next(iter(instance.get(field, ())), None) for field in (0, 1)]
             head, tail = ends
-            if head is None or tail is None or not (head.is_there and tail.is_there):
+            if head is None or tail is None or not (head.is_in_text and tail.is_in_text):
                 continue
             one = Relation(head.start, head.end, tail.start, tail.end, name, min(head.score, tail.score))
             # One piece may contain a relation twice; both are kept, as in the library.
@@ -167,7 +167,7 @@ class _Data:
         if leaf.is_list:
             return [place(each.start, each.end, leaf.kind) for each in together(found, self._policy)]
         best = max((values[0] for values in found), key=lambda each: each.score, default=None)
-        return place(best.start, best.end, leaf.kind) if best is not None and best.is_there else None
+        return place(best.start, best.end, leaf.kind) if best is not None and best.is_in_text else None
 
 
 def _chosen(leaf: Leaf, found: Sequence[Value]) -> Any:
@@ -181,11 +181,11 @@ def together(found: Sequence[Sequence[Value]], policy: str) -> list[Value]:
     """Join the values of all pieces, best first."""
     values = [value for each in found for value in each]
     if len(found) > 1:
-        values = [value for value in values if value.is_there]
+        values = [value for value in values if value.is_in_text]
         spans = np.array([value[:2] for value in values], np.int64).reshape(-1, 2)
         kept = resolved(spans, np.array([value.score for value in values], np.float64), policy)
         values = [values[i] for i in kept.tolist()]
-    return [value for value in values if value.is_there]
+    return [value for value in values if value.is_in_text]
 
 
 def has_any(found: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from annotated_types import Ge
 
-from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_elsewhere
+from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_repository
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.families.base import Adapter, Options, Recognised
@@ -49,8 +49,8 @@ class GlinerBi(Gliner):
         reason = f"gliner_config.json: {files.span_mode} over {files.architecture}, labels by {labels}"
         return Recognised(reason, self.longest(directory), {}, extracts=True, weights=files.complete)
 
-    def elsewhere(self, directory: Path) -> Mapping[str, str]:
-        return {**super().elsewhere(directory), **labels_elsewhere(directory)}
+    def other_repositories(self, directory: Path) -> Mapping[str, str]:
+        return {**super().other_repositories(directory), **labels_repository(directory)}
 
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(0)

@@ -58,6 +58,6 @@ def load(directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
     reader = reader_of(files, weights, engine)
     encoder = engine.encoder(engine.load_part(files.labels_encoder.values, weights, LABELS_ENCODER))
     engine.settle(encoder, "labels", files.longest_label)
-    reader.encoder.loras.model.beside = frozenset(LABELS_ENCODER.split(".")[1:2])
+    reader.encoder.loras.model.other_encoders = frozenset(LABELS_ENCODER.split(".")[1:2])
     projection = projection_of(encoder, weights, LABELS_PROJECTION, files.hidden_size)
     return GlinerBiAdapter(reader, head_of(files, weights), encoder, projection, files.longest_label)

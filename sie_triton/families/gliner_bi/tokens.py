@@ -29,11 +29,11 @@ class SharedLabels:
     size = 0
 
     def __init__(self, tokenizer: "GlinerBiTokenizer", labels: tuple[Label, ...], num_texts: int) -> None:
-        self._tokenizer, self._asked, self._num_texts = tokenizer, labels, num_texts
+        self._tokenizer, self._labels, self._num_texts = tokenizer, labels, num_texts
 
     @cached_property
     def labels(self) -> Labels:
-        read = self._tokenizer.labels(self._asked)
+        read = self._tokenizer.labels(self._labels)
         num_tokens = len(read.ids) * self._num_texts
         if num_tokens > MAX_LABEL_TOKENS:
             raise InputError(

@@ -32,7 +32,7 @@ class GlinerLibraryAdapter(Adapter):
         asked, lengths = batch.features[ASKED.name]
         assert lengths is not None
         items = [json.loads(each.tobytes()) for each in np.split(asked, np.cumsum(lengths)[:-1])]
-        found = [self._found(item, options) for item, options in zip(items, batch.options, strict=True)]
+        found = [self._library_results(item, options) for item, options in zip(items, batch.options, strict=True)]
         spans = [(each["start"], each["end"], label) for of_item in found for each, label in of_item]
         scores = [each["score"] for of_item in found for each, _ in of_item]
         return {
@@ -41,7 +41,7 @@ class GlinerLibraryAdapter(Adapter):
             SPAN_LENGTHS.name: np.array(list(map(len, found)), np.int32),
         }
 
-    def _found(self, asked: Any, options: Mapping[str, ParameterValue]) -> list[tuple[dict[str, Any], int]]:
+    def _library_results(self, asked: Any, options: Mapping[str, ParameterValue]) -> list[tuple[dict[str, Any], int]]:
         """Return the library's results, each with the number of its label; `asked` is an item of ASKED."""
         text, labels, thresholds = asked
         if not text.strip():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sie_triton.checkpoints.glirel import GlirelFiles, elsewhere, is_glirel
+from sie_triton.checkpoints.glirel import GlirelFiles, is_glirel, other_repositories
 from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Ragged, Relation, Rows
 from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_TOKENS, Tensor
@@ -98,8 +98,8 @@ class Glirel(Family):
         reason = f"glirel_config.json: relations over {files.architecture}"
         return Recognised(reason, self.longest(directory), {}, extracts=True)
 
-    def elsewhere(self, directory: Path) -> Mapping[str, str]:
-        return elsewhere(directory)
+    def other_repositories(self, directory: Path) -> Mapping[str, str]:
+        return other_repositories(directory)
 
     def longest(self, directory: Path) -> int:
         return GlirelFiles.read(directory).longest(MAX_PROMPT)

@@ -47,14 +47,16 @@ class GlirelAdapter(Adapter):
         labels = [torch.stack(each).mean(0) for each in zip(*of_labels, strict=True)]
         words = self._reader.words(states, batch)
         known, thresholds = pieces_of(batch, KNOWN.name), pieces_of(batch, LABEL_THRESHOLDS.name)
-        found = [self._found(*piece) for piece in zip(words, labels, known, thresholds, batch.options, strict=True)]
+        found = [
+            self._find_relations(*piece) for piece in zip(words, labels, known, thresholds, batch.options, strict=True)
+        ]
         return {
             RELATIONS.name: np.concatenate([relations for relations, _ in found]),
             RELATION_SCORES.name: np.concatenate([scores for _, scores in found]),
             RELATIONS.lengths: np.array([len(relations) for relations, _ in found], np.int32),
         }
 
-    def _found(
+    def _find_relations(
         self,
         words: torch.Tensor,
         labels: torch.Tensor,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.pages import PageFiles, kind_of
-from sie_triton.checkpoints.patches import USUAL, PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.patch_plan import USUAL, PatchPlan
 from sie_triton.families.base import Adapter, Options
 from sie_triton.families.ocr import OcrFamily
-from sie_triton.families.reading import READER_PARAMETERS
+from sie_triton.families.reader_processor import READER_PARAMETERS
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class GlmOcr(OcrFamily):
     options = GlmOcrOptions
     reference_adapters = ("glm_ocr:GlmOcrAdapter",)
 
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
@@ -77,7 +77,7 @@ def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
 
     `patched_size` counts each pixel once for each frame.
     """
-    from sie_triton.inputs.patches import patched_size
+    from sie_triton.inputs.patch_resizing import patched_size
 
     if min(height, width) < plan.factor:
         grown = max(plan.factor / height, plan.factor / width)

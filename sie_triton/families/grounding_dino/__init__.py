@@ -64,7 +64,7 @@ class GroundingDino(Family):
         return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.grounding_dino.reading import DinoProcessor
+        from sie_triton.families.grounding_dino.processor import DinoProcessor
 
         return DinoProcessor(DinoFiles.read(directory), spec.runtime)
 

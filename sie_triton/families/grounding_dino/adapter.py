@@ -40,7 +40,7 @@ from sie_triton.families.grounding_dino import (
     num_read,
 )
 from sie_triton.families.grounding_dino.phrases import labels_of
-from sie_triton.families.grounding_dino.reading import Text
+from sie_triton.families.grounding_dino.processor import Text
 from sie_triton.families.labelled_words import pieces_of
 from sie_triton.families.objects import Seen, corners, tensors
 from sie_triton.families.thresholds import least_scores
@@ -84,13 +84,13 @@ class DinoAdapter(Adapter):
         texts = texts_of(batch)
         seen: dict[int, Seen] = {}
         for items in together(texts, sizes):
-            logits, boxes = self._found([images[item] for item in items], sizes[items[0]], texts[items[0]])
+            logits, boxes = self._logits_and_boxes([images[item] for item in items], sizes[items[0]], texts[items[0]])
             for item, of_places, of_boxes in zip(items, logits, boxes, strict=True):
                 size, options = batch.features[ORIGINAL_SIZES.name].values[item], batch.options[item]
                 seen[item] = _seen(of_places, of_boxes, texts[item], size, options)
         return tensors([seen[item] for item in range(len(texts))])
 
-    def _found(
+    def _logits_and_boxes(
         self, images: Sequence[npt.NDArray[np.uint8]], size: Ints, text: Text
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return logits [images, places, tokens] and boxes [images, places, 4]."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.lighton_ocr import LightOnFiles, is_lighton_ocr
-from sie_triton.checkpoints.pages import PageFiles
+from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.families.base import Adapter, Options
 from sie_triton.families.ocr import OcrFamily
 from sie_triton.spec import ModelSpec
@@ -31,7 +31,7 @@ class LightOnOcr(OcrFamily):
     options = LightOnOcrOptions
     reference_adapters = ("lighton_ocr:LightOnOCRAdapter",)
 
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         return is_lighton_ocr(directory)
 
     def read(self, directory: Path) -> PageFiles:

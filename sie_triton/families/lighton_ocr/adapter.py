@@ -44,7 +44,7 @@ class LightOnWriter(PageWriter):
         super().__init__(model, of.plan, of.files.image_token)
         self._model.model.vision_encoder = EachAlone(self._model.model.vision_encoder)
 
-    def shown(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
+    def image_inputs(self, images: Sequence[torch.Tensor], ids: torch.Tensor) -> Mapping[str, Any]:
         sizes = torch.tensor([image.shape[:2] for image in images], device=self.device)
         height, width = sizes.amax(0).tolist()
         pixels = torch.zeros(len(images), 3, height, width, dtype=self.dtype, device=self.device)

@@ -16,7 +16,7 @@ class LightOnProcessor(OcrProcessor):
         self._system = system
         super().__init__(of.files, Sizes(of.plan.size, of.counts, of.plan.resample), USUAL_NEW_TOKENS, spec)
 
-    def asked(self, part: Part) -> tuple[Sequence[Message], int]:
+    def conversation(self, part: Part) -> tuple[Sequence[Message], int]:
         content = [{"type": "image"}, *([{"type": "text", "text": part.instruction}] if part.instruction else [])]
         before = [{"role": "system", "content": self._system}] if self._system else []
         return [*before, {"role": "user", "content": content}], 0

@@ -31,7 +31,7 @@ class RerankerAdapter(Adapter):
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
         places = last(lengths)
-        states = states_at(self.encoder.hidden_states(input_ids, lengths, beside=[places]), places)
+        states = states_at(self.encoder.hidden_states(input_ids, lengths, extra_indices=[places]), places)
         with self.encoder.loras.over([1] * len(lengths)):
             no, yes = self._head(states).float().unbind(-1)
         scores = torch.sigmoid(yes - no) if self._is_probability else yes - no

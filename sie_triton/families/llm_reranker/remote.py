@@ -34,7 +34,7 @@ class RemoteReranker(Adapter):
         self._is_probability = options.score_mode == "log_softmax"
 
     def forward(self, batch: Batch) -> Rows:
-        likely = self.encoder.either(separate(batch), self._tokens, batch.deadline_ns)
+        likely = self.encoder.choice_probabilities(separate(batch), self._tokens, batch.deadline_ns)
         yes, no = np.log(np.maximum(likely, LEAST)).T
         return {SCORES.name: (likely[:, 0] if self._is_probability else yes - no).astype(np.float32)}
 
@@ -43,5 +43,5 @@ def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteRerank
     """Load the small files; raise LoadError saying what in them cannot be used. Other errors are the endpoint's."""
     options, files, encoder = RerankerOptions(**spec.options), TextFiles.read(directory), engine.encoder()
     no, yes = judgement_ids(options, files)
-    encoder.either([PROBE], (yes, no), None)
+    encoder.choice_probabilities([PROBE], (yes, no), None)
     return RemoteReranker(encoder, files, (yes, no), options)

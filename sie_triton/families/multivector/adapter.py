@@ -58,7 +58,7 @@ class MultiVectorAdapter(Adapter):
         skips = np.where(is_query, self._skips_in_queries, self._skips_in_documents)
         kept = np.flatnonzero(~(self._skipped[input_ids] & skips))
         places, keys = Indices(kept), self._keys(input_ids, lengths, batch.is_query)
-        hidden = self.encoder.hidden_states(input_ids, lengths, keys, beside=[places])
+        hidden = self.encoder.hidden_states(input_ids, lengths, keys, extra_indices=[places])
         vectors = self._projection(states_at(hidden, places).float())
         if self._normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)

@@ -21,7 +21,7 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised, TextFamily
-from sie_triton.families.classes import IS_MULTI, THRESHOLD, told
+from sie_triton.families.classes import IS_MULTI, THRESHOLD, ranked_classes
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 from sie_triton.transforms.classes import merged, softmax
@@ -51,7 +51,7 @@ def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Find
     thresholds = np.concatenate([row[LABEL_THRESHOLDS.name] for row in rows[:num_labels]])
     multi = bool(options.get(IS_MULTI.name, False))
     scores = softmax(logits)[..., 1] if multi or num_labels == 1 else softmax(logits[..., 1])
-    return told(range(num_labels), merged(scores, multi), options, thresholds)
+    return ranked_classes(range(num_labels), merged(scores, multi), options, thresholds)
 
 
 class NliClassification(TextFamily):

@@ -62,7 +62,7 @@ class Owlv2(Family):
         return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.owlv2.reading import OwlProcessor
+        from sie_triton.families.owlv2.processor import OwlProcessor
 
         return OwlProcessor(OwlFiles.read(directory), spec.runtime)
 

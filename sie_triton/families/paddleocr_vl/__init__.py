@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.pages import PageFiles, kind_of
-from sie_triton.checkpoints.patches import USUAL, PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.patch_plan import USUAL, PatchPlan
 from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Options
 from sie_triton.families.ocr import OcrFamily
-from sie_triton.families.reading import READER_PARAMETERS
+from sie_triton.families.reader_processor import READER_PARAMETERS
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class PaddleOcrVl(OcrFamily):
     options = PaddleOcrOptions
     reference_adapters = ("paddleocr_vl:PaddleOCRVLAdapter",)
 
-    def is_ours(self, directory: Path) -> bool:
+    def recognises(self, directory: Path) -> bool:
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
@@ -97,7 +97,7 @@ class PaddleOcrVl(OcrFamily):
 
 def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
     """Return height and width after resizing, enlarged until both sides have a block of patches."""
-    from sie_triton.inputs.patches import patched_size
+    from sie_triton.inputs.patch_resizing import patched_size
 
     factor = plan.factor
     if height < factor:

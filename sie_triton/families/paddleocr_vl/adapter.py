@@ -8,7 +8,7 @@ from transformers import AutoModelForImageTextToText, PreTrainedModel
 from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
-from sie_triton.engines.torch.patches import as_product
+from sie_triton.engines.torch.patch_tower import as_product
 from sie_triton.families.ocr import MARKDOWN
 from sie_triton.families.ocr_adapter import OcrAdapter
 from sie_triton.families.ocr_tasks import PatchFiles

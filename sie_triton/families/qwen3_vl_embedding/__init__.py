@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.pages import PageFiles, kind_of
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Recognised

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 
-from sie_triton.checkpoints.pages import PageFiles
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last, states_at
-from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.families.patch_adapter import PatchAdapter
 from sie_triton.families.token_batch import tokens
 

@@ -6,15 +6,15 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.pages import PageFiles
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.page_models import PageFiles
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.multimodal import LanguageModel
-from sie_triton.engines.torch.patches import PatchTower
+from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker.adapter import keep_tokens
 from sie_triton.families.page_processor import whole_tokenizer

@@ -11,7 +11,7 @@ from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT
 from sie_triton.families.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, check_text
 from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
 from sie_triton.inputs.base import Frame, Processor
-from sie_triton.inputs.patches import patched_size
+from sie_triton.inputs.patch_resizing import patched_size
 from sie_triton.inputs.tokenizer import packed_ids
 
 INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."

@@ -11,7 +11,7 @@ from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
-from sie_triton.families.recognised import doubtful, said_by
+from sie_triton.families.recognised import doubtful, reason_with_file
 from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec, Profile
@@ -40,7 +40,7 @@ class PoolingOptions(Options):
         if self.pooling is None:
             return files.pooling
         asked = ("lasttoken",) if self.pooling in LAST else (self.pooling,)
-        if not files.is_said or asked == files.pooling:
+        if not files.is_declared or asked == files.pooling:
             return asked
         kept = " and ".join(files.pooling)
         log.warning(
@@ -53,7 +53,7 @@ def log_normalize(profiles: Sequence[Profile], files: SentenceTransformerFiles) 
     """Log profiles whose normalize differs from the model's own files."""
     for profile in profiles:
         said = profile.parameters.get("normalize")
-        if files.is_said and said not in (None, files.normalize):
+        if files.is_declared and said not in (None, files.normalize):
             own = "end in Normalize" if files.normalize else "have no Normalize"
             log.warning("profile %s: normalize is %s, but the model's own modules %s", profile.name, said, own)
 
@@ -107,7 +107,7 @@ class SentenceTransformer(TextFamily):
             check_pooled(files.text.config)
             doubt = doubtful(files.text, *MEANINGS) if head(files.text.config) == CAUSAL_LM else ""
         return Recognised(
-            said_by(directory, files.text, files.chain),
+            reason_with_file(directory, files.text, files.chain),
             files.text.max_sequence_length,
             {"dense": files.dim},
             normalize=files.normalize,

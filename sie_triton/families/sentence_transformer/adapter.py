@@ -33,7 +33,7 @@ class SentenceTransformerAdapter(Adapter):
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
         pool = Pooling(lengths, prompt_tokens(batch), self._pooling)
-        pooled = pool(self.encoder.hidden_states(input_ids, lengths, beside=[pool.indices]))
+        pooled = pool(self.encoder.hidden_states(input_ids, lengths, extra_indices=[pool.indices]))
         return {DENSE.name: self._head(pooled.float())[:, : self._dim].cpu().numpy()}
 
 

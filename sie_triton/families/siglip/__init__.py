@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.siglip import ANY_SHAPE, ONE_SIZE, SiglipFiles
-from sie_triton.checkpoints.towers import model_type, said_by
+from sie_triton.checkpoints.towers import model_type, model_type_file
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Recognised
@@ -40,7 +40,7 @@ class Siglip(Family):
             images = f"images of {height} × {width} in {files.num_patches} patches"
         else:
             images = f"images of any shape in at most {files.num_patches} patches"
-        reason, dims = f"{said_by(directory)}: {kind}, {images}", {"dense": files.dim}
+        reason, dims = f"{model_type_file(directory)}: {kind}, {images}", {"dense": files.dim}
         return Recognised(reason, files.texts.length, dims, normalize=True, weights=(files.directory,))
 
     def longest(self, directory: Path) -> int:

@@ -71,10 +71,10 @@ class SpladeAdapter(Adapter):
         return weights
 
     def _pooled(
-        self, input_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], *beside: Indices
+        self, input_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32], *extra_indices: Indices
     ) -> torch.Tensor:
         """[items, vocabulary]."""
-        hidden = self.encoder.hidden_states(input_ids, lengths, beside=beside)
+        hidden = self.encoder.hidden_states(input_ids, lengths, extra_indices=extra_indices)
         pooled = torch.zeros(len(lengths), self.encoder.vocab_size, device=hidden.device)
         of_item = np.repeat(np.arange(len(lengths)), lengths)
         for start in range(0, len(hidden), CHUNK_TOKENS):

@@ -21,7 +21,7 @@ from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
-from sie_triton.transforms.runs import once, runs
+from sie_triton.transforms.runs import best_by_number, runs
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
@@ -57,7 +57,7 @@ def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findi
     If two windows score a token or the passage, the larger score is used.
     """
     tokens = np.concatenate([row[PASSAGE.name] for row in rows])
-    first, scores = once(tokens[:, 1], np.concatenate([row[KEEP_SCORES.name] for row in rows]))
+    first, scores = best_by_number(tokens[:, 1], np.concatenate([row[KEEP_SCORES.name] for row in rows]))
     spans = tokens[first, 2:]
     is_read = spans[:, 1] > 0
     spans, scores = spans[is_read], scores[is_read]

@@ -13,7 +13,7 @@ import torch
 
 from sie_triton.bench.gpu_check.fidelity import CONTROLS, TIMES_EAGER, TOLERANCE, add_controls, differences, judged
 from sie_triton.bench.gpu_check.scope import CannotRun, Finding, Plan
-from sie_triton.engines.torch.attention.kernels import KERNELS, why_not
+from sie_triton.engines.torch.attention.kernels import KERNELS, reason_unusable
 from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
 
 HEAD_SIZES = (64, 72, 128, 256)
@@ -71,9 +71,9 @@ def compare(kernel: str, plan: Plan) -> Iterator[Finding]:
     """Report the worst case of each number format and head size, then the controls."""
     add_controls(plan)
     device, dtypes = torch.device(plan.device), [getattr(torch, name) for name in DTYPES]
-    usable = [dtype for dtype in dtypes if why_not(kernel, device, dtype) is None]
+    usable = [dtype for dtype in dtypes if reason_unusable(kernel, device, dtype) is None]
     if not usable:
-        raise CannotRun(str(why_not(kernel, device, dtypes[0])))
+        raise CannotRun(str(reason_unusable(kernel, device, dtypes[0])))
     for dtype, head_size in product(usable, HEAD_SIZES):
         yield worst(kernel, dtype, cases(head_size, plan), plan)
     for control in CONTROLS if kernel == "sdpa" else ():

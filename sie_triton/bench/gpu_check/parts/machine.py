@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend
 from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.gpu_check.timing import peak_flops, seconds_of
 from sie_triton.device import visible_gpus
-from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, why_not
+from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, reason_unusable
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "flash-attn", "triton", "numpy", "nvidia-ml-py", "psutil")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -122,7 +122,7 @@ def _peak(plan: Plan, name: str) -> str:
 def _kernels(plan: Plan) -> Iterator[Finding]:
     device = torch.device(plan.device)
     for kernel in KERNELS:
-        row = {name: why_not(kernel, device, getattr(torch, name)) or "runs" for name in DTYPES}
+        row = {name: reason_unusable(kernel, device, getattr(torch, name)) or "runs" for name in DTYPES}
         yield Finding(
             "kernels", f"kernel {kernel}: {', '.join(map(': '.join, row.items()))}", {"kernel": kernel, **row}
         )

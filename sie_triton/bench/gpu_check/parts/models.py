@@ -17,7 +17,7 @@ from sie_triton.bench.gpu_check.fidelity import CONTROLS, TIMES_EAGER, TOLERANCE
 from sie_triton.bench.gpu_check.scope import Finding, Plan, Row
 from sie_triton.bench.gpu_check.shapes import SIZES as MODELS
 from sie_triton.bench.gpu_check.shapes import lengths_of, sharpened
-from sie_triton.engines.torch.attention.kernels import KERNELS, why_not
+from sie_triton.engines.torch.attention.kernels import KERNELS, reason_unusable
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 
@@ -54,7 +54,11 @@ def ways(device: str, dtype: torch.dtype, name: str) -> list[str]:
         return [PACKED, PADDED]
     controls = ["leaking"] if name == "BERT-base" else list(CONTROLS)
     kernels = [each for each in KERNELS if each not in CONTROLS]
-    return [*(each for each in kernels if why_not(each, torch.device(device), dtype) is None), PADDED, *controls]
+    return [
+        *(each for each in kernels if reason_unusable(each, torch.device(device), dtype) is None),
+        PADDED,
+        *controls,
+    ]
 
 
 def states(encoder: TorchEncoder, kernel: str, input_ids: Any, lengths: Any) -> torch.Tensor:

@@ -39,7 +39,7 @@ GRAPH_S = 30
 
 def measure(plan: Plan) -> Iterator[Finding]:
     """Compare a served vector with that of transformers, and time the requests of one client."""
-    if lacking := what_is_lacking(plan):
+    if lacking := missing_requirements(plan):
         raise CannotRun(lacking)
     with tempfile.TemporaryDirectory() as scratch:
         directory, text = save(MODEL, plan, Path(scratch)), text_of(16)
@@ -53,7 +53,7 @@ def measure(plan: Plan) -> Iterator[Finding]:
     yield _fact("cosine of a served vector and transformers'", round(alike, 5), passed=alike >= ALIKE)
 
 
-def what_is_lacking(plan: Plan) -> str:
+def missing_requirements(plan: Plan) -> str:
     """Return what the server needs and this machine lacks; empty if it can start."""
     if plan.is_dry:
         return "it needs a GPU"

@@ -20,7 +20,7 @@ from sie_triton.bench.gpu_check.timing import (
     wait,
 )
 from sie_triton.bench.gpu_check.work import adapter_of, batches_of, items_of, libraries, varied_lengths
-from sie_triton.engines.torch.attention.kernels import PREFERENCE, why_not
+from sie_triton.engines.torch.attention.kernels import PREFERENCE, reason_unusable
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 
 DTYPES = {"cpu": ("float32",), "cuda": ("bfloat16", "float16")}
@@ -55,7 +55,7 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
 def subjects(plan: Plan, dtype: str) -> list[str]:
     """Return the kernels that can run here, fastest first, and the padded path."""
     device, format_ = torch.device(plan.device), getattr(torch, dtype)
-    return [*(kernel for kernel in PREFERENCE if why_not(kernel, device, format_) is None), PADDED]
+    return [*(kernel for kernel in PREFERENCE if reason_unusable(kernel, device, format_) is None), PADDED]
 
 
 def finding(row: Row, plan: Plan, lengths: list[int], work: Callable[[float], int]) -> Finding:

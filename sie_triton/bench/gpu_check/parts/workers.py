@@ -54,7 +54,7 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
                     alike = cosine(worker.forward(token_batch(items), 1)["dense"], expected)
                     yield from lanes(name, worker, plan, alike)
                 row |= freed(worker, gauge)
-            yield Finding("workers", told(row), row)
+            yield Finding("workers", row_text(row), row)
 
 
 def memory(worker: Worker, plan: Plan, gauge: Gauge, controller: int) -> Row:
@@ -74,7 +74,7 @@ def freed(worker: Worker, gauge: Gauge) -> Row:
     return {"freed_ms": ms, "passed": ms is not None}
 
 
-def told(row: Row) -> str:
+def row_text(row: Row) -> str:
     freed_after = (
         "is not free after kill -9: FAILED"
         if row["freed_ms"] is None

@@ -76,16 +76,16 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
     def _positions_now(self, embeddings: torch.Tensor) -> Positions:
         projections = (getattr(self, name) for name in self.reads_distances)
         if any(isinstance(each, Adapted) and each.whole for each in projections):
-            return self._of_distances(embeddings)
+            return self._distance_states(embeddings)
         if self._positions is None:
-            self._positions = self._of_distances(embeddings)
+            self._positions = self._distance_states(embeddings)
         return self._positions
 
     def _heads(self, states: torch.Tensor) -> torch.Tensor:
         """[rows, heads · d] → [heads, rows, d]."""
         return states.view(len(states), self.num_attention_heads, -1).transpose(0, 1)
 
-    def _of_distances(self, embeddings: torch.Tensor) -> Positions:
+    def _distance_states(self, embeddings: torch.Tensor) -> Positions:
         embeddings = embeddings[: 2 * self.pos_ebd_size]
         to_key = self.key_proj if self.share_att_key else getattr(self, "pos_key_proj", None)
         to_query = self.query_proj if self.share_att_key else getattr(self, "pos_query_proj", None)
@@ -109,14 +109,16 @@ class PackedSelfAttention(library.DisentangledSelfAttention):
             of_run = [each[:, start:end].view(len(each), count, length, -1) for each in (query, key, value)]
             step = max(1, MAX_PRODUCTS // (2 * count * length * length))
             heads = [
-                self._of_heads([each[head : head + step] for each in of_run], slice(head, head + step), keys, positions)
+                self._attend_heads(
+                    [each[head : head + step] for each in of_run], slice(head, head + step), keys, positions
+                )
                 for head in range(0, self.num_attention_heads, step)
             ]
             done.append(torch.cat(heads).permute(1, 2, 0, 3).reshape(count * length, -1))
             start = end
         return torch.cat(done)
 
-    def _of_heads(self, states: list[torch.Tensor], heads: slice, keys: int, positions: Positions) -> torch.Tensor:
+    def _attend_heads(self, states: list[torch.Tensor], heads: slice, keys: int, positions: Positions) -> torch.Tensor:
         """query, key and value, [heads, items, tokens, d] each → the same shape."""
         query, key, value = states
         of_key, of_query = (None if each is None else each[heads, None] for each in positions)

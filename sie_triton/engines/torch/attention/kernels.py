@@ -121,7 +121,7 @@ PREFERENCE = ("flash_attention_2", "varlen", "native", "sdpa")
 
 def choose_kernel(wanted: str, device: torch.device, dtype: torch.dtype) -> str:
     """Return `wanted`; if it is "auto" or cannot run here, return the fastest kernel that can."""
-    lacking = {name: why_not(name, device, dtype) for name in KERNELS}
+    lacking = {name: reason_unusable(name, device, dtype) for name in KERNELS}
     if wanted != "auto" and lacking[wanted] is None:
         return wanted
     chosen = next(name for name in PREFERENCE if lacking[name] is None)
@@ -130,7 +130,7 @@ def choose_kernel(wanted: str, device: torch.device, dtype: torch.dtype) -> str:
     return chosen
 
 
-def why_not(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
+def reason_unusable(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Return why kernel `name` cannot run on `device` with `dtype`; None if it can."""
     if name in ("sdpa", "eager"):
         return None

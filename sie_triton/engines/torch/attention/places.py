@@ -15,10 +15,10 @@ def let_rows_be_long(model: torch.nn.Module) -> None:
     """Let text embeddings in `model` take packed rows; outside of `attending` they compute as before."""
     for module in model.modules():
         if type(module).__name__ in KIN:
-            module.__class__ = _of_rows(type(module))
+            module.__class__ = _long_rows_class(type(module))
 
 
-def _of_rows(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
+def _long_rows_class(library: type[torch.nn.Module]) -> type[torch.nn.Module]:
     class OfRows(library):  # type: ignore[misc, valid-type]
         def forward(self, input_ids: Any = None, position_ids: Any = None, inputs_embeds: Any = None) -> torch.Tensor:
             if current() is None or input_ids is None or position_ids is None:

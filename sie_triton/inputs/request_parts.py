@@ -43,29 +43,31 @@ class Framed:
                 start, size = i + 1, 0
 
 
-Asked = Sequence[Framed]
+RequestParts = Sequence[Framed]
 
 
-def is_bulk(asked: Asked) -> bool:
+def is_bulk(request_parts: RequestParts) -> bool:
     """True if the request is so large that its features are made apart from those of other requests."""
-    first = asked[0]
-    return len(first.part.elements) > first.kind.max_elements or sum(f.size for f in asked) > first.kind.max_size
+    first = request_parts[0]
+    return (
+        len(first.part.elements) > first.kind.max_elements or sum(f.size for f in request_parts) > first.kind.max_size
+    )
 
 
-def features_of(processor: Processor, requests: Sequence[Asked]) -> list[Features]:
+def features_of(processor: Processor, requests: Sequence[RequestParts]) -> list[Features]:
     """Make the features of each request, with one call of the processor per role."""
     done: dict[int, Features] = {}
-    everything = [framed for asked in requests for framed in asked]
+    everything = [framed for request_parts in requests for framed in request_parts]
     for is_query in (False, True):
         group = [each for each in everything if (bool(each.part.is_query) and processor.has_roles) == is_query]
         if group:
             features = processor.encode([one for each in group for one in each.inputs()], is_query=is_query)
             parts = split(features, _items_of(group, features))
             done |= {id(each): processor.finish(part, each.frame) for each, part in zip(group, parts, strict=True)}
-    return [join([done[id(each)] for each in asked]) for asked in requests]
+    return [join([done[id(each)] for each in request_parts]) for request_parts in requests]
 
 
-def _items_of(group: Asked, features: Features) -> list[int]:
+def _items_of(group: RequestParts, features: Features) -> list[int]:
     """Return the number of items of each part in `features`: an element may be read in several pieces."""
     counts = [len(each.part.elements) for each in group]
     if PIECE.name not in features:
@@ -74,9 +76,9 @@ def _items_of(group: Asked, features: Features) -> list[int]:
     return [int(each.sum()) for each in np.split(pieces, np.cumsum(counts)[:-1])]
 
 
-def blame(processor: Processor, asked: Asked) -> None:
+def blame(processor: Processor, request_parts: RequestParts) -> None:
     """Find the element that the processor cannot read. InputError names it; other errors are raised as they are."""
-    for framed in asked:
+    for framed in request_parts:
         part = framed.part
         if part.query is not None or part.labels:
             with reading(LABELS.name if part.labels else QUERY.name):
@@ -86,10 +88,10 @@ def blame(processor: Processor, asked: Asked) -> None:
                 processor.encode([framed.frame.around(element)], is_query=bool(part.is_query))
 
 
-def check_read(asked: Asked, lengths: Sequence[int]) -> None:
+def check_read(request_parts: RequestParts, lengths: Sequence[int]) -> None:
     """Raise InputError for the first element of which the model reads nothing; `lengths` are those of all elements."""
     start = 0
-    for framed in asked:
+    for framed in request_parts:
         for i, length in enumerate(lengths[start : start + len(framed.part.elements)]):
             if not length:
                 raise InputError(f"{name_of(framed.part, i)}: {framed.kind.nothing_read}")

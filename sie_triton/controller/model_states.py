@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
-from sie_triton.editions import edition_of, model_of
 from sie_triton.errors import REASONS
 from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_remote, process_of, worker_of
+from sie_triton.revisions import model_of, revision_of
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
@@ -22,7 +22,7 @@ class Processes:
 
 
 @dataclass(frozen=True, slots=True)
-class LeavingEdition:
+class LeavingRevision:
     """Living inference processes of an earlier revision in one round, and the number of requests in all its stages."""
 
     records: Sequence[Record]
@@ -54,7 +54,7 @@ class ModelState:
     preprocess: Record | None = None
     dead_stages: Sequence[str] = ()
     steps: str = ""
-    leaving: Sequence[LeavingEdition] = ()
+    leaving: Sequence[LeavingRevision] = ()
     is_removed: bool = False
 
     @property
@@ -148,10 +148,10 @@ def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[
 
     `serving` maps it to the steps of its requests, "" for a removed model; the default is its latest revision.
     """
-    editions: dict[str, list[str]] = {}
-    for steps in sorted(stages["inference"], key=edition_of):
-        editions.setdefault(model_of(steps), []).append(steps)
-    return {name: _model(name, stages, each, (serving or {}).get(name)) for name, each in editions.items()}
+    revisions: dict[str, list[str]] = {}
+    for steps in sorted(stages["inference"], key=revision_of):
+        revisions.setdefault(model_of(steps), []).append(steps)
+    return {name: _model(name, stages, each, (serving or {}).get(name)) for name, each in revisions.items()}
 
 
 def num_open(stages: Stages, steps: str) -> int:
@@ -174,11 +174,11 @@ def taken_bytes(record: Record) -> int:
     return worker_bytes(record["worker_pid"]) if record["worker_pid"] else 0
 
 
-def _model(name: str, stages: Stages, editions: Sequence[str], serving: str | None) -> ModelState:
-    steps = serving if serving and serving in editions else editions[-1]
+def _model(name: str, stages: Stages, revisions: Sequence[str], serving: str | None) -> ModelState:
+    steps = serving if serving and serving in revisions else revisions[-1]
     inference, preprocess = stages["inference"][steps], stages["preprocess"].get(steps)
     last = (inference.living or inference.dead)[-1]
-    earlier = editions[: editions.index(steps)]
+    earlier = revisions[: revisions.index(steps)]
     return ModelState(
         name,
         last,
@@ -186,7 +186,7 @@ def _model(name: str, stages: Stages, editions: Sequence[str], serving: str | No
         preprocess.living[-1] if preprocess and preprocess.living else None,
         [stage for stage, by_steps in stages.items() if steps in by_steps and not by_steps[steps].living],
         steps,
-        [LeavingEdition(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
+        [LeavingRevision(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
         serving == "",
     )
 

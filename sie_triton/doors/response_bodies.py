@@ -26,20 +26,20 @@ def scored(result: ScoreResult) -> dict[str, Any]:
     answer: dict[str, Any] = {"model": result["model"], "scores": result["scores"]}
     if "query_id" in result:
         answer["query_id"] = result["query_id"]
-    return answer | {"timing": told(result["timing"])}
+    return answer | {"timing": sie_timing(result["timing"])}
 
 
 def extracted(model: str, results: Sequence[ExtractResult]) -> dict[str, Any]:
-    items = [{"id": f"item-{i}", **_found(result)} for i, result in enumerate(results)]
+    items = [{"id": f"item-{i}", **_without_timing(result)} for i, result in enumerate(results)]
     return {"model": model, "items": items, "timing": timing_of(results)}
 
 
 def timing_of(results: Iterable[Any]) -> dict[str, float]:
     """Return the times of the slowest of the requests to Triton that this request was split into."""
-    return told(max((result["timing"] for result in results), key=lambda timing: timing["total_ms"]))
+    return sie_timing(max((result["timing"] for result in results), key=lambda timing: timing["total_ms"]))
 
 
-def told(timing: Timing) -> dict[str, float]:
+def sie_timing(timing: Timing) -> dict[str, float]:
     """Return the times under SIE's names; the time in queue includes the wait for a batch."""
     return {
         "total_ms": timing["total_ms"],
@@ -84,7 +84,7 @@ def _array(name: str, values: np.ndarray[Any, Any], dtype: str, dims: Mapping[st
     return {"dims": size, "dtype": kind, "values": values}
 
 
-def _found(result: ExtractResult) -> dict[str, Any]:
+def _without_timing(result: ExtractResult) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name != "timing"}
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.inputs.pixels import Bytes
 
 if TYPE_CHECKING:

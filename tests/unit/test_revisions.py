@@ -9,7 +9,7 @@ import pytest
 
 from sie_triton.controller.api import describe
 from sie_triton.controller.memory import DeviceMemory
-from sie_triton.controller.models import models_of, read_stages
+from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.controller.wanted import Wanted
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.grants import GRANTED, answer_path
@@ -50,7 +50,7 @@ def two(controller, pids):
         ("m", "m-x@2", LOADING, False),
     ],
 )
-def test_a_later_edition_has_the_traffic_once_it_is_in_use(tmp_path, child, steps, other, state, expected):
+def test_a_later_revision_has_the_traffic_once_it_is_in_use(tmp_path, child, steps, other, state, expected):
     status = StatusWriter(tmp_path, steps, "inference", 7)
     stage_of(tmp_path, other, child.pid, state=state)
     assert status.has_successor() == expected
@@ -63,12 +63,12 @@ def stage_of(directory, name, pid, **fields):
     return stage(Somewhere, name, pid, **fields)
 
 
-def test_a_new_edition_was_last_used_when_the_old_one_was(tmp_path, child):
+def test_a_new_revision_was_last_used_when_the_old_one_was(tmp_path, child):
     stage_of(tmp_path, OLD, child.pid, last_used_ns=5)
     assert StatusWriter(tmp_path, NEW, "inference", 0).record["last_used_ns"] == 5
 
 
-def test_all_editions_have_one_lock_for_their_weights(tmp_path, child):
+def test_all_revisions_have_one_lock_for_their_weights(tmp_path, child):
     def order(steps):
         of = replace(spec(), weights=str(tmp_path))
         return Loader(of, "cpu", StatusWriter(tmp_path, steps, "inference", 0), Event(), print).order(1, 1)
@@ -102,9 +102,7 @@ def test_a_load_that_the_old_has_begun_is_granted_all_the_same(controller, two, 
 
 
 @pytest.mark.parametrize("kind", ["preprocess", "inference", "postprocess"])
-def test_the_old_worker_is_ended_when_nobody_is_in_the_old_steps_and_the_new_one_waits(
-    controller, two, pids, kind, child
-):
+def test_the_old_worker_is_ended_once_its_steps_are_idle_and_the_new_one_waits(controller, two, pids, kind, child):
     old, new = two(new={"state": LOADING, "wanted_bytes": 100})
     busy = old if kind == "inference" else stage(controller, OLD, child.pid, kind)
     busy.record["num_open"] = 1
@@ -121,7 +119,7 @@ def test_the_old_worker_is_ended_when_nobody_is_in_the_old_steps_and_the_new_one
     wait_for(lambda: not is_alive(pids[1]))
 
 
-def test_what_is_evicted_while_it_waits_goes_on_waiting(controller, two, pids, child):
+def test_a_revision_evicted_while_it_waits_goes_on_waiting(controller, two, pids, child):
     """Another process of the same revision has its place then."""
     two(new={"state": LOADING, "wanted_bytes": 100})
     stage(controller, NEW, child.pid, generation=1)
@@ -132,7 +130,7 @@ def test_what_is_evicted_while_it_waits_goes_on_waiting(controller, two, pids, c
     wait_for(lambda: not is_alive(pids[1]))
 
 
-def test_editions_take_turns(controller, pids, child):
+def test_revisions_take_turns(controller, pids, child):
     """Two changes one after the other: the first has a request that waits for the oldest one's weights."""
     stage(controller, "m", pids[0], state=RESIDENT, worker_pid=pids[1])
     middle = stage(controller, OLD, pids[2], state=LOADING, wanted_bytes=100, num_open=1)
@@ -152,7 +150,7 @@ def test_editions_take_turns(controller, pids, child):
 
 
 def test_memory_of_the_old_counts_as_about_to_be_free(controller, two, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 600)
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: 600)
     two()
     controller.tick()
     model = controller.models["m"]
@@ -161,7 +159,7 @@ def test_memory_of_the_old_counts_as_about_to_be_free(controller, two, monkeypat
     assert (described["model"], described["num_draining"]) == ("m", 1)
 
 
-def test_commands_reach_the_edition_that_is_served_and_are_counted_by_the_public_name(controller, control, two):
+def test_commands_reach_the_served_revision_and_are_counted_by_the_public_name(controller, control, two):
     two()
     controller.tick()
     controller.evict("m", "asked for").result(10)
@@ -185,7 +183,7 @@ def test_only_what_is_served_is_replaced_when_it_dies(controller, control, two, 
     assert coming._path.exists()
 
 
-def test_without_knowledge_the_latest_edition_counts(tmp_path, pids):
+def test_without_serving_information_the_latest_revision_counts(tmp_path, pids):
     for steps, pid in zip(("m@9", "m@10", "m"), pids, strict=False):
         stage_of(tmp_path, steps, pid)
     stages = read_stages(tmp_path)
@@ -196,7 +194,7 @@ def test_without_knowledge_the_latest_edition_counts(tmp_path, pids):
 
 
 def test_a_removed_model_is_no_model_but_its_memory_counts(controller, control, pids, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.models.worker_bytes", lambda _: 300)
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: 300)
     controller.measured = DeviceMemory(900, 1000, "test")
     stage(controller, "gone", pids[0], state=RESIDENT, worker_pid=pids[1], last_used_ns=1)
     controller.changes.serving["gone"] = ""

@@ -8,8 +8,8 @@ import pytest
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.errors import InputError
 from sie_triton.inputs import KINDS, Processor
-from sie_triton.inputs.asked import Framed, blame, check_read, features_of
 from sie_triton.inputs.prompt import Prompt, Question, prompt_of
+from sie_triton.inputs.request_parts import Framed, blame, check_read, features_of
 from sie_triton.spec import Profile
 
 TEXT = KINDS["text"]
@@ -91,7 +91,7 @@ def test_a_chunk_ends_where_it_is_large_enough_with_what_stands_around_each_text
 @pytest.mark.parametrize(
     ("lengths", "complaint"), [([1, 0, 1], r"text\[1\]: has no tokens"), ([1, 1, 0], "query: has no tokens")]
 )
-def test_what_the_model_reads_nothing_of_is_named_as_the_client_knows_it(lengths, complaint):
+def test_an_element_without_tokens_is_named_by_the_clients_index(lengths, complaint):
     with pytest.raises(InputError, match=f"^{complaint}"):
         check_read(REQUESTS[0], lengths)
     check_read(REQUESTS[0], [1, 1, 1])
@@ -117,7 +117,7 @@ class Giving(Letters):
         ([framed("a"), framed("who!", name="query", is_query=True)], "query"),
     ],
 )
-def test_what_the_tokenizer_gives_up_on_is_named(parts, name):
+def test_an_element_that_breaks_the_tokenizer_is_named(parts, name):
     with pytest.raises(InputError, match=f"^{name}: the model's tokenizer fails on it"):
         blame(Giving(), parts)
 

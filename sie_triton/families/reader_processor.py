@@ -111,7 +111,7 @@ class ReaderProcessor(Processor):
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
         """Return the cost of an image, without its prompt, in units of a token."""
 
-    def about(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
+    def complete_prompt(self, picture: NamedImage, prompt: ReadingPrompt) -> ReadingPrompt:
         """Return the prompt with the parts that depend on the image; raise InputError naming the image."""
         return prompt
 
@@ -126,7 +126,7 @@ class ReaderProcessor(Processor):
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         images = [picture.pixels for picture, _ in framed]
-        prompts = [self.about(picture, prompt) for picture, prompt in framed]
+        prompts = [self.complete_prompt(picture, prompt) for picture, prompt in framed]
         read = [
             self.image_length(image) + len(each.ids) + each.num_beams * each.new_tokens
             for image, each in zip(images, prompts, strict=True)

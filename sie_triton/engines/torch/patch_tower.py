@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.patches import PatchPlan
+from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.engines.torch.tower import Tower
 
 

@@ -34,7 +34,9 @@ def family_options(profile: ProfileConfig, kind: Family, source: str) -> Mapping
         found = TypeAdapter(kind.options).validate_python(given)
     except ValidationError as exc:
         where = f"{source}: profiles.default.adapter_options"
-        lines = [f"{where}.{_key(error['loc'], at_runtime)}" + said(error) for error in exc.errors(include_url=False)]
+        lines = [
+            f"{where}.{_key(error['loc'], at_runtime)}" + error_detail(error) for error in exc.errors(include_url=False)
+        ]
         raise CatalogError("\n".join(lines)) from exc
     return {name: value for name, value in asdict(found).items() if value is not None}
 
@@ -45,7 +47,9 @@ def with_defaults(name: str, profile: ProfileConfig, kind: Family, source: str) 
         return profile.with_defaults(option_names(kind), own_parameters(kind))
     except ValidationError as exc:
         where = f"{source}: profiles.{name}.adapter_options.loadtime"
-        lines = [f"{where}.{_loadtime_key(error['loc'])}" + said(error) for error in exc.errors(include_url=False)]
+        lines = [
+            f"{where}.{_loadtime_key(error['loc'])}" + error_detail(error) for error in exc.errors(include_url=False)
+        ]
         raise CatalogError("\n".join(lines)) from exc
 
 
@@ -90,7 +94,7 @@ def _own(name: str, options: RuntimeOptions, parameters: Iterable[Parameter], so
         raise CatalogError(f"{source}: profiles.{name}: adapter_options.runtime: {exc}") from exc
 
 
-def said(error: Any) -> str:
+def error_detail(error: Any) -> str:
     """Return the part of an error line that follows the key: pydantic's message and the given value."""
     given = "" if error["type"] == "missing" else f" (given {shortened(error['input'])})"
     return f": {error['msg']}{given}"

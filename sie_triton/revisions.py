@@ -13,13 +13,13 @@ MARK = "@"
 FIRST_STEP = re.compile(r'model_name: "([^"]+)-preprocess"')
 
 
-def steps_name(model: str, edition: int) -> str:
+def steps_name(model: str, revision: int) -> str:
     """Return the prefix of the names of a model's steps; `model` is Triton's name of the model.
 
     >>> steps_name("org__name", 0), steps_name("org__name", 2)
     ('org__name', 'org__name@2')
     """
-    return f"{model}{MARK}{edition}" if edition else model
+    return f"{model}{MARK}{revision}" if revision else model
 
 
 def model_of(steps: str) -> str:
@@ -30,9 +30,9 @@ def model_of(steps: str) -> str:
     return steps.partition(MARK)[0]
 
 
-def edition_of(steps: str) -> int:
+def revision_of(steps: str) -> int:
     """
-    >>> edition_of("org__name@2"), edition_of("org__name")
+    >>> revision_of("org__name@2"), revision_of("org__name")
     (2, 0)
     """
     return int(steps.partition(MARK)[2] or 0)
