@@ -99,7 +99,8 @@ def complaints(error: ValidationError, root: type[BaseModel]) -> list[str]:
             lines.append(f"{key}: unknown key; allowed keys are {known}")
         else:
             given = "" if e["type"] == "missing" or not key else f" (given {shortened(e['input'])})"
-            lines.append(f"{key}: {e['msg']}{given}" if key else e["msg"])
+            problem = e["msg"].removeprefix("Value error, ")
+            lines.append(f"{key}: {problem}{given}" if key else problem)
     return lines
 
 

@@ -25,6 +25,9 @@ ERRORS: Mapping[str, type[SIEError]] = {
 
 MAX_NAMES = 12
 
+# Triton does not know model files, so it cannot tell a client what is wrong with one.
+SEE_STATUS = "sie-triton status lists model files with errors"
+
 # Beginning of the prefix that Triton adds to a step's message.
 FRAMING = "in ensemble '"
 
@@ -73,10 +76,9 @@ def not_served(model: str, served: Sequence[str]) -> NotServed:
     """Return an error that names the served models, the most similar first."""
     similar = get_close_matches(model, served, MAX_NAMES, 0.5)
     names = [*similar, *(name for name in served if name not in similar)]
+    listed = ", ".join(names[:MAX_NAMES]) or "none"
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return NotServed(
-        f"model: {model} is not served; served models: {', '.join(names[:MAX_NAMES]) or 'none'}{more}", model
-    )
+    return NotServed(f"model: {model} is not served; served models: {listed}{more}; {SEE_STATUS}", model)
 
 
 def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:

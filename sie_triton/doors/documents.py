@@ -10,6 +10,7 @@ from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.contract.tensors import ITEMS, LABELS, QUERY, TEXT
 from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
 from sie_triton.doors.schemas import (
+    BOOLEAN,
     INTEGER,
     NUMBER,
     NUMBERS,
@@ -36,6 +37,7 @@ NAMED = ("output_types", "output_dtype", "instruction", "output_schema")
 BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
 FILE = any_of(fields({"data": BASE64, "format": {"description": "ignored"}}, "data"), BASE64)
 IDENTITY = any_of(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="returned with the result")
+CUT = BOOLEAN | {"const": True, "description": "present if the model read only the beginning"}
 # Follows Python, which counts more characters as whitespace than ECMAScript does.
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
 
@@ -45,7 +47,7 @@ TIMING = fields(dict.fromkeys(TIMES, NUMBER), *TIMES)
 
 def encode(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     vectors = {name: _vector(name) for name in ENCODE_OUTPUTS}
-    answer = {"items": several(fields({"id": IDENTITY, **vectors}))}
+    answer = {"items": several(fields({"id": IDENTITY, **vectors, "truncated": CUT}))}
     models = _able(specs, "encode")
     body = {"items": _items(models, max_items), "params": optional(_params(models, "encode"))}
     return _operation("encode", "Vectors of items.", models, fields(body, "items"), answer)
@@ -53,7 +55,7 @@ def encode(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
 
 def score(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     entry = {"item_id": STRING, "score": NUMBER, "rank": INTEGER}
-    answer = {"scores": several(fields(entry, *entry)), "query_id": IDENTITY}
+    answer = {"scores": several(fields(entry | {"truncated": CUT}, *entry)), "query_id": IDENTITY}
     models = _able(specs, "score")
     named, options = _split(models, "score")
     body = {QUERY.name: _item(models), "items": _items(models, max_items), **named, "options": optional(options)}
@@ -71,7 +73,8 @@ def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         params["required"] = [LABELS.name]
     body = {"items": _items(models, max_items), "params": params if is_required else optional(params)}
     schema = fields(body, "items", *(["params"] if is_required else []))
-    return _operation("extract", "Findings in items.", models, schema, {"items": several(fields(found, *found))})
+    answer = {"items": several(fields(found | {"truncated": CUT}, *found))}
+    return _operation("extract", "Findings in items.", models, schema, answer)
 
 
 def _able(specs: Iterable[ModelSpec], verb: str) -> list[Model]:

@@ -62,7 +62,7 @@ def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[
     if "pages" in result:
         pages = [{**_vectors(page, dtype, dims), "page": page["page"]} for page in result["pages"]]
         return _with_id(result, {"pages": pages})
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"truncated": True} if "truncated" in result else {}
     for name, value in result.items():
         if name == "sparse":
             told[name] = {"dims": dims.get(name), "dtype": "float32", **value}  # type: ignore[dict-item]

@@ -11,6 +11,7 @@ import pytest
 from sie_triton import AsyncSIEClient, Item, SIEClient
 from sie_triton.bench.workload import texts
 from sie_triton.client.connections import GrpcConnection, HttpConnection
+from sie_triton.client.failures import SEE_STATUS
 from sie_triton.errors import BusyError, InputError
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
@@ -112,7 +113,7 @@ def test_nothing_else_is_tried_again(strict_server, address):
 
 
 def test_an_unknown_model_is_answered_with_those_that_are_served(client):
-    served = f"model: test/tinny is not served; served models: {TINY}, {TINY_NO_HOOK}, .*{MINILM}"
+    served = f"model: test/tinny is not served; served models: {TINY}, {TINY_NO_HOOK}, .*{MINILM}.*; {SEE_STATUS}$"
     for ask in (lambda: client.encode("test/tinny", "a"), lambda: client.score("test/tinny", "a", ["b"])):
         with pytest.raises(InputError, match=served):
             ask()
@@ -121,7 +122,8 @@ def test_an_unknown_model_is_answered_with_those_that_are_served(client):
 def test_the_asyncio_client_names_what_is_served_too(server):
     async def ask():
         async with AsyncSIEClient(server.grpc) as client:
-            with pytest.raises(InputError, match=r"model: minilm is not served; served models: .*MiniLM"):
+            served = f"model: minilm is not served; served models: .*MiniLM.*; {SEE_STATUS}$"
+            with pytest.raises(InputError, match=served):
                 await client.encode("minilm", ["a"] * 600)
 
     asyncio.run(ask())

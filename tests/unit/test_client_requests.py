@@ -200,6 +200,18 @@ def test_a_wrong_request_is_not_retried(client, triton, status):
 # --- what does not fit the model
 
 
+def test_where_a_model_is_not_served_its_file_may_be_wrong(client, triton):
+    """Triton knows no model files; the client names the command that lists those with errors."""
+
+    def unknown(num_items):
+        raise InferenceServerException("Request for unknown model: 'x' is not found", status="StatusCode.NOT_FOUND")
+
+    triton.infer_of = unknown
+    said = f"^model: org/modle is not served; served models: {MODEL}; sie-triton status lists model files with errors$"
+    with pytest.raises(InputError, match=said):
+        client.encode("org/modle", "a")
+
+
 def test_the_metadata_of_a_model_is_read_only_after_an_error(client, triton):
     client.encode(MODEL, ["a"] * 513)
     assert triton.num_metadata == 0

@@ -20,6 +20,7 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.footprint import FORK_SERVER_BYTES
 from sie_triton.process_memory import Share
 from sie_triton.processes.pids import ProcessId, is_alive, is_stopped
 from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
@@ -225,6 +226,17 @@ def test_shared_memory_of_a_process_that_is_gone_is_found():
     finally:
         for path in (region, left, anothers, clients_own):
             path.unlink()
+
+
+def test_the_servers_own_share_is_reserved_from_the_start(monkeypatch):
+    """A fork server that still imports counts with the memory that it will take, so that no model is granted it."""
+    monkeypatch.setattr(memory, "processes", lambda pid: [])
+    monkeypatch.setattr(memory, "_share", lambda pid: Share(100, 100))
+    monkeypatch.setattr(memory, "share_of", lambda pid: Share(100, 100))
+    meter = Meter("cpu", 10**9, clock=lambda: 7.0)
+    reserved = meter.measure(1, fork_servers={5}, importing={5})
+    assert (reserved.used, reserved.server) == (FORK_SERVER_BYTES, FORK_SERVER_BYTES)
+    assert meter.measure(1, fork_servers={5}).server == 100
 
 
 def test_memory_is_measured_anew_when_weights_have_come(monkeypatch):

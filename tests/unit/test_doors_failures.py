@@ -2,7 +2,7 @@
 
 import pytest
 
-from sie_triton.client.failures import not_served
+from sie_triton.client.failures import SEE_STATUS, not_served
 from sie_triton.doors.failures import failure_of
 from sie_triton.doors.served import States
 from sie_triton.errors import REASONS, BusyError, InputError, LoadError, ModelError, Unreachable
@@ -102,7 +102,7 @@ def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):
     monkeypatch.setattr(door.served, "states", told)
     for name, message in (
         ("my/dense", "model: my/dense is not served: dense.yaml: tasks occurs twice"),
-        ("my/other", "model: my/other is not served; served models: my/one"),
+        ("my/other", f"model: my/other is not served; served models: my/one; {SEE_STATUS}"),
     ):
         backend.failure = not_served(name, ["my/one"])
         answer = post(door, path=f"/v1/encode/{name}")

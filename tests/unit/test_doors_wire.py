@@ -7,6 +7,7 @@ import msgpack
 import msgpack_numpy
 import numpy as np
 import pytest
+from sie_triton.doors.answers import encoded, extracted
 
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.items import item_in
@@ -20,6 +21,7 @@ from sie_triton.doors.wire import (
     write_msgpack,
     written,
 )
+from tests.doors import TIMING
 
 ARRAYS = [
     np.array([1.5, -2], np.float32),
@@ -118,6 +120,17 @@ def test_an_answer_in_parts_is_the_same(number):
     for value in ({"items": members, "timing": {"total_ms": 1.5}, "model": "ü"}, members, {"a": {"b": members}}, 5, {}):
         assert asyncio.run(written(value, JSON)) == write_json(value)
         assert asyncio.run(written(value, MSGPACK)) == write_msgpack(value)
+
+
+def test_an_item_of_which_only_the_beginning_was_read_says_so():
+    vectors = {"dense": np.ones(2, np.float32), "token_count": 2, "timing": TIMING}
+    found = {"entities": [], "token_count": 2, "timing": TIMING}
+    cut = {"truncated": True}
+    for answer in (
+        encoded("org/m", [vectors, vectors | cut], "float32", {}),
+        extracted("org/m", [found, found | cut]),
+    ):
+        assert [item.get("truncated") for item in answer["items"]] == [None, True]
 
 
 def test_others_have_a_turn_while_a_large_answer_is_written():

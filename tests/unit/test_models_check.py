@@ -9,10 +9,27 @@ import yaml
 from click.testing import CliRunner
 
 from sie_triton.cli import cli
+from sie_triton.render import refresh
+from sie_triton.settings import read_settings
 from tests.conftest import model_file, tiny_model_file
 from tests.models import save_bert, save_causal, save_cross_encoder
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
+
+
+# Changes to a model file that make `serve` refuse it.
+REFUSED = {
+    "dim": {"tasks": {"encode": {"dense": {"dim": 65}}}},
+    "key": {"max_sequence_lenght": 5},
+    "length": {"max_sequence_length": 0},
+    "output": {"tasks": {"encode": {"sparse": {"dim": 5}}}},
+    "input": {"inputs": {"text": True, "image": True}},
+    "family": {"profiles": {"default": {"adapter_path": "sentence_transformr"}}},
+    "profile": {"profiles": {"default": {"adapter_path": "sentence_transformer", "extends": "nowhere"}}},
+    "source": {"hf_id": "org/name"},
+    "first_twin": {"sie_id": "my/twin"},
+    "second_twin": {"sie_id": "my/twin"},
+}
 
 
 @pytest.fixture
@@ -96,6 +113,20 @@ def test_two_files_of_one_directory_cannot_have_one_name(tmp_path, weights):
     shutil.move(second, tmp_path / "other")
     said = CliRunner().invoke(cli, ["models", "check", str(tmp_path), str(tmp_path / "other")]).output
     assert said == "2 files, 2 valid\n"
+
+
+def test_what_serve_refuses_is_invalid_and_said_in_the_same_words(tmp_path, weights, monkeypatch):
+    monkeypatch.setattr(refresh, "build_hook", lambda _: None)
+    models = tmp_path / "models"
+    models.mkdir()
+    for name, changes in REFUSED.items():
+        written(models / f"{name}.yaml", weights, **{"sie_id": f"my/{name}", **changes})
+    (models / "empty.yaml").touch()
+    (models / "twice.yaml").write_text("sie_id: my/twice\ntasks: {}\ntasks: {}\n")
+    settings = read_settings(data_dir=tmp_path / "data", models_dir=models, device="cpu")
+    refused = refresh.start(settings, []).outcome.problems
+    assert len(refused) == len(REFUSED) + 1  # of the twins, the first is served
+    assert {f"error: {line}" for line in refused.values()} <= set(check(models, 1))
 
 
 def test_one_wrong_file_hides_no_other(tmp_path, weights):

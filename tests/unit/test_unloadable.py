@@ -1,12 +1,14 @@
 """Warnings of `serve` at its start, and the model of its example request."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from sie_triton.catalog import load_file
+from sie_triton.render import refresh
 from sie_triton.render.unloadable import MAX_NAMED, causes, warnings_of
 from sie_triton.server.serve import example, to_try
 from sie_triton.settings import read_settings
@@ -61,6 +63,15 @@ def test_an_unreachable_hub_is_queried_once_and_reported_once(hub):
     assert len(models) == 10
     (line,) = warnings_of(found)
     assert line.startswith(f"warning: org/0, org/a, org/1, org/2, org/3 and {10 - MAX_NAMED} more: requests fail")
+
+
+def test_serve_warns_of_a_model_of_the_hub_that_it_cannot_reach(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(refresh, "build_hook", lambda _: None)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    first = refresh.start(read_settings(data_dir=tmp_path, device="cpu"), ["BAAI/bge-m3"])
+    (line,) = [line for line in first.outcome.warnings if "BAAI/bge-m3" in line]
+    assert re.match("warning: BAAI/bge-m3: requests fail until this is fixed: .* hub cannot be reached", line)
+    assert "BAAI/bge-m3" in first.unloadable
 
 
 def test_models_missing_on_the_hub_are_reported_without_downloads(hub):
