@@ -17,7 +17,7 @@ from pathlib import Path
 from sie_triton.contract import shown
 from sie_triton.contract.verb import LONGEST_LORA
 from sie_triton.errors import InputError
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 from sie_triton.spec import ModelSpec
 
 NAME = re.compile(r"\w[\w./-]*", re.ASCII)

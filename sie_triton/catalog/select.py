@@ -14,7 +14,7 @@ from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import families
 from sie_triton.names import triton_name
 from sie_triton.nearest import did_you_mean
-from sie_triton.serving import is_model_file
+from sie_triton.serving.serving_file import is_model_file
 from sie_triton.weights.locate import HUB, SMALL_FILES, locate
 
 NO_FILES = LoadedModels((), {})

@@ -8,7 +8,7 @@ from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import known_model, load_files, starter_set
 from sie_triton.catalog.names import conflict_key
 from sie_triton.catalog.select import apart, clash, file_named, matches, select, variant, with_variants
-from sie_triton.serving import file_of, is_model_file
+from sie_triton.serving.serving_file import file_of, is_model_file
 
 
 @dataclass

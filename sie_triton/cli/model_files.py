@@ -18,7 +18,7 @@ from sie_triton.controller.commands import MODELS, ask
 from sie_triton.errors import CatalogError, ServerError, UnbuiltFamily
 from sie_triton.render.build import selected, specs_of
 from sie_triton.render.unloadable import environment_causes
-from sie_triton.serving import fault_lines, file_of
+from sie_triton.serving.serving_file import fault_lines, file_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ANY_LENGTH, ModelSpec
 

@@ -25,7 +25,7 @@ from sie_triton.errors import LoadError, ServerError
 from sie_triton.names import sie_name, triton_name
 from sie_triton.processes.pulse import beat
 from sie_triton.records.status import ENGINES
-from sie_triton.serving import UNKNOWN, WRONG
+from sie_triton.serving.serving_file import UNKNOWN, WRONG
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, 
 from sie_triton.errors import ServerError
 from sie_triton.names import sie_name
 from sie_triton.records.status import STAGES
-from sie_triton.revisions import model_of
-from sie_triton.serving import CONFLICT, Served, Serving, read_serving
+from sie_triton.serving.revisions import model_of
+from sie_triton.serving.serving_file import CONFLICT, Served, Serving, read_serving
 
 log = logging.getLogger(__name__)
 

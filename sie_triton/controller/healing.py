@@ -17,7 +17,7 @@ from sie_triton.controller.model_states import ModelState, Processes, Stages
 from sie_triton.controller.swaps import Swaps
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import Record, loras_path, process_of, status_path
-from sie_triton.revisions import model_of
+from sie_triton.serving.revisions import model_of
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
 from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_remote, process_of, worker_of
-from sie_triton.revisions import model_of, revision_of
+from sie_triton.serving.revisions import model_of, revision_of
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 

@@ -9,7 +9,7 @@ from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory
 from sie_triton.controller.model_states import ModelState, inference_records, taken_bytes
 from sie_triton.controller.swaps import Swaps
-from sie_triton.footprint import limit_for
+from sie_triton.host.footprint import limit_for
 from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
 from sie_triton.records.status import LOADING, RESIDENT, Record
 from sie_triton.settings import Settings

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from sie_triton.errors import LoadError
+from sie_triton.host.process_memory import share_of
 from sie_triton.measurements import Measurements
-from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
 
 

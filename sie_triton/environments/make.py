@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sie_triton.environments.venv import PACKAGE, Venv, check_name, try_out
 from sie_triton.errors import LoadError, ServerError, SettingsError
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 
 # Supported Python versions: those of the server, whose code runs in the environment.
 PYTHON_VERSIONS = ((3, 11), (3, 12))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sie_triton
 from sie_triton.errors import LoadError
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 
 PACKAGE = Path(sie_triton.__file__).resolve().parent
 RECORD = "environment.json"

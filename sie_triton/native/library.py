@@ -6,8 +6,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from sie_triton.host.private import private_directory, temporary_directory
 from sie_triton.native.compiler import compile_shared
-from sie_triton.private import private_directory, temporary_directory
 
 OPTIONS = ("-O3", "-march=native", "-fopenmp")
 

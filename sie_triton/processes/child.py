@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 from sie_triton.processes import hidden
 from sie_triton.processes.log import Log
 from sie_triton.processes.pids import Process, ProcessId

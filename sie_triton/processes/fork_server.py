@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from struct import Struct
 
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 from sie_triton.processes.child import Child
 from sie_triton.processes.pids import ProcessId
 

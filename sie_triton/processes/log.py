@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import RLock, Thread
 from time import monotonic
 
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 
 # Maximum size of one log on disk: (1 + NUM_OLD_FILES) * MAX_FILE_BYTES, 16 MiB.
 MAX_FILE_BYTES = 4 * 1024**2

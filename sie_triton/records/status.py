@@ -17,7 +17,7 @@ import numpy as np
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.failures import write_failure
-from sie_triton.revisions import model_of, revision_of
+from sie_triton.serving.revisions import model_of, revision_of
 from sie_triton.spec import ONNX, REMOTE, TORCH
 
 COLD, LOADING, RESIDENT, FAILED = range(4)

@@ -24,14 +24,23 @@ from sie_triton.catalog.selection import Selection, first_selection, selection
 from sie_triton.contract import TASKS
 from sie_triton.errors import CatalogError, LoadError, ServerError
 from sie_triton.families import model_of
+from sie_triton.host.private import private_directory
 from sie_triton.loras import added_path
 from sie_triton.names import triton_name
-from sie_triton.private import private_directory
 from sie_triton.render.build import checked_options, options_of, specs_of
 from sie_triton.render.repository import all_ensembles, is_current, remove, render, rendered_revision
 from sie_triton.render.unloadable import causes, warnings_of
 from sie_triton.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
-from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving, file_of, model_files, read_serving
+from sie_triton.serving.serving_file import (
+    CONFLICT,
+    UNKNOWN,
+    WRONG,
+    Served,
+    Serving,
+    file_of,
+    model_files,
+    read_serving,
+)
 from sie_triton.setting_sources import SECRETS
 from sie_triton.settings import Settings, read_settings, words
 from sie_triton.spec import ModelSpec

@@ -11,8 +11,8 @@ from pathlib import Path
 from sie_triton.contract import TASKS
 from sie_triton.names import triton_name
 from sie_triton.render.pbtxt import MAX_QUEUE_DELAY_US, STAGES, composing_models, ensembles, from_text, to_text
-from sie_triton.revisions import revision_of, steps_behind, steps_name
 from sie_triton.scheduling.hook import HOOK_NAME
+from sie_triton.serving.revisions import revision_of, steps_behind, steps_name
 from sie_triton.spec import ModelSpec
 
 CONFIG = "config.pbtxt"

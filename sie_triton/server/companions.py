@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sie_triton.device import worker_variables
 from sie_triton.engines import IN_FORK_SERVER
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.host.device import worker_variables
 from sie_triton.processes.fork_server import fork_server_directory
 from sie_triton.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.processes.log import Log

@@ -12,7 +12,7 @@ from typing import IO
 import psutil
 
 from sie_triton.errors import ServerError
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 from sie_triton.processes.log import Log
 from sie_triton.settings import SERVED_FROM
 

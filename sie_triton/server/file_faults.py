@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from sie_triton.serving import fault_lines, read_serving
+from sie_triton.serving.serving_file import fault_lines, read_serving
 
 POLL_S = 1.0
 

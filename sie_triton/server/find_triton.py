@@ -8,7 +8,7 @@ from pathlib import Path
 
 import sie_triton
 from sie_triton.errors import ServerError
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 from sie_triton.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.server.preflight import shared_libpython
 

@@ -17,9 +17,9 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sie_triton.catalog import ModelConfig
 from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import TEXT
-from sie_triton.device import unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
 from sie_triton.families import model_of
+from sie_triton.host.device import unused_gpus, visible_gpus
 from sie_triton.names import triton_name
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
@@ -31,7 +31,7 @@ from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
 from sie_triton.server.room import MemoryPlan
-from sie_triton.serving import repository_of
+from sie_triton.serving.serving_file import repository_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
 

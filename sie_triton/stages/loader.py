@@ -14,7 +14,7 @@ from sie_triton.families import family
 from sie_triton.loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
-from sie_triton.revisions import model_of
+from sie_triton.serving.revisions import model_of
 from sie_triton.spec import AUTO, ONNX, ModelSpec
 from sie_triton.weights import cache_of, loadable, locate, pin_of
 from sie_triton.weights.onnx_choice import graph_of

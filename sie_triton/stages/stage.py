@@ -16,8 +16,8 @@ from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, Model
 from sie_triton.records.calls import CALL, Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
-from sie_triton.revisions import model_of
 from sie_triton.scheduling.background import Background
+from sie_triton.serving.revisions import model_of
 from sie_triton.stages.leaving import Leaving
 from sie_triton.stages.open_requests import GONE, OpenRequests
 from sie_triton.stages.request import DEFERRED, Answer, Request

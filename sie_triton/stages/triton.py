@@ -19,9 +19,9 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from platformdirs import user_cache_path
 
-from sie_triton.device import instance_device, unused_gpus
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
-from sie_triton.private import private_directory, temporary_directory
+from sie_triton.host.device import instance_device, unused_gpus
+from sie_triton.host.private import private_directory, temporary_directory
 from sie_triton.processes.freed_memory import keep_returning
 from sie_triton.processes.pids import Process
 from sie_triton.records.metrics import MetricsPublisher

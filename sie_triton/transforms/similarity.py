@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.arrays import Floats
-from sie_triton.late_interaction import maxsim
+from sie_triton.transforms.late_interaction import maxsim
 from sie_triton.transforms.truncate import normalize
 
 # Tensors of the contract, by name.

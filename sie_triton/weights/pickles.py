@@ -24,7 +24,7 @@ from typing import IO
 from sie_triton.checkpoints.files import first_line, inside, read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 from sie_triton.processes.child import describe_exit
 from sie_triton.weights.unpickle import REFUSED, time_limit
 

@@ -1,7 +1,7 @@
 """Estimate of a worker's memory before it starts, which the stage requests from the controller. Imports no torch."""
 
 from sie_triton.checkpoints.contents import converted_bytes
-from sie_triton.footprint import ACTIVATION_BYTES, CUDA_CONTEXT_BYTES, FORKED_BYTES, INTERPRETER_BYTES
+from sie_triton.host.footprint import ACTIVATION_BYTES, CUDA_CONTEXT_BYTES, FORKED_BYTES, INTERPRETER_BYTES
 from sie_triton.processes.fork_server import answers
 from sie_triton.spec import TORCH, ModelSpec
 from sie_triton.worker.messages import Load

@@ -15,10 +15,10 @@ from os import _exit as end_process
 from pathlib import Path
 from threading import Event, Thread
 
-from sie_triton.container import container_memory
 from sie_triton.engines import Engine
 from sie_triton.engines.base import Unusable
-from sie_triton.private import private_directory
+from sie_triton.host.container import container_memory
+from sie_triton.host.private import private_directory
 from sie_triton.processes.child import end_with_parent, start
 from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.messages import Load, Quickened

@@ -10,9 +10,9 @@ from threading import Lock, Thread
 from time import monotonic
 
 from sie_triton.contract import Batch, Rows
-from sie_triton.device import worker_variables
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
+from sie_triton.host.device import worker_variables
 from sie_triton.processes.child import Child, start
 from sie_triton.processes.fork_server import fork
 from sie_triton.processes.pids import ProcessId

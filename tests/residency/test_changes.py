@@ -29,7 +29,7 @@ from sie_triton.records.status import RESIDENT, records_of_revisions, worker_of
 from sie_triton.render.refresh import start
 from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
-from sie_triton.serving import repository_of
+from sie_triton.serving.serving_file import repository_of
 from tests.conftest import fresh_settings, model_file, tiny_model_file
 from tests.models import save_bert, save_cross_encoder, save_pylate
 from tests.residency.conftest import ADMIN_TOKEN, Crowd, wait_for, watching

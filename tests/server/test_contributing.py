@@ -8,7 +8,7 @@ import yaml
 
 from sie_triton import SIEClient
 from sie_triton.errors import InputError
-from sie_triton.private import private_directory
+from sie_triton.host.private import private_directory
 from tests.server.test_examples import blocks_of
 from tests.server.test_serve import serving
 

@@ -14,8 +14,8 @@ import pytest
 from sie_triton import LoadError
 from sie_triton.environments.venv import Venv
 from sie_triton.errors import InputError
+from sie_triton.host.private import private_directory
 from sie_triton.names import triton_name
-from sie_triton.private import private_directory
 from sie_triton.processes.fork_server import fork_server_directory, fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from tests.conftest import TINY, fresh_settings, model_file, tiny_model_file

@@ -143,7 +143,7 @@ STOPPED_DURING_WORK = """
 import sys, threading
 from pathlib import Path
 from sie_triton.controller import run as module
-from sie_triton.serving import Serving
+from sie_triton.serving.serving_file import Serving
 from sie_triton.settings import read_settings
 settings = read_settings(data_dir=Path(sys.argv[1]), controller_port=int(sys.argv[2]), device="cpu")
 Serving((), {"data_dir": sys.argv[1]}, "/").write()

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_triton import container
 from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.footprint import FORK_SERVER_BYTES
-from sie_triton.process_memory import Share
+from sie_triton.host import container
+from sie_triton.host.footprint import FORK_SERVER_BYTES
+from sie_triton.host.process_memory import Share
 from sie_triton.processes.pids import ProcessId, is_alive, is_stopped
 from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sie_triton import device
 from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory, Meter
-from sie_triton.device import choose_device, instance_device, unused_gpus, visible_gpus
 from sie_triton.errors import ServerError
+from sie_triton.host import device
+from sie_triton.host.device import choose_device, instance_device, unused_gpus, visible_gpus
 from sie_triton.records.status import ENGINES
 from sie_triton.server import preflight, serve
 from sie_triton.settings import read_settings

@@ -16,7 +16,7 @@ from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.served import ServedModels as ServedOfDoor
 from sie_triton.errors import ServerError
 from sie_triton.records.status import RESIDENT
-from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, Served, Serving
+from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, WRONG, Served, Serving
 from sie_triton.settings import Settings
 from tests.controller import admin, stage, status_of, wait_for
 

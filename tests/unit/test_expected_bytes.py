@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from sie_triton.checkpoints.contents import converted_bytes
-from sie_triton.footprint import ACTIVATION_BYTES, CUDA_CONTEXT_BYTES
+from sie_triton.host.footprint import ACTIVATION_BYTES, CUDA_CONTEXT_BYTES
 from sie_triton.spec import Runtime
 from sie_triton.worker.expected import RESIDENT_BYTES, expected_bytes
 from sie_triton.worker.messages import Load

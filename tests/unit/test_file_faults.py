@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.server.file_faults import FileFaults
-from sie_triton.serving import Served, Serving
+from sie_triton.serving.serving_file import Served, Serving
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import pytest
 
-from sie_triton import device
-from sie_triton.device import ASK_NVML, EXPANDABLE, worker_variables
+from sie_triton.host import device
+from sie_triton.host.device import ASK_NVML, EXPANDABLE, worker_variables
 from sie_triton.server import companions
 from sie_triton.settings import read_settings
 from sie_triton.worker import process

@@ -11,7 +11,6 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from sie_triton import container
 from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.onnx.graph import SIZES, Graph
 from sie_triton.engines.torch import graph_comparison
@@ -20,6 +19,7 @@ from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graph_comparison import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
+from sie_triton.host import container
 from sie_triton.measurements import Measurements
 from sie_triton.worker import graphs as making
 from sie_triton.worker.graphs import Graphs, forget_others

@@ -8,7 +8,7 @@ import pytest
 from sie_triton.catalog import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import load_processor
-from sie_triton.footprint import INTERPRETER_BYTES
+from sie_triton.host.footprint import INTERPRETER_BYTES
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.worker.expected import expected_bytes
 from sie_triton.worker.messages import Load

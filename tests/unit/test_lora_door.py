@@ -13,7 +13,7 @@ from sie_triton.cli import cli
 from sie_triton.controller.commands import ask, show
 from sie_triton.loras import KnownLoras, added_path, read
 from sie_triton.records.loras import write_loras
-from sie_triton.serving import Served, Serving
+from sie_triton.serving.serving_file import Served, Serving
 from sie_triton.settings import read_settings
 from tests.controller import admin, stage, status_of, wait_for
 from tests.stages import spec

@@ -7,9 +7,9 @@ from sie_triton.engines.onnx import engine as module
 from sie_triton.engines.onnx.engine import OnnxEngine
 from sie_triton.engines.onnx.session import CPU, CUDA, open_session
 from sie_triton.errors import LoadError
-from sie_triton.footprint import CUDA_CONTEXT_BYTES
+from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
+from sie_triton.host.process_memory import share_of
 from sie_triton.measurements import Measurements
-from sie_triton.process_memory import share_of
 from tests.stages import spec
 
 

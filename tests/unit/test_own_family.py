@@ -14,7 +14,7 @@ from sie_triton.catalog.select import recognised_by
 from sie_triton.engines import open_engine
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import load_adapter
-from sie_triton.footprint import INTERPRETER_BYTES
+from sie_triton.host.footprint import INTERPRETER_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker.expected import expected_bytes

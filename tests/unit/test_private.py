@@ -12,8 +12,8 @@ import platformdirs
 import pytest
 
 from sie_triton.engines.torch.cpu_kernels import SOURCES
+from sie_triton.host.private import private_directory
 from sie_triton.native import library as native
-from sie_triton.private import private_directory
 from sie_triton.processes import fork_server
 
 OTHER = 65534  # another user of the machine

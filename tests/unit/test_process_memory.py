@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sie_triton.process_memory import Share, share_of
+from sie_triton.host.process_memory import Share, share_of
 
 BYTES = 64 * 2**20
 SLACK = 8 * 2**20

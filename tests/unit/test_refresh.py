@@ -17,7 +17,7 @@ from sie_triton.render import refresh as module
 from sie_triton.render.pbtxt import from_text
 from sie_triton.render.refresh import refresh, start
 from sie_triton.render.repository import all_ensembles
-from sie_triton.serving import CONFLICT, UNKNOWN, WRONG, read_serving, repository_of
+from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, WRONG, read_serving, repository_of
 from sie_triton.settings import read_settings
 from tests.lora_families import set_takes_loras
 

@@ -11,8 +11,8 @@ import soxr
 
 from sie_triton.client.items import encoded
 from sie_triton.errors import InputError
+from sie_triton.host.process_memory import anonymous_bytes
 from sie_triton.inputs.audio import AudioFile, AudioReader
-from sie_triton.process_memory import anonymous_bytes
 from sie_triton.spec import Runtime
 from tests.sounds import of_all_kinds, saved, sound
 from tests.unhearable import readable, unreadable, wav

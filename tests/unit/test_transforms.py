@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from sie_triton import late_interaction
 from sie_triton.contract import SCORE_MODES
 from sie_triton.spec import MuveraConfig
-from sie_triton.transforms import Muvera, normalize, quantize, scales, similarity, truncate
+from sie_triton.transforms import Muvera, late_interaction, normalize, quantize, scales, similarity, truncate
 from sie_triton.transforms import muvera as module
 
 DIM = 24

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.process_memory import anonymous_bytes
+from sie_triton.host.process_memory import anonymous_bytes
 from sie_triton.processes.channel import LARGE_BYTES
 from sie_triton.processes.pids import ProcessId, is_alive, parent_of
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter

@@ -18,7 +18,7 @@ from sie_triton.bench.gpu_check.parts import ABOUT, KERNELS, chosen
 from sie_triton.bench.gpu_check.report import document, markdown, show
 from sie_triton.bench.gpu_check.runner import Clock, Report, run
 from sie_triton.bench.gpu_check.scope import Plan
-from sie_triton.device import choose_device, worker_variables
+from sie_triton.host.device import choose_device, worker_variables
 from sie_triton.processes.child import end_with_parent, start
 
 EXAMPLES = """examples:

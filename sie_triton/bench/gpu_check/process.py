@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from sie_triton.bench.gpu_check.scope import Plan
-from sie_triton.process_memory import share_of
+from sie_triton.host.process_memory import share_of
 from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.worker.messages import Load

@@ -25,7 +25,7 @@ from sie_triton.engines.onnx.session import (
 from sie_triton.engines.torch.rows import SideBySide, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
-from sie_triton.footprint import CUDA_CONTEXT_BYTES
+from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 

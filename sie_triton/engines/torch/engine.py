@@ -26,9 +26,9 @@ from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
-from sie_triton.footprint import CUDA_CONTEXT_BYTES
+from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
+from sie_triton.host.process_memory import share_of
 from sie_triton.measurements import Measurements
-from sie_triton.process_memory import share_of
 from sie_triton.spec import ModelSpec
 
 log = logging.getLogger(__name__)

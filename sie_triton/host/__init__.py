@@ -1,0 +1,1 @@
+"""The machine: its devices, memory, container limits and private files."""
