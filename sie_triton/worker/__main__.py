@@ -207,19 +207,20 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> P
     except SIEError as exc:
         return Failed(str(exc), code=exc.code)
     except Exception as exc:
-        if not engine.is_out_of_memory(exc):
+        is_short = engine.is_out_of_memory(exc)
+        if not is_short:
             log.exception("inference failed")
-            end_if_broken(engine)
+        end_if_broken(engine, exc)
+        if not is_short:
             return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
     # Outside the handler, because the exception references tensors of the failed pass.
-    end_if_broken(engine)
     engine.free_unused_memory()
     return NO_MEMORY
 
 
-def end_if_broken(engine: Engine) -> None:
+def end_if_broken(engine: Engine, error: Exception) -> None:
     """End this process if its device fails every later pass: the stage starts a replacement and repeats the pass."""
-    if engine.is_broken():
+    if engine.is_broken(error):
         log.error("this worker cannot use its device after that error: the worker ends, and a replacement is started")
         os._exit(1)
 

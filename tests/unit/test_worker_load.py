@@ -144,7 +144,7 @@ class Ended(BaseException):
 class Broken(Freeing):
     """An engine whose device an error has made unusable."""
 
-    def is_broken(self):
+    def is_broken(self, error):
         return True
 
 
@@ -184,8 +184,8 @@ def test_a_device_is_unusable_if_its_stream_cannot_be_waited_for(monkeypatch, de
 
     stream = SimpleNamespace(synchronize=synchronize)
     monkeypatch.setattr(torch.cuda, "current_stream", {"cuda:1": stream}.__getitem__)
-    assert TorchEngine(spec(), device, Measurements()).is_broken() is is_broken
-    assert not OwnEngine(spec(), device, Measurements()).is_broken()
+    assert TorchEngine(spec(), device, Measurements()).is_broken(RuntimeError()) is is_broken
+    assert not OwnEngine(spec(), device, Measurements()).is_broken(RuntimeError())
 
 
 @pytest.mark.parametrize(
