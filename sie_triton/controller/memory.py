@@ -12,9 +12,9 @@ from types import MappingProxyType
 import psutil
 
 from sie_triton.container import container_memory
-from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.device import visible_gpus
 from sie_triton.footprint import FORK_SERVER_BYTES
+from sie_triton.gpu_memory import gpu_memory
 from sie_triton.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.processes.pids import children_by_parent, is_alive
 from sie_triton.processes.stand_in import stood_for
