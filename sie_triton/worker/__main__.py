@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -26,6 +27,7 @@ from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.answers import check_finite
 from sie_triton.worker.calibration import Device, Sampler, calibrate
+from sie_triton.worker.device_bytes import DeviceBytes
 from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
@@ -64,9 +66,9 @@ def main(descriptors: Sequence[int]) -> None:
             control.send(failed(exc))
             return
         engine.release_threads()
-        graphs = Graphs(engine, order)
+        graphs, memory = Graphs(engine, order), DeviceBytes(engine, loaded.device_bytes)
         for lane in lanes:
-            Thread(target=serve, args=(engine, adapter, lane, graphs), daemon=True).start()
+            Thread(target=serve, args=(engine, adapter, lane, graphs, memory), daemon=True).start()
         control.send(loaded)
         graphs.start()
         while True:
@@ -180,7 +182,7 @@ def hold(path: Path) -> None:
     fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
-def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -> None:
+def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs, memory: DeviceBytes) -> None:
     """Answer each batch that arrives on `lane` until the lane closes."""
     with suppress(EOFError, OSError):
         while True:
@@ -189,7 +191,10 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
             try:
                 forward = lane.recv()
                 engine.use_threads(graphs.left_of(forward.threads))
-                lane.send(compute(engine, adapter, forward.batch, graphs))
+                answer = compute(engine, adapter, forward.batch, graphs)
+                if isinstance(answer, PassResult) and (device_bytes := memory.news()):
+                    answer = replace(answer, device_bytes=device_bytes)
+                lane.send(answer)
                 continue
             except MemoryError:
                 log.warning("not enough memory for a batch or its rows")
