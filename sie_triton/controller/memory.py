@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 import psutil
 
-from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.host.container import container_memory
 from sie_triton.host.device import visible_gpus
 from sie_triton.host.footprint import FORK_SERVER_BYTES
+from sie_triton.host.gpu_memory import gpu_memory
 from sie_triton.host.process_memory import Share, anonymous_bytes, share_of
 from sie_triton.processes.pids import children_by_parent, is_alive
 from sie_triton.processes.stand_in import represented_pid

@@ -103,8 +103,8 @@ class Engine:
     def is_out_of_memory(self, error: BaseException) -> bool:
         return isinstance(error, MemoryError)
 
-    def is_broken(self) -> bool:
-        """True if an error has left the device unusable for this process; every later pass would fail."""
+    def is_broken(self, error: BaseException) -> bool:
+        """True if `error`, of a pass, has left the device unusable for this process; every later pass would fail."""
         return False
 
     def free_unused_memory(self) -> None:

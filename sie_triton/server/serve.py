@@ -20,6 +20,7 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.errors import ServerError
 from sie_triton.families import model_of
 from sie_triton.host.device import unused_gpus, visible_gpus
+from sie_triton.host.gpu_memory import check_gpu_name
 from sie_triton.names import triton_name
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
@@ -131,6 +132,7 @@ def check_machine(settings: Settings, num_models: int) -> None:
             built_for=preflight.cuda_of_torch(),
             driver_cuda=preflight.cuda_of_driver(),
         ),
+        *check_gpu_name(settings.runtime.device, visible_gpus()),
     ]
     if problems:
         raise ServerError("\n".join(problems))

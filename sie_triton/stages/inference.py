@@ -12,7 +12,7 @@ from threading import Lock
 from time import monotonic_ns
 
 from sie_triton.contract import Rows
-from sie_triton.errors import Cancelled, InputError, ModelError, OutOfMemory, SIEError
+from sie_triton.errors import Cancelled, InputError, OutOfMemory, SIEError
 from sie_triton.families import family
 from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
@@ -285,7 +285,7 @@ class Inference(ColdStage[Worker]):
                 return worker.forward(pack(slots), threads)
             except WorkerDied as exc:
                 self._replace(worker)
-                raise ModelError("inference: the worker process ended twice while it computed this request") from exc
+                raise self._desk.deadly.add(slots[0][0]) from exc
 
     def _count(self, slots: Batched) -> None:
         total = sum(map(cost, slots))

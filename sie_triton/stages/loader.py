@@ -128,8 +128,11 @@ class Loader:
 
         runtime = self._spec.runtime
         limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
-        return Worker(order, self._died, **limits, loading=loading, quickened=self._quickened)
+        return Worker(order, self._died, **limits, loading=loading, quickened=self._quickened, measured=self._measured)
 
     def _quickened(self, quickened: Quickened) -> None:
         self._status.record["graph_tokens"] = quickened.max_tokens
         self._status.add(weights_bytes=quickened.num_bytes)
+
+    def _measured(self, device_bytes: int) -> None:
+        self._status.record["device_bytes"] = device_bytes

@@ -12,6 +12,7 @@ from sie_triton.scheduling.job import Job
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.checks import array_of, check_features
 from sie_triton.stages.context import Context, Contexts
+from sie_triton.stages.deadly import DeadlyRequests
 from sie_triton.stages.request import Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import BusyLog, covered_ns
@@ -44,6 +45,7 @@ class Desk:
         self._model = model_of(spec)
         self._contexts = Contexts(self._model, seal)
         self.loras = KnownLoras(spec)
+        self.deadly = DeadlyRequests()
         self._sent = with_lengths(self._model.features)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._own = [parameter.name for parameter in self._model.parameters]
@@ -56,7 +58,7 @@ class Desk:
         return None if context is None else context.deadline_ns
 
     def take(self, request: Request, loaded: Loaded) -> Work:
-        """Read and validate a request. Raise InputError if it is invalid.
+        """Read and validate a request. Raise InputError if it is invalid, ModelError if it ends workers.
 
         It is validated against the loaded model, because clients may skip preprocess. `cost` is computed anew.
         """
@@ -66,7 +68,7 @@ class Desk:
         check_features(features, self._model.features, loaded.max_length, loaded.limits)
         lengths = self._model.lengths_of(features)
         verb, options = context.verb, context.options
-        return Work(
+        work = Work(
             request=request,
             context=context,
             features=features,
@@ -77,6 +79,8 @@ class Desk:
             options={name: options[name] for name in self._own if name in options} if self._own else None,
             lora=self.loras.source(str(lora)) if (lora := options.get(LORA.name)) else "",
         )
+        self.deadly.check(work)
+        return work
 
     def collect(self, work: Work) -> None:
         """Compute the tensors that the verb forwards, from the rows."""

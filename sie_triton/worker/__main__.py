@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -25,6 +26,7 @@ from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.worker.calibration import Device, Sampler, calibrate
+from sie_triton.worker.device_bytes import DeviceBytes
 from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
@@ -64,9 +66,9 @@ def main(descriptors: Sequence[int]) -> None:
             control.send(failed(exc))
             return
         engine.release_threads()
-        graphs = Graphs(engine, order)
+        graphs, memory = Graphs(engine, order), DeviceBytes(engine, loaded.device_bytes)
         for lane in lanes:
-            Thread(target=serve, args=(engine, adapter, lane, graphs), daemon=True).start()
+            Thread(target=serve, args=(engine, adapter, lane, graphs, memory), daemon=True).start()
         control.send(loaded)
         graphs.start()
         while True:
@@ -180,7 +182,7 @@ def hold(path: Path) -> None:
     fcntl.flock(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), fcntl.LOCK_EX)
 
 
-def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -> None:
+def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs, memory: DeviceBytes) -> None:
     """Answer each batch that arrives on `lane` until the lane closes."""
     with suppress(EOFError, OSError):
         while True:
@@ -189,7 +191,10 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs) -
             try:
                 forward = lane.recv()
                 engine.use_threads(graphs.left_of(forward.threads))
-                lane.send(compute(engine, adapter, forward.batch, graphs))
+                answer = compute(engine, adapter, forward.batch, graphs)
+                if isinstance(answer, PassResult) and (device_bytes := memory.news()):
+                    answer = replace(answer, device_bytes=device_bytes)
+                lane.send(answer)
                 continue
             except MemoryError:
                 log.warning("not enough memory for a batch or its rows")
@@ -207,19 +212,20 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> P
     except SIEError as exc:
         return Failed(str(exc), code=exc.code)
     except Exception as exc:
-        if not engine.is_out_of_memory(exc):
+        is_short = engine.is_out_of_memory(exc)
+        if not is_short:
             log.exception("inference failed")
-            end_if_broken(engine)
+        end_if_broken(engine, exc)
+        if not is_short:
             return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
     # Outside the handler, because the exception references tensors of the failed pass.
-    end_if_broken(engine)
     engine.free_unused_memory()
     return NO_MEMORY
 
 
-def end_if_broken(engine: Engine) -> None:
+def end_if_broken(engine: Engine, error: Exception) -> None:
     """End this process if its device fails every later pass: the stage starts a replacement and repeats the pass."""
-    if engine.is_broken():
+    if engine.is_broken(error):
         log.error("this worker cannot use its device after that error: the worker ends, and a replacement is started")
         os._exit(1)
 

@@ -98,19 +98,25 @@ class Device:
 def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: Device) -> int:
     """Choose the adapter's faster path, if it has two, and return the cost at which a sub-batch is most efficient.
 
-    An earlier result in `measurements` is reused.
+    An earlier result in `measurements` for as many lanes is reused: the more lanes, the less work each may take.
     """
-    known = measurements.get("calibration")
+    name = calibration_name(device.num_lanes)
+    known = measurements.get(name)
     if known is None:
         rates = measure(adapter.forward, sampler, max_cost, device)
         best = choose(rates)
         path = faster_path(adapter, sampler.batch(best), device)
         known = {"sub_batch_cost": best, "path": path, "cost_per_s": rates}
         if not device.was_short:  # the next start may have more memory
-            measurements.put(calibration=known)
+            measurements.put(**{name: known})
         _log.info("calibrated: %s", known)
     adapter.encoder.use(known["path"])
     return int(known["sub_batch_cost"])
+
+
+def calibration_name(num_lanes: int) -> str:
+    """Key of the result in the measurements."""
+    return f"calibration_{num_lanes}_lanes"
 
 
 def measure(forward: Callable[[Batch], object], sampler: Sampler, max_cost: int, device: Device) -> dict[int, float]:

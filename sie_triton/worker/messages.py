@@ -142,10 +142,14 @@ class Quickened:
 @sent_by_fields
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """Result of a pass; the receiver owns the arrays. `quickened` comes once, with a pass after the change."""
+    """Result of a pass; the receiver owns the arrays. `quickened` comes once, with a pass after the change.
+
+    `device_bytes` is as in Loaded; 0 if it is as reported before, or has not been read.
+    """
 
     rows: Rows
     quickened: Quickened | None = None
+    device_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Worker:
     """One worker process. As many threads as `load` has lanes may call `forward` at once.
 
     `died(worker)` is called once, on a separate thread, if the process ends before `close`. `quickened` is called by a
-    thread in `forward` when some passes have become faster.
+    thread in `forward` when some passes have become faster, `measured` when the worker's GPU memory has changed.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Worker:
         load_timeout_s: float,
         loading: Callable[[ProcessId], None] = lambda process: None,
         quickened: Callable[[Quickened], None] = lambda quickened: None,
+        measured: Callable[[int], None] = lambda device_bytes: None,
     ) -> None:
         """Start the process and wait until it has loaded; raise LoadError with the reason if it cannot.
 
@@ -76,7 +77,7 @@ class Worker:
         self.is_alive = True
         self._timeout_s, self._load_timeout_s = forward_timeout_s, load_timeout_s
         self._ordering = Lock()
-        self._died, self._quickened = died, quickened
+        self._died, self._quickened, self._measured = died, quickened, measured
         self._closing = False
         self._process, (control, *lanes) = begin(load.fork_server, 1 + load.num_lanes, load.environment, load.device)
         self._control = Control(control)
@@ -121,6 +122,8 @@ class Worker:
             raise MemoryError if answer.reason == OUT_OF_MEMORY else ERRORS.get(answer.code, ModelError)(answer.message)
         if answer.quickened:
             self._quickened(answer.quickened)
+        if answer.device_bytes:
+            self._measured(answer.device_bytes)
         return answer.rows
 
     def add_lora(self, name: str, directory: Path) -> Done:

@@ -17,7 +17,7 @@ from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.worker import calibration
 from sie_triton.worker.__main__ import load
-from sie_triton.worker.calibration import Device, Sampler, calibrate, choose, measure
+from sie_triton.worker.calibration import Device, Sampler, calibrate, calibration_name, choose, measure
 from sie_triton.worker.messages import Load
 from tests.stages import spec
 
@@ -69,11 +69,22 @@ def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
     passes = adapter.passes
     assert calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE) == 1024
     assert adapter.passes == passes
-    kept = json.loads(path.read_text())["calibration"]
+    kept = json.loads(path.read_text())["calibration_1_lanes"]
     assert kept["sub_batch_cost"] == 1024
     assert "256" in kept["cost_per_s"]
     calibrate(adapter, TOKENS, 4096, Measurements(path, redo=True), DEVICE)
     assert adapter.passes > passes
+
+
+def test_it_is_measured_again_for_another_number_of_lanes(timed_adapter):
+    """Each of two lanes may take half as much; what one lane may take is not forgotten."""
+    adapter, measurements, two = timed_adapter(), Measurements(), Device(DEVICE.engine, 2)
+    assert calibrate(adapter, TOKENS, 4096, measurements, DEVICE) == 1024
+    assert calibrate(adapter, TOKENS, 512, measurements, two) == 512
+    passes = adapter.passes
+    assert calibrate(adapter, TOKENS, 4096, measurements, DEVICE) == 1024
+    assert calibrate(adapter, TOKENS, 512, measurements, two) == 512
+    assert adapter.passes == passes
 
 
 @pytest.mark.parametrize("unit", COST_FUNCTIONS)
@@ -154,7 +165,7 @@ def test_a_size_chosen_while_memory_is_short_is_not_stored(monkeypatch, num_toke
     device = Device(Freeing(spec(), "cuda:0", Measurements()), 1)
     assert calibrate(adapter, TOKENS, 4096, measurements, device) == 1024
     assert adapter.path == (PACKED if padded_at == 256 else PADDED)
-    assert measurements.get("calibration") is None
+    assert measurements.get(calibration_name(DEVICE.num_lanes)) is None
 
 
 def test_other_errors_of_trial_passes_are_errors():
@@ -217,6 +228,6 @@ def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_direct
         stage.close()
         (kept,) = (json.loads(path.read_text()) for path in (tmp_path / str(size) / "measurements").iterdir())
         assert kept["probe"]["path"] == PACKED
-        assert ("calibration" in kept) == calibrated
+        assert any(name.startswith("calibration") for name in kept) == calibrated
         if not calibrated:
             assert stage._budget == size

@@ -8,6 +8,8 @@ import pytest
 from sie_triton.errors import ModelError
 from sie_triton.families.token_batch import tokens as tokens_of
 from sie_triton.records.status import StatusWriter
+from sie_triton.scheduling.job import Job
+from sie_triton.stages.deadly import MAX_KNOWN, REFUSED_S, DeadlyRequests
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
 from sie_triton.worker.process import WorkerDied
@@ -62,6 +64,31 @@ def test_a_request_that_ends_every_worker_spoils_none_that_shared_a_pass_with_it
     assert len(stage.workers) == 4
     assert stage.status.record["num_replaced"] == 3
     assert [worker.closed for worker in stage.workers] == [True, True, True, False]
+
+
+def test_the_same_request_again_ends_no_worker_for_a_while(make):
+    """Another request is computed meanwhile; after a while this one is tried again."""
+    stage, now = make(1), [0.0]
+    stage._desk.deadly = DeadlyRequests(lambda: now[0])
+    assert isinstance(run(stage, [tokens([POISON] * 10)])[0], ModelError)
+    num_workers = len(stage.workers)
+    refused, other, good = run(stage, [tokens([POISON] * 10), tokens([3] * 10), tokens([1] * 10)])
+    assert isinstance(refused, ModelError)
+    assert str(refused).endswith("ended twice while it computed this request, less than 60 s ago")
+    assert [each["dense"].tolist() for each in (other, good)] == [[[3, 10]], [[1, 10]]]
+    assert len(stage.workers) == num_workers
+    now[0] = REFUSED_S
+    assert isinstance(run(stage, [tokens([POISON] * 10)])[0], ModelError)
+    assert len(stage.workers) == num_workers + 2
+
+
+def test_only_so_many_requests_are_remembered():
+    deadly, jobs = DeadlyRequests(lambda: 0.0), [Job({}, [False], [each], lora=str(each)) for each in range(300)]
+    for job in jobs:
+        deadly.add(job)
+    deadly.check(jobs[300 - MAX_KNOWN - 1])
+    with pytest.raises(ModelError, match="ended twice"):
+        deadly.check(jobs[300 - MAX_KNOWN])
 
 
 def test_a_poisonous_request_spoils_none_on_another_lane(make):

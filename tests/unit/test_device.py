@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sie_triton.controller.gpu_memory import gpu_memory
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.errors import ServerError
 from sie_triton.host import device
 from sie_triton.host.device import choose_device, instance_device, unused_gpus, visible_gpus
+from sie_triton.host.gpu_memory import check_gpu_name, gpu_memory
 from sie_triton.records.status import ENGINES
 from sie_triton.server import preflight, serve
 from sie_triton.settings import read_settings
@@ -229,6 +229,27 @@ def test_a_device_that_cannot_be_used_is_one_line_with_a_remedy(machine, num_gpu
     assert len(problems) == bool(said)
     assert "".join(problems).startswith(said)
     assert not said or "--device cpu" in problems[0] or "or cpu" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("visible", "said"),
+    [
+        ("GPU-1", ""),
+        ("0", ""),
+        ("GPU-", "CUDA_VISIBLE_DEVICES: GPU- matches the UUIDs of 2 GPUs; it must match one; use more of the UUID"),
+        ("GPU-7", "CUDA_VISIBLE_DEVICES: GPU-7 matches the UUIDs of 0 GPUs"),
+    ],
+)
+def test_a_name_that_the_controller_could_not_measure_is_refused_at_the_start(
+    machine, monkeypatch, tmp_path, visible, said
+):
+    machine(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert "".join(check_gpu_name("cuda:0", visible_gpus())).startswith(said)
+    assert list(check_gpu_name("cpu", visible_gpus())) == []
+    if said:
+        with pytest.raises(ServerError, match=f"CUDA_VISIBLE_DEVICES: {visible} matches the UUIDs of [02] GPUs"):
+            serve.check_machine(read_settings(data_dir=tmp_path / "data"), 1)
 
 
 KERNEL = (

@@ -15,7 +15,7 @@ FOUNDATION = {"contract", "errors", "extension", "host", "measurements", "neares
 MAY_IMPORT = {
     "arrays": set(),
     "names": set(),
-    "host": set(),
+    "host": {"errors"},
     "serving": set(),
     "door_settings": {"setting_sources"},
     "errors": set(),

@@ -1,8 +1,12 @@
 """ONNX Runtime with a GPU as the device; the library's sessions are faked."""
 
+from types import SimpleNamespace
+
 import onnxruntime
 import pytest
+import torch
 
+from sie_triton.engines import Encoder
 from sie_triton.engines.onnx import engine as module
 from sie_triton.engines.onnx.engine import OnnxEngine
 from sie_triton.engines.onnx.session import CPU, CUDA, open_session
@@ -10,6 +14,9 @@ from sie_triton.errors import LoadError
 from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.host.process_memory import share_of
 from sie_triton.measurements import Measurements
+from sie_triton.worker import __main__ as worker
+from sie_triton.worker.graphs import Graphs
+from tests.family_double import OwnAdapter
 from tests.stages import spec
 
 
@@ -79,3 +86,50 @@ def test_memory_of_the_gpu_is_not_that_of_the_machine(library, tmp_path, monkeyp
 def test_want_of_memory_is_known_by_its_text(text, expected):
     engine = OnnxEngine(spec(engine="onnx"), "cuda:0", Measurements())
     assert engine.is_out_of_memory(RuntimeError(text)) is expected
+
+
+FAILURES = [
+    ("CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=a ; file=b.cc ; line=1", True),
+    ("CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED ; GPU=0", True),
+    ("CUDNN failure 5000: CUDNN_STATUS_EXECUTION_FAILED ; GPU=0", True),
+    ("CUDNN_FE failure 8: GRAPH_EXECUTION_FAILED ; GPU=0", True),
+    ("CUDA failure 2: out of memory ; GPU=0", False),
+    ("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0", False),
+    ("CUBLAS failure 15: CUBLAS_STATUS_NOT_SUPPORTED ; GPU=0", False),
+    ("Non-zero status code returned while running Gather node: indices element out of data bounds", False),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), FAILURES)
+def test_a_failure_of_cuda_inside_the_library_makes_the_device_unusable(monkeypatch, text, expected):
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
+    engine = OnnxEngine(spec(engine="onnx"), "cuda:0", Measurements())
+    assert engine.is_broken(RuntimeError(text)) is expected
+
+
+def test_so_does_one_that_pytorch_sees(monkeypatch):
+    def synchronize():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=synchronize))
+    assert OnnxEngine(spec(engine="onnx"), "cuda:0", Measurements()).is_broken(RuntimeError("another"))
+    assert not OnnxEngine(spec(engine="onnx"), "cpu", Measurements()).is_broken(RuntimeError("another"))
+
+
+def test_a_worker_of_such_a_model_ends(monkeypatch):
+    """Its stage then starts a replacement and repeats the pass."""
+
+    class Ended(BaseException):
+        """Raised instead of ending this process."""
+
+    class Adapter(OwnAdapter):
+        def forward(self, batch):
+            raise RuntimeError(FAILURES[0][0])
+
+    def end(status):
+        raise Ended
+
+    monkeypatch.setattr(worker.os, "_exit", end)
+    engine = OnnxEngine(spec(engine="onnx"), "cuda:0", Measurements())
+    with pytest.raises(Ended):
+        worker.compute(engine, Adapter(Encoder()), SimpleNamespace(loras=()), Graphs(engine, None))

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from sie_triton.errors import LoadError, ModelError
+from sie_triton.families.token_batch import tokens as tokens_of
 from sie_triton.host.process_memory import anonymous_bytes
 from sie_triton.processes.channel import LARGE_BYTES
 from sie_triton.processes.pids import ProcessId, is_alive, parent_of
@@ -288,6 +289,22 @@ def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage):
         assert answer["dense"].shape == (1, 64)
         assert stage.status.record["num_replaced"] == 0
         successor.kill()
+
+
+def test_a_request_that_kills_workers_kills_no_more_when_it_is_sent_again(stage, monkeypatch):
+    forward, killed = Worker.forward, []
+
+    def deadly(self, batch, threads):
+        if 14 in tokens_of(batch)[0]:
+            killed.append(self.pid)
+            os.kill(self.pid, signal.SIGKILL)
+        return forward(self, batch, threads)
+
+    monkeypatch.setattr(Worker, "forward", deadly)
+    for _ in range(3):
+        assert isinstance(run(stage, [tokens([14] * 10)])[0], ModelError)
+    assert len(set(killed)) == 2
+    assert run(stage, [tokens([15] * 10)])[0]["dense"].shape == (1, 64)
 
 
 def test_a_request_that_kills_every_worker_gets_an_error(tmp_path):

@@ -14,6 +14,7 @@ from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
 from sie_triton.worker.calibration import Device, Sampler, calibrate, choose, faster_path, sizes
+from sie_triton.worker.device_bytes import DeviceBytes
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import OUT_OF_MEMORY, Failed, Forward, Load, PassResult
 from tests.family_double import NAME, OwnAdapter, OwnEngine
@@ -144,7 +145,7 @@ class Ended(BaseException):
 class Broken(Freeing):
     """An engine whose device an error has made unusable."""
 
-    def is_broken(self):
+    def is_broken(self, error):
         return True
 
 
@@ -184,8 +185,8 @@ def test_a_device_is_unusable_if_its_stream_cannot_be_waited_for(monkeypatch, de
 
     stream = SimpleNamespace(synchronize=synchronize)
     monkeypatch.setattr(torch.cuda, "current_stream", {"cuda:1": stream}.__getitem__)
-    assert TorchEngine(spec(), device, Measurements()).is_broken() is is_broken
-    assert not OwnEngine(spec(), device, Measurements()).is_broken()
+    assert TorchEngine(spec(), device, Measurements()).is_broken(RuntimeError()) is is_broken
+    assert not OwnEngine(spec(), device, Measurements()).is_broken(RuntimeError())
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_a_pass_with_all_threads_leaves_one_to_what_makes_a_graph(
     monkeypatch.setattr(module, "compute", lambda *_: "answer")
     lane = Lane()
     lane.batches = [Forward(None, given)]
-    module.serve(Noting(), None, lane, graphs)
+    module.serve(Noting(), None, lane, graphs, None)
     released = ["released"] if are_made else []
     assert did == [*released, used, "answer", *released]
 
@@ -251,7 +252,7 @@ def test_a_sample_is_a_batch_as_requests_make_it():
 
 def test_stored_measurements_are_reused(monkeypatch):
     measurements = Measurements()
-    measurements.put(calibration={"sub_batch_cost": 77, "path": "other"})
+    measurements.put(calibration_1_lanes={"sub_batch_cost": 77, "path": "other"})
     used = OwnAdapter(Encoder())
     monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
     assert calibrate(used, sampler(), 500, measurements, DEVICE) == 77
@@ -273,3 +274,15 @@ def test_a_single_path_is_not_measured():
 def test_computed_rows_are_those_of_the_adapter():
     found = module.compute(Freeing(), adapter(), sampler().batch(9), Graphs(Freeing(), None))
     assert isinstance(found, PassResult)
+
+
+def test_memory_that_passes_take_is_read_at_most_once_a_second_and_told_if_it_changed(monkeypatch):
+    now, used = [0.0], [100]
+    monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: used[0])
+    engine = OwnEngine(spec(), "cuda:0", Measurements())
+    memory = DeviceBytes(engine, 100, lambda: now[0])
+    told = []
+    for now[0], used[0] in [(0.5, 150), (1.0, 150), (1.5, 200), (2.0, 200), (3.0, 200), (4.0, 90)]:
+        told.append(memory.news())
+    assert told == [0, 150, 0, 200, 0, 90]
+    assert DeviceBytes(OwnEngine(spec(), "cpu", Measurements()), 0, iter([0.0, 9.0]).__next__).news() == 0

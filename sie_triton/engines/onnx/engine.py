@@ -1,19 +1,20 @@
 """Engine for checkpoints in ONNX format. Its rows have equal length, so items of similar length share a pass."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from transformers import AutoConfig
 
-from sie_triton.arrays import Ints
+from sie_triton.arrays import Array, Ints
 from sie_triton.checkpoints.contents import read_any_config
 from sie_triton.engines.base import Encoder, Engine
+from sie_triton.engines.onnx.binding import BoundSession
 from sie_triton.engines.onnx.session import (
     ATTENTION_MASK,
     INPUT_IDS,
@@ -22,6 +23,8 @@ from sie_triton.engines.onnx.session import (
     TOKEN_TYPE_IDS,
     open_session,
 )
+from sie_triton.engines.torch.faults import is_out_of_memory
+from sie_triton.engines.torch.gpu import empty_cache, is_unusable
 from sie_triton.engines.torch.rows import SideBySide, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
@@ -30,8 +33,13 @@ from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 
 # ONNX Runtime has no exception class for out-of-memory errors; their messages contain one of these.
-NO_MEMORY = ("Failed to allocate memory", "out of memory")
+NO_MEMORY = ("Failed to allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
+# Form of a failed call of a CUDA library (`CudaCall` in ONNX Runtime's cuda_call.cc): name of the library and number.
+CUDA_FAILURE = re.compile(r"\b(CUDA|CUBLAS|CUDNN|CUDNN_FE|CURAND|CUSPARSE|CUFFT) failure -?\d+: ")
+
+# Failures that concern one call: the next may succeed.
+OF_ONE_CALL = ("NOT_SUPPORTED", "INVALID_VALUE", "BAD_PARAM")
 
 TAKEN = (INPUT_IDS, ATTENTION_MASK, TOKEN_TYPE_IDS, POSITION_IDS)
 
@@ -74,21 +82,36 @@ class OnnxEngine(Engine):
 
     def encoder(self, model: OnnxModel, is_causal: bool | None = None) -> "OnnxEncoder":
         """Raise LoadError if the graph has no output of token states. `is_causal` has no effect."""
-        return OnnxEncoder(model, TOKEN_STATES, rank=3)
+        return OnnxEncoder(model, TOKEN_STATES, 3, self.device)
 
     def classifier(self, model: OnnxModel) -> "OnnxEncoder":
         """Raise LoadError if the graph has no output of logits."""
-        return OnnxEncoder(model, LOGITS, rank=2)
+        return OnnxEncoder(model, LOGITS, 2, self.device)
 
     def settle(self, encoder: "OnnxEncoder") -> None:
         """Do nothing: an ONNX graph has a single path."""
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        return super().is_out_of_memory(error) or any(text in str(error) for text in NO_MEMORY)
+        return is_out_of_memory(error) or any(text in str(error) for text in NO_MEMORY)
+
+    def is_broken(self, error: BaseException) -> bool:
+        """True if a CUDA library failed inside ONNX Runtime, or if PyTorch cannot use the device either."""
+        text = str(error)
+        has_failed = bool(CUDA_FAILURE.search(text)) and not any(each in text for each in (*NO_MEMORY, *OF_ONE_CALL))
+        return has_failed or is_unusable(self.device)
+
+    def free_unused_memory(self) -> None:
+        super().free_unused_memory()
+        empty_cache()
 
     def used_bytes(self) -> int:
-        """On a GPU: the weights and the CUDA context. ONNX Runtime does not report the memory it holds for passes."""
-        return super().used_bytes() if self.device == "cpu" else CUDA_CONTEXT_BYTES + self._weights_bytes
+        """On a GPU: the weights, the CUDA context, and PyTorch's memory for states.
+
+        ONNX Runtime does not report the memory it holds for passes.
+        """
+        if self.device == "cpu":
+            return super().used_bytes()
+        return CUDA_CONTEXT_BYTES + self._weights_bytes + int(torch.cuda.memory_reserved(self.device))
 
 
 class OnnxEncoder(Encoder):
@@ -97,17 +120,18 @@ class OnnxEncoder(Encoder):
     paths = ("padded",)
     path = "padded"
 
-    def __init__(self, model: OnnxModel, wanted: tuple[str, ...], rank: int) -> None:
+    def __init__(self, model: OnnxModel, wanted: tuple[str, ...], rank: int, device: str = "cpu") -> None:
         self.weights_bytes, self.vocab_size = model.num_bytes, model.vocab_size
-        self._session = model.session
-        self._takes = [each.name for each in self._session.get_inputs()]
+        self._device = torch.device(device)
+        self._takes = [each.name for each in model.session.get_inputs()]
         if unknown := [name for name in self._takes if name not in TAKEN]:
             raise LoadError(f"{model.path}: has the input {unknown[0]}; supported inputs are {', '.join(TAKEN)}")
-        outputs = [each.name for each in self._session.get_outputs() if each.name in wanted and len(each.shape) == rank]
-        if not outputs:
-            given = ", ".join(f"{each.name} {each.shape}" for each in self._session.get_outputs())
+        outputs = model.session.get_outputs()
+        usable = [each for each in outputs if each.name in wanted and len(each.shape) == rank]
+        if not usable:
+            given = ", ".join(f"{each.name} {each.shape}" for each in outputs)
             raise LoadError(f"{model.path}: has the outputs {given}; it needs {' or '.join(wanted)}", "unsupported")
-        self._output = outputs[0]
+        self._session = BoundSession(model.session, usable[0], self._device)
 
     def hidden_states(
         self,
@@ -118,28 +142,42 @@ class OnnxEncoder(Encoder):
         extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; otherwise as torch's Encoder."""
-        keys = lengths if keys is None else keys
+        groups = list(side_by_side(lengths, lengths if keys is None else keys))
+        given = [self._laid_out(rows, input_ids, type_ids, np.flatnonzero(rows.real), rows.places) for rows in groups]
+        Indices.upload([*given, *extra_indices], self._device)
         states: torch.Tensor | None = None
-        for rows in side_by_side(lengths, keys):
-            padded = self._run(rows, input_ids, type_ids)
-            states = torch.empty(len(input_ids), padded.shape[-1]) if states is None else states
-            states[torch.from_numpy(rows.places)] = torch.from_numpy(padded[rows.real]).float()
+        for rows, indices in zip(groups, given, strict=True):
+            *inputs, real, places = indices.on(self._device)
+            padded = self._run(inputs, rows.real.shape)
+            if len(real) == rows.real.size == len(input_ids):  # items of equal length, in their own order
+                return padded.flatten(0, 1).float()
+            if states is None:
+                states = padded.new_empty(len(input_ids), padded.shape[-1], dtype=torch.float32)
+            states.index_copy_(0, places, padded.flatten(0, 1).index_select(0, real).float())
         assert states is not None
         return states
 
     def logits(self, input_ids: Ints, lengths: Ints, type_ids: Ints) -> torch.Tensor:
-        """float32 [items, labels]."""
-        made = [(rows.items, self._run(rows, input_ids, type_ids)) for rows in side_by_side(lengths, lengths)]
-        order = np.concatenate([items for items, _ in made])
-        return torch.from_numpy(np.concatenate([logits for _, logits in made])[np.argsort(order)]).float()
+        """float32 [items, labels], on the CPU."""
+        groups = list(side_by_side(lengths, lengths))
+        given = [self._laid_out(rows, input_ids, type_ids) for rows in groups]
+        Indices.upload(given, self._device)
+        each = [
+            self._run(indices.on(self._device), [len(rows.items)]) for rows, indices in zip(groups, given, strict=True)
+        ]
+        order = np.concatenate([rows.items for rows in groups])
+        return torch.cat(each).cpu().float()[torch.from_numpy(np.argsort(order))]
 
-    def _run(self, rows: SideBySide, input_ids: Ints, type_ids: Ints | None) -> npt.NDArray[Any]:
+    def _laid_out(self, rows: SideBySide, input_ids: Ints, type_ids: Ints | None, *others: Array) -> Indices:
+        """Return the graph's inputs, int64 [rows, width] each and in its order, and `others`."""
+        num_rows, width = rows.real.shape
         given = {
             INPUT_IDS: rows.filled(input_ids),
             ATTENTION_MASK: rows.seen.astype(np.int64),
             TOKEN_TYPE_IDS: np.zeros(rows.real.shape, np.int64) if type_ids is None else rows.filled(type_ids),
-            POSITION_IDS: np.broadcast_to(np.arange(rows.real.shape[1]), rows.real.shape),
+            POSITION_IDS: np.arange(num_rows * width).reshape(num_rows, width) % width,
         }
-        output: npt.NDArray[Any]
-        (output,) = self._session.run([self._output], {name: given[name] for name in self._takes})
-        return output
+        return Indices(*(given[name] for name in self._takes), *others)
+
+    def _run(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+        return self._session.run(dict(zip(self._takes, inputs, strict=True)), sizes)

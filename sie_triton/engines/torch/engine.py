@@ -1,6 +1,5 @@
 """PyTorch and transformers as an engine: packed where the model supports it, else padded."""
 
-import gc
 import logging
 import os
 import threading
@@ -18,6 +17,7 @@ from sie_triton.engines.base import Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
 from sie_triton.engines.torch.faults import is_out_of_memory
+from sie_triton.engines.torch.gpu import empty_cache, is_unusable
 from sie_triton.engines.torch.graph_comparison import may_have_graph, refuse, take_graph
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
@@ -158,23 +158,12 @@ class TorchEngine(Engine):
     def is_out_of_memory(self, error: BaseException) -> bool:
         return is_out_of_memory(error)
 
-    def is_broken(self) -> bool:
-        """True after an error inside a kernel: it persists in this process, and every later CUDA call raises it again.
-
-        This waits for a stream, not for the whole device: another thread may be recording a CUDA graph.
-        """
-        try:
-            if self.device != "cpu":
-                torch.cuda.current_stream(self.device).synchronize()
-        except RuntimeError:
-            return True
-        return False
+    def is_broken(self, error: BaseException) -> bool:
+        return is_unusable(self.device)
 
     def free_unused_memory(self) -> None:
-        """Collect garbage, and return the GPU memory that PyTorch caches."""
-        gc.collect()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
+        super().free_unused_memory()
+        empty_cache()
 
     def used_bytes(self) -> int:
         return used_bytes(self.device)

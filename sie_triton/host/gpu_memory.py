@@ -3,7 +3,9 @@
 CUDA uses a whole GPU, or one part of a partitioned GPU (MIG): the first part, if none is named.
 """
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -17,6 +19,17 @@ def gpu_memory(name: str) -> tuple[int, int]:
     pynvml.nvmlInit()
     info = pynvml.nvmlDeviceGetMemoryInfo(_handle(pynvml, name))
     return int(info.used), int(info.total)
+
+
+def check_gpu_name(device: str, gpus: Sequence[str]) -> Iterator[str]:
+    """Check that NVML can measure `device`, one of the visible `gpus`: UUIDs may be abbreviated, but name one GPU."""
+    number = int(device.removeprefix("cuda:")) if device.startswith("cuda:") else len(gpus)
+    if number >= len(gpus) or find_spec("pynvml") is None:
+        return
+    try:
+        gpu_memory(gpus[number])
+    except LookupError as exc:
+        yield f"{exc}; use more of the UUID (nvidia-smi -L shows it), or the GPU's index"
 
 
 def _handle(nvml: Any, name: str) -> Any:
