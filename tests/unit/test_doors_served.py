@@ -1,0 +1,40 @@
+"""Cache of the served models' specifications; Triton's answers and the clock are doubles."""
+
+import asyncio
+from types import SimpleNamespace
+
+from sie_triton.doors import served as module
+from sie_triton.doors.served import ServedModels
+from sie_triton.settings import Settings
+from tests.stages import spec
+
+
+class Backend:
+    """Backend of a door that serves one model."""
+
+    def __init__(self) -> None:
+        self.spec = spec(max_sequence_length=128)
+
+    async def ask(self, method: str, model_name: str) -> SimpleNamespace:
+        steps = [SimpleNamespace(model_name="org__m-preprocess")] if model_name == "org__m" else []
+        parameters = {module.SPEC: SimpleNamespace(string_value=self.spec.to_json())}
+        config = SimpleNamespace(ensemble_scheduling=SimpleNamespace(step=steps), parameters=parameters)
+        return SimpleNamespace(config=config)
+
+
+def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
+    now, backend = [1000.0], Backend()
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    served = ServedModels(Settings(), backend)
+
+    async def length() -> int:
+        return (await served.spec("org/m")).max_sequence_length
+
+    async def lengths() -> list[int]:
+        found = [await length()]
+        backend.spec = spec(max_sequence_length=256)
+        for now[0] in (1030.0, 1030.1):
+            found.append(await length())
+        return found
+
+    assert asyncio.run(lengths()) == [128, 128, 256]
