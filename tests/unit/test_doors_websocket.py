@@ -53,6 +53,7 @@ def test_a_frame_of_64_kib_is_read_and_ignored():
         assert answer(client) == (PONG, b"hi")
 
 
+@pytest.mark.timeout(60)  # an open connection gets texts without end
 @pytest.mark.parametrize(
     ("head", "code"),
     [(head_of(TEXT, 64 * 1024 + 1), 1009), (head_of(TEXT, 5, masked=0), 1002)],
