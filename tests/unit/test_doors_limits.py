@@ -351,3 +351,21 @@ def test_a_body_that_is_ended_for_others_says_so(monkeypatch):
             assert (failure.value.status, all_memory.used) == (503, 5)
 
     asyncio.run(run())
+
+
+def test_each_part_of_a_body_extends_its_time(monkeypatch):
+    """The second part comes after the time of the body, but within that of the first part."""
+    monkeypatch.setattr(body, "BODY_S", 0.1)
+    monkeypatch.setattr(body, "BYTES_A_SECOND", 1)
+    messages = [{"type": "http.request", "body": b"x" * 600, "more_body": True}, {"type": "http.request", "body": b"y"}]
+
+    async def run():
+        async def receive():
+            if len(messages) == 1:
+                await asyncio.sleep(0.3)
+            return messages.pop(0)
+
+        with MemoryBudget(1000).held() as held:
+            return await body.read_body(receive, {}, 1000, held)
+
+    assert asyncio.run(run()) == b"x" * 600 + b"y"

@@ -1,6 +1,8 @@
 """Cache of the served models' specifications; Triton's answers and the clock are doubles."""
 
 import asyncio
+import io
+import json
 from types import SimpleNamespace
 
 from sie_triton.doors import served as module
@@ -38,3 +40,24 @@ def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
         return found
 
     assert asyncio.run(lengths()) == [128, 128, 256]
+
+
+def test_the_controller_is_asked_once_in_a_fifth_of_a_second(monkeypatch):
+    """Many clients that ask for the state of models at once are one question to the controller."""
+    now, asked = [1000.0], []
+
+    def answer(request, timeout):
+        asked.append(now[0])
+        return io.BytesIO(json.dumps({"models": [], "memory": {}, "unserved": {"a": f"{len(asked)}"}}).encode())
+
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.urllib.request, "urlopen", answer)
+    served = ServedModels(Settings(), Backend())
+
+    async def answers() -> list[str]:
+        found = []
+        for now[0] in (1000.0, 1000.1, 1000.3):
+            found += [each.unserved["a"] for each in await asyncio.gather(served.states(), served.states())]
+        return found
+
+    assert asyncio.run(answers()) == ["1", "1", "1", "1", "2", "2"]
