@@ -7,6 +7,8 @@ import yaml
 
 from sie_triton.catalog import load_file
 from sie_triton.families import family
+from sie_triton.render.build import selected
+from sie_triton.settings import read_settings
 from sie_triton.spec import Runtime
 
 MUVERA = {"num_repetitions": 4, "projection_dim": 8, "final_projection_dim": None}
@@ -117,3 +119,14 @@ def test_scales_only_where_they_are_declared(tmp_path):
     tasks = {"encode": {"dense": {"dim": 8, "scales": True}, "multivector": {"dim": 16}, "sparse": {"dim": 30}}}
     spec = load(tmp_path, {"default": {"runtime": {"muvera": MUVERA}}}, "bge_m3", tasks).resolve(Runtime())
     assert spec.scaled == ("dense",)
+
+
+@pytest.mark.parametrize("names", [["my/m"], []])
+def test_a_profile_that_cannot_be_served_stops_no_other(tmp_path, names):
+    """Its model is asked for by name; the profile, which would be a separate model, is not."""
+    load(tmp_path, {"default": {}, "other": {"extends": "default", "engine": "jax"}})
+    found = selected(read_settings(models_dir=tmp_path), names)
+    assert [model.sie_id for model in found.models] == ["my/m"]
+    ((source, problem),) = found.problems.items()
+    assert source.endswith("m.yaml: profiles.other")
+    assert "'jax' cannot be served" in problem
