@@ -131,3 +131,12 @@ def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):
         answer = post(door, path=f"/v1/encode/{name}")
         assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
         assert answer.json()["detail"]["message"] == message
+
+
+def test_a_request_has_the_trace_id_that_its_client_gave_unless_it_is_too_long():
+    given = {"X-Request-ID": "a" * 128}
+    traced = {"traceparent": f"00-{'4' * 32}-{'5' * 16}-01", **given}
+    assert post(door_of()[0], headers=given).headers["X-Trace-ID"] == "a" * 128
+    assert post(door_of()[0], headers=traced).headers["X-Trace-ID"] == "4" * 32
+    for odd in ("a" * 129, "", "a\tb"):
+        assert len(post(door_of()[0], headers={"X-Request-ID": odd}).headers["X-Trace-ID"]) == 32

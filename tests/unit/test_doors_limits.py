@@ -226,6 +226,21 @@ def test_no_upload_is_ended_where_that_is_not_enough(monkeypatch):
     asyncio.run(run())
 
 
+def test_no_more_uploads_are_ended_than_needed(monkeypatch):
+    monkeypatch.setattr(memory, "SLOW_S", -1.0)
+
+    async def run():
+        all_memory, ended = MemoryBudget(100), []
+        with all_memory.held() as oldest, all_memory.held() as later, all_memory.held() as other:
+            for name, each in (("oldest", oldest), ("later", later)):
+                each.end_upload = lambda name=name: ended.append(name)
+                each.take(40)
+            other.take(60)
+            assert (ended, all_memory.used) == (["oldest"], 100)
+
+    asyncio.run(run())
+
+
 def test_commas_in_strings_are_no_values(monkeypatch):
     monkeypatch.setattr(measure, "MAX_VALUES", 40)
     strings = [r"a, b, [c], {d}, \"e\", \\\\" * 20, "", ",", "\\\\", "[{"]

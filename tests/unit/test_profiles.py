@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from sie_triton.catalog import load_file
+from sie_triton.errors import CatalogError
 from sie_triton.families import family
 from sie_triton.render.build import selected
 from sie_triton.settings import read_settings
@@ -130,3 +131,36 @@ def test_a_profile_that_cannot_be_served_stops_no_other(tmp_path, names):
     ((source, problem),) = found.problems.items()
     assert source.endswith("m.yaml: profiles.other")
     assert "'jax' cannot be served" in problem
+
+
+def test_a_profile_of_another_engine_has_no_onnx_file_of_the_one_it_extends(tmp_path):
+    profiles = {"default": {"onnx_file": "model.onnx"}, "same": {"extends": "default"}}
+    model = load(tmp_path, {**profiles, "other": {"extends": "default", "engine": "torch"}})
+    assert {name: model.profile(name).onnx_file for name in model.profiles} == {
+        "default": "model.onnx",
+        "same": "model.onnx",
+        "other": None,
+    }
+
+
+def test_profiles_that_share_weights_share_their_muvera_options(tmp_path):
+    tasks = {"encode": {"multivector": {"dim": 16}}}
+    given = {
+        "default": {"runtime": {"muvera": {"seed": 1}}},
+        "other": {"extends": "default", "runtime": {"muvera": {"seed": 2}}},
+    }
+    with pytest.raises(CatalogError, match="profiles: default and other must have the same muvera options"):
+        load(tmp_path, given, "multivector", tasks).resolve(Runtime())
+
+
+def test_a_profile_whose_family_takes_no_lora_adapters_has_none(tmp_path):
+    profiles = {
+        "default": {},
+        "images": {"extends": "default", "adapter_path": "clip"},
+        "exact": {"extends": "default", "compute_precision": "float32"},
+    }
+    model = load(tmp_path, profiles).model_copy(update={"loras": {"legal": "/loras/legal"}})
+    assert {each.sie_id: dict(each.loras) for each in model.variants()} == {
+        "my/m.images": {},
+        "my/m.exact": {"legal": "/loras/legal"},
+    }
