@@ -144,6 +144,20 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
     assert "ended in each of 3 attempts" in measurements.get("graph")["reason"]
 
 
+def test_an_error_that_the_process_survives_is_not_counted(bert, monkeypatch):
+    measurements = Measurements()
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graphs, "measured", fail)
+        for _ in range(graphs.MOST_TRIES):
+            with pytest.raises(MemoryError):
+                take_graph(bert.load(), bert.path, 1, measurements, "", None)
+    assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == SIZES[-1]
+
+
 def test_what_was_measured_is_not_measured_again(bert):
     measurements = Measurements()
     measurements.put(graph={"max_tokens": 48, "beside_others": 16})
