@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,7 @@ from sie_triton.families.token_batch import tokens as tokens_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker.process import WorkerDied
+from sie_triton.worker.process import StoppedTwice, WorkerDied
 from tests.stages import OPEN, EchoWorker, run, spec, tokens
 
 POISON = 14
@@ -72,3 +73,12 @@ def test_it_spoils_none_on_another_lane_either(make):
     bad, good = (request.answer(DEFERRED) for request in requests)
     assert isinstance(bad, ModelError)
     assert good["dense"].tolist() == [[1, 40]]
+
+
+def test_a_process_is_stopped_when_two_polls_in_a_row_say_so():
+    """A debugger stops a process for a moment."""
+    process = SimpleNamespace(is_stopped=True)
+    stopped, found = StoppedTwice(process), []
+    for process.is_stopped in (True, False, True, True):
+        found.append(stopped.look())
+    assert found == [False, False, False, True]
