@@ -296,6 +296,13 @@ def test_an_export_that_somebody_killed_is_tried_again_later(failing, monkeypatc
     assert failing.refused == ([] if was_killed else ["SIGKILL"])
 
 
+def test_a_pass_on_all_threads_leaves_one_to_a_graph_in_the_making():
+    made = Graphs(None, SimpleNamespace(threads=2, num_lanes=2))
+    assert made.left_of(4) == 4
+    made.are_made = True
+    assert (made.left_of(4), made.left_of(2), made.left_of(1)) == (3, 2, 1)
+
+
 def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp_path):
     monkeypatch.undo()
     for name, value in (("memory.max", 5_000_000), ("memory.current", 4_000_000), ("memory.stat", "inactive_file 9")):
