@@ -47,6 +47,7 @@ def _too_large() -> Iterator[tuple[str, tuple[bytes, str]]]:
     yield "a png bomb", (png(11_000, 9_500), TOO_LARGE)
     yield "50,000 × 1", (saved(Image.new("RGB", (50_000, 1))), TOO_LARGE)
     yield "1 × 50,000", (saved(Image.new("RGB", (1, 50_000))), TOO_LARGE)
+    yield "65,501 × 400", (png_header(65_501, 400) + chunk(b"IDAT", b""), "no side may be longer than 65500")
     yield "a gif of 65,535 × 65,535", (patched(saved(picture().convert("P"), "GIF"), 6, b"\xff" * 4), TOO_LARGE)
     yield "a webp of 65,535 × 65,535", (webp_canvas(65_535, 65_535), TOO_LARGE)
     yield "a webp of 12,000 × 8,000, transparent", (transparent_webp(12_000, 8_000), "bytes of memory to decode")

@@ -116,6 +116,13 @@ def test_a_slow_model_is_not_measured_for_long(monkeypatch):
     assert list(measure(lambda _: None, TOKENS, 16384, DEVICE)) == [256]
 
 
+def test_no_size_is_measured_that_would_take_too_long(timed_adapter):
+    """Passes of 512 tokens take 200 ms, so those of 1,024 would take 400; a small request waits 300 at most."""
+    adapter = timed_adapter()
+    adapter.forward = lambda batch: setattr(adapter, "now", adapter.now + 0.2 * len(tokens_of(batch)[0]) / 512)
+    assert list(measure(adapter.forward, TOKENS, 16384, DEVICE)) == [256, 512]
+
+
 class Freeing(Engine):
     """Counts how often memory was freed."""
 

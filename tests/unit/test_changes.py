@@ -238,6 +238,19 @@ def test_a_reverted_ensemble_is_reloaded_even_under_endless_requests(world):
     assert world.changes.leaving(world.stages()) == {"m"}
 
 
+def test_busy_steps_are_checked_every_five_seconds(world):
+    """Each check asks Triton, so idle steps alone are checked more often."""
+    checked, steps_behind = [], world.triton.steps_behind
+    world.serve("m", "m")
+    world.open["m-inference"] = 1
+    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.triton.steps_behind = lambda name: checked.append(world.now) or steps_behind(name)
+    began = world.now
+    for _ in range(40):
+        world.tick(0.5)
+    assert [at - began for at in checked] == [6, 11.5, 17]
+
+
 def test_ensembles_are_not_touched_while_a_swap_is_under_way(world):
     world.serve("m", "m")
     may_end = threading.Event()

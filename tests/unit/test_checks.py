@@ -71,6 +71,7 @@ def test_legal_features_pass_up_to_the_limits():
         ({"ids": Ragged(ints(1, 1), ints(2, 0))}, "num_ids: must be from 1 to 4"),
         ({"ids": Ragged(ints(*[1] * 6), ints(5, 1))}, "num_ids: must be from 1 to 4"),
         ({"ids": Ragged(ints(1, 1), ints(2, 1))}, "num_ids: sum to 3, but ids holds 2"),
+        ({"ids": Ragged(ints(1, 1, 1, 1), ints(2, 1))}, "num_ids: sum to 3, but ids holds 4"),
         ({"types": Ragged(ints(0, 2, 1), ints(2, 1))}, "types: must be from 0 to 1$"),
         ({"types": Ragged(ints(0, 1), ints(2, 1))}, "num_ids: sum to 3, but types holds 2"),
         (

@@ -168,3 +168,13 @@ def test_a_load_that_failed_says_why():
 def test_a_passed_deadline_is_reported_with_its_time():
     told = failure("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED")
     assert (type(told), str(told)) == (BusyError, "timeout: grpc://host:8001 did not answer within 5 s")
+
+
+def test_the_item_after_a_pdf_has_its_own_row():
+    response = Response(
+        dense=f32([1], [2], [3]), num_pages=np.array([2, 0], np.int32), page_numbers=np.array([1, 4], np.int32)
+    )
+    pdf, image = encode_results(response, [{"image": b"%PDF"}, {"image": b"", "id": "b"}], ["dense"], "float32")
+    assert [(page["page"], page["dense"].tolist()) for page in pdf["pages"]] == [(1, [1]), (4, [2])]
+    assert (pdf["token_count"], pdf["timing"]) == (3 + 4, image["timing"])
+    assert (image["dense"].tolist(), image["token_count"], image["id"]) == ([3], 5, "b")

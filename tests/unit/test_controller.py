@@ -136,7 +136,7 @@ def test_the_worker_of_a_process_without_traffic_is_ended_early(controller, chil
         controller.tick()
         assert is_alive(child.pid)
         controller.tick()
-        assert child.wait(5) == -signal.SIGTERM
+        assert child.wait(60) == -signal.SIGTERM
         successor.kill()
 
 

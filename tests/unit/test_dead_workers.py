@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from sie_triton.scheduling.job import Job
 from sie_triton.stages.deadly import MAX_KNOWN, REFUSED_S, DeadlyRequests
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker.process import WorkerDied
+from sie_triton.worker.process import StoppedTwice, WorkerDied
 from tests.stages import OPEN, EchoWorker, run, spec, tokens
 
 POISON = 14
@@ -99,3 +100,12 @@ def test_a_poisonous_request_spoils_none_on_another_lane(make):
     bad, good = (request.answer(DEFERRED) for request in requests)
     assert isinstance(bad, ModelError)
     assert good["dense"].tolist() == [[1, 40]]
+
+
+def test_a_process_is_stopped_when_two_polls_in_a_row_say_so():
+    """A debugger stops a process for a moment."""
+    process = SimpleNamespace(is_stopped=True)
+    stopped, found = StoppedTwice(process), []
+    for process.is_stopped in (True, False, True, True):
+        found.append(stopped.look())
+    assert found == [False, False, False, True]

@@ -7,6 +7,7 @@ import pytest
 
 from sie_triton.client.address import Address
 from sie_triton.client.connections import AsyncConnection
+from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
 from sie_triton.doors import backend as module
 from sie_triton.doors.backend import Backend
@@ -67,3 +68,21 @@ def test_tritons_version_is_queried_until_it_answers(monkeypatch, tmp_path, vers
             return backend._client._connection.hangs_up
 
     assert asyncio.run(run()) is hangs_up
+
+
+@pytest.mark.parametrize("step", ["preprocess", "inference", "postprocess"])
+def test_the_steps_of_a_model_are_no_models(tmp_path, step):
+    """Triton would serve them; a client would pass by the checks of the steps before."""
+
+    async def call_all() -> None:
+        model, items = f"org/m-{step}", [{"text": "a"}]
+        async with Backend(read_settings(data_dir=tmp_path)) as backend:
+            for call in (
+                backend.encode(model, items, 5, {}),
+                backend.score(model, items[0], items, 5, {}),
+                backend.extract(model, items, ["x"], 5, {}),
+            ):
+                with pytest.raises(NotServed, match=f"model: {model} is a step of a model"):
+                    await call
+
+    asyncio.run(call_all())

@@ -1,8 +1,12 @@
 """The door's error messages, by source, for errors in the words that each source really uses."""
 
+import asyncio
+
+import httpx
 import pytest
 
 from sie_triton.client.failures import SEE_STATUS, not_served
+from sie_triton.doors.app import application
 from sie_triton.doors.failures import failure_of
 from sie_triton.doors.served import States
 from sie_triton.errors import REASONS, BusyError, InputError, LoadError, ModelError, Unreachable
@@ -92,6 +96,25 @@ def test_a_draining_door_is_not_ready():
     assert knock(door, lambda client: client.get("/healthz")).status_code == 200
 
 
+def test_a_request_in_progress_when_the_server_ends_can_be_retried():
+    """uvicorn cancels the tasks of such requests; a client that has disconnected gets nothing."""
+    door, backend = door_of()
+    backend.seconds = 600
+
+    async def answer() -> httpx.Response:
+        transport = httpx.ASGITransport(application(door))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            request = asyncio.create_task(client.post("/v1/encode/org/m", json={"items": ["a"]}))
+            while not backend.asked:
+                await asyncio.sleep(0)
+            request.cancel()
+            return await request
+
+    found = asyncio.run(answer())
+    assert (found.status_code, found.headers["Retry-After"]) == (503, "2")
+    assert found.json()["detail"]["code"] == "SERVER_UNAVAILABLE"
+
+
 def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):
     door, backend = door_of()
     states = States({"my/dense": "dense.yaml: tasks occurs twice"}, {}, {}, 0.0)
@@ -108,3 +131,12 @@ def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):
         answer = post(door, path=f"/v1/encode/{name}")
         assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
         assert answer.json()["detail"]["message"] == message
+
+
+def test_a_request_has_the_trace_id_that_its_client_gave_unless_it_is_too_long():
+    given = {"X-Request-ID": "a" * 128}
+    traced = {"traceparent": f"00-{'4' * 32}-{'5' * 16}-01", **given}
+    assert post(door_of()[0], headers=given).headers["X-Trace-ID"] == "a" * 128
+    assert post(door_of()[0], headers=traced).headers["X-Trace-ID"] == "4" * 32
+    for odd in ("a" * 129, "", "a\tb"):
+        assert len(post(door_of()[0], headers={"X-Request-ID": odd}).headers["X-Trace-ID"]) == 32

@@ -226,6 +226,21 @@ def test_no_upload_is_ended_where_that_is_not_enough(monkeypatch):
     asyncio.run(run())
 
 
+def test_no_more_uploads_are_ended_than_needed(monkeypatch):
+    monkeypatch.setattr(memory, "SLOW_S", -1.0)
+
+    async def run():
+        all_memory, ended = MemoryBudget(100), []
+        with all_memory.held() as oldest, all_memory.held() as later, all_memory.held() as other:
+            for name, each in (("oldest", oldest), ("later", later)):
+                each.end_upload = lambda name=name: ended.append(name)
+                each.take(40)
+            other.take(60)
+            assert (ended, all_memory.used) == (["oldest"], 100)
+
+    asyncio.run(run())
+
+
 def test_commas_in_strings_are_no_values(monkeypatch):
     monkeypatch.setattr(measure, "MAX_VALUES", 40)
     strings = [r"a, b, [c], {d}, \"e\", \\\\" * 20, "", ",", "\\\\", "[{"]
@@ -351,3 +366,21 @@ def test_an_upload_ended_for_others_gets_the_reason(monkeypatch):
             assert (failure.value.status, all_memory.used) == (503, 5)
 
     asyncio.run(run())
+
+
+def test_each_part_of_a_body_extends_its_time(monkeypatch):
+    """The second part comes after the time of the body, but within that of the first part."""
+    monkeypatch.setattr(body, "BODY_S", 0.1)
+    monkeypatch.setattr(body, "BYTES_A_SECOND", 1)
+    messages = [{"type": "http.request", "body": b"x" * 600, "more_body": True}, {"type": "http.request", "body": b"y"}]
+
+    async def run():
+        async def receive():
+            if len(messages) == 1:
+                await asyncio.sleep(0.3)
+            return messages.pop(0)
+
+        with MemoryBudget(1000).held() as held:
+            return await body.read_body(receive, {}, 1000, held)
+
+    assert asyncio.run(run()) == b"x" * 600 + b"y"

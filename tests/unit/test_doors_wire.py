@@ -101,6 +101,7 @@ def test_no_string_is_ever_a_path(kind, tmp_path):
         ({"video": b"1"}, "video: is not supported"),
         ({"images": [b"1", b"2"]}, "list of one image"),
         ({"images": b"1"}, "list of one image"),
+        ({"image": b"1", "images": [b"2"]}, "list of one image"),
         ({"image": {"data": 3}}, r"items\[0\].image: must be a file, not int"),
     ],
 )

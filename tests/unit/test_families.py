@@ -1,5 +1,6 @@
 """Lookup of families and engines, and the checks before a family serves."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,11 +10,13 @@ import pytest
 from sie_triton import families
 from sie_triton.catalog import recognise
 from sie_triton.catalog.recognise import family_in
+from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import ENCODE_OUTPUTS, TASKS
 from sie_triton.engines import open_engine
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.families import FAMILIES, Family, Recognised, family, family_of, load_adapter, model_of
+from sie_triton.families.token_batch import limits_of
 from sie_triton.measurements import Measurements
 from tests import family_double
 from tests.family_double import NAME, Own, OwnAdapter, OwnEngine
@@ -223,3 +226,8 @@ def test_an_unknown_engine_is_reported(name, reason):
     with pytest.raises(LoadError, match=f"^engine {name}: ") as caught:
         open_engine(spec(engine=name), "cpu", Measurements())
     assert caught.value.reason == reason
+
+
+def test_the_largest_token_is_the_last_of_the_vocabulary(tiny_directory):
+    vocab_size = json.loads((tiny_directory / "config.json").read_text())["vocab_size"]
+    assert limits_of(TextFiles.read(tiny_directory)) == {"input_ids": vocab_size - 1}

@@ -144,6 +144,20 @@ def test_a_graph_whose_trial_ends_the_process_is_refused_in_the_end(bert, monkey
     assert "ended in each of 3 attempts" in measurements.get("graph")["reason"]
 
 
+def test_an_error_that_the_process_survives_is_not_counted(bert, monkeypatch):
+    measurements = Measurements()
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graph_comparison, "measured", fail)
+        for _ in range(graph_comparison.MOST_TRIES):
+            with pytest.raises(MemoryError):
+                take_graph(bert.load(), bert.path, 1, measurements, "", None)
+    assert take_graph(bert.load(), bert.path, 1, measurements, "", faster()) == SIZES[-1]
+
+
 def test_a_stored_graph_measurement_is_reused(bert):
     measurements = Measurements()
     measurements.put(graph={"max_tokens": 48, "beside_others": 16})
@@ -280,6 +294,13 @@ def test_an_export_that_somebody_killed_is_tried_again_later(failing, monkeypatc
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
     assert not failing.export(tmp_path)
     assert failing.refused == ([] if was_killed else ["SIGKILL"])
+
+
+def test_a_pass_on_all_threads_leaves_one_to_a_graph_in_the_making():
+    made = Graphs(None, SimpleNamespace(threads=2, num_lanes=2))
+    assert made.left_of(4) == 4
+    made.are_made = True
+    assert (made.left_of(4), made.left_of(2), made.left_of(1)) == (3, 2, 1)
 
 
 def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp_path):

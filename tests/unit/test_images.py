@@ -60,6 +60,7 @@ def test_limits(limits, said):
     assert read(saved(picture()), max_image_pixels=97 * 61).shape == (61, 97, 3)
 
 
+@pytest.mark.timeout(60)  # an image that never fits would be waited for
 def test_the_memory_of_concurrent_decoding_is_bounded():
     """Memory suffices for two images: the third waits. An image over the limit is refused."""
     reader, content = ImageReader(Runtime(max_decoded_bytes=2 * 9 * 97 * 61)), saved(picture())

@@ -119,7 +119,7 @@ def test_states_stay_on_the_gpu(gpu, num_type, lengths):
     expected = encoder_of("last_hidden_state", 3, num_type).hidden_states(IDS, lengths, lengths - 1)
     on_gpu, after = encoder_of("last_hidden_state", 3, num_type, gpu=gpu), Indices(np.arange(3))
     with gpu:
-        found = on_gpu.hidden_states(IDS, lengths, lengths - 1, beside=[after])
+        found = on_gpu.hidden_states(IDS, lengths, lengths - 1, extra_indices=[after])
         assert after.on(found.device)[0].held.tolist() == [0, 1, 2]
     assert isinstance(found, OnDevice)
     assert (found.dtype, gpu.book.order, gpu.book.uploads) == (torch.float32, "u", [False])

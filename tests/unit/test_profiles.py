@@ -6,7 +6,10 @@ import pytest
 import yaml
 
 from sie_triton.catalog import load_file
+from sie_triton.errors import CatalogError
 from sie_triton.families import family
+from sie_triton.render.build import selected
+from sie_triton.settings import read_settings
 from sie_triton.spec import Runtime
 
 MUVERA = {"num_repetitions": 4, "projection_dim": 8, "final_projection_dim": None}
@@ -117,3 +120,47 @@ def test_scales_only_where_they_are_declared(tmp_path):
     tasks = {"encode": {"dense": {"dim": 8, "scales": True}, "multivector": {"dim": 16}, "sparse": {"dim": 30}}}
     spec = load(tmp_path, {"default": {"runtime": {"muvera": MUVERA}}}, "bge_m3", tasks).resolve(Runtime())
     assert spec.scaled == ("dense",)
+
+
+@pytest.mark.parametrize("names", [["my/m"], []])
+def test_a_profile_that_cannot_be_served_stops_no_other(tmp_path, names):
+    """Its model is asked for by name; the profile, which would be a separate model, is not."""
+    load(tmp_path, {"default": {}, "other": {"extends": "default", "engine": "jax"}})
+    found = selected(read_settings(models_dir=tmp_path), names)
+    assert [model.sie_id for model in found.models] == ["my/m"]
+    ((source, problem),) = found.problems.items()
+    assert source.endswith("m.yaml: profiles.other")
+    assert "'jax' cannot be served" in problem
+
+
+def test_a_profile_of_another_engine_has_no_onnx_file_of_the_one_it_extends(tmp_path):
+    profiles = {"default": {"onnx_file": "model.onnx"}, "same": {"extends": "default"}}
+    model = load(tmp_path, {**profiles, "other": {"extends": "default", "engine": "torch"}})
+    assert {name: model.profile(name).onnx_file for name in model.profiles} == {
+        "default": "model.onnx",
+        "same": "model.onnx",
+        "other": None,
+    }
+
+
+def test_profiles_that_share_weights_share_their_muvera_options(tmp_path):
+    tasks = {"encode": {"multivector": {"dim": 16}}}
+    given = {
+        "default": {"runtime": {"muvera": {"seed": 1}}},
+        "other": {"extends": "default", "runtime": {"muvera": {"seed": 2}}},
+    }
+    with pytest.raises(CatalogError, match="profiles: default and other must have the same muvera options"):
+        load(tmp_path, given, "multivector", tasks).resolve(Runtime())
+
+
+def test_a_profile_whose_family_takes_no_lora_adapters_has_none(tmp_path):
+    profiles = {
+        "default": {},
+        "images": {"extends": "default", "adapter_path": "clip"},
+        "exact": {"extends": "default", "compute_precision": "float32"},
+    }
+    model = load(tmp_path, profiles).model_copy(update={"loras": {"legal": "/loras/legal"}})
+    assert {each.sie_id: dict(each.loras) for each in model.variants()} == {
+        "my/m.images": {},
+        "my/m.exact": {"legal": "/loras/legal"},
+    }

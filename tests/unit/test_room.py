@@ -186,6 +186,18 @@ def test_a_loader_that_takes_far_more_than_it_was_granted_goes_first(controller,
     assert control.swapped == []
 
 
+def test_a_loader_may_take_twice_what_it_was_granted(controller, control, pids, worker_bytes):
+    """The estimate of a load is rough; a resident model goes instead."""
+    loader, resident, loading, worker = pids
+    worker_bytes.update({loading: 200, worker: 300})
+    controller.measured = DeviceMemory(900, 1000, "test")
+    stage(controller, "loading", loader, state=LOADING, granted_bytes=100, worker_pid=loading)
+    stage(controller, "resident", resident, state=RESIDENT, worker_pid=worker)
+    controller.tick()
+    assert verdict(controller, loader) is None
+    wait_for(lambda: control.swapped == [("resident-inference", False)])
+
+
 def test_a_late_load_of_a_process_without_traffic_gets_its_room(controller, pids):
     old, new, *_ = pids
     stage(controller, "m", old, state=LOADING, wanted_bytes=100, generation=1)

@@ -162,7 +162,8 @@ def test_int8():
 
 
 def test_uint8():
-    got = quantize(ROWS, "uint8")
+    with np.errstate(divide="raise", invalid="raise"):
+        got = quantize(ROWS, "uint8")
     low, high = ROWS[0].min(), ROWS[0].max()
     assert got[0].tolist() == [round(float((x - low) / (high - low) * np.float32(255))) for x in ROWS[0]]
     assert got[1].tolist() == [0] * 9

@@ -14,8 +14,6 @@ from sie_triton.engines.torch.allocator import keep_freed_pages
 # (Linear, activation) attributes of feed-forward modules: BERT and RoBERTa, DistilBERT.
 FEED_FORWARD = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
 
-PREPACKED_DTYPES = (torch.float32, torch.bfloat16)
-
 # Activations as arguments of oneDNN's operators.
 GELU: tuple[str, list[float], str] = ("gelu", [], "none")
 PLAIN: tuple[str, list[float], str] = ("none", [], "")
@@ -81,10 +79,16 @@ def own_pages(model: torch.nn.Module) -> None:
 
 
 def can_prepack(parameter: torch.Tensor) -> bool:
-    """Return whether PyTorch has oneDNN, and oneDNN supports the weights."""
-    on_cpu = parameter.device.type == "cpu" and parameter.dtype in PREPACKED_DTYPES
+    """Return whether PyTorch has oneDNN, and oneDNN supports the weights on this CPU."""
     has_onednn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-    return on_cpu and has_onednn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if parameter.device.type != "cpu" or not has_onednn or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    return parameter.dtype == torch.float32 or (parameter.dtype == torch.bfloat16 and _has_bfloat16())
+
+
+def _has_bfloat16() -> bool:
+    """Return whether oneDNN has bfloat16 kernels for this CPU; they need AVX-512 or AVX-NE-CONVERT."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @torch.inference_mode()
