@@ -44,7 +44,7 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: 
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise invalid("body: the connection ended before the body was complete")
+            raise invalid("body", "the connection ended before the body was complete")
         chunk = message.get("body", b"")
         if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)

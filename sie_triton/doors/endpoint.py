@@ -93,7 +93,7 @@ class DoorRequest:
     def parsed(self) -> dict[str, Any]:
         """Return the body; raise Failure 400 unless it is an object."""
         if not isinstance(self.content, dict):
-            raise invalid(f"body: must be an object, not {type(self.content).__name__}")
+            raise invalid("body", f"must be an object, not {type(self.content).__name__}")
         return self.content
 
     @property
@@ -106,7 +106,7 @@ class DoorRequest:
             seconds = float(given)
             if math.isfinite(seconds) and 0 < seconds <= MAX_TIMEOUT_S:
                 return seconds
-        raise invalid(f"{TIMEOUT_HEADER}: must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds; got {given[:40]!r}")
+        raise invalid(TIMEOUT_HEADER, f"must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds; got {given[:40]!r}")
 
     def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> "Answer":
         """Return an Answer with `value`, which may contain arrays, in the media type that the client accepts."""

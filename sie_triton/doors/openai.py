@@ -23,7 +23,7 @@ from sie_triton.errors import InputError
 
 # OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and nothing would detect it.
 IDS_REFUSED = (
-    "input: contains token ids, which belong to another tokenizer than the model's; send texts "
+    "contains token ids, which belong to another tokenizer than the model's; send texts "
     "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
 )
 
@@ -69,7 +69,7 @@ def asked(fields: BodyFields) -> Embeddings:
     """Read an embeddings request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     if _holds_ids(fields.look("input")):
-        raise InputError(IDS_REFUSED)
+        raise InputError.at("input", IDS_REFUSED)
     texts = fields.texts("input")
     fields.given("user")
     is_base64 = fields.choice("encoding_format", "float", "base64") == "base64"

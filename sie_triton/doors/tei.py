@@ -122,23 +122,23 @@ def rerank_asked(fields: BodyFields) -> TeiRerank:
     """Read a rerank request; InputError names the invalid field."""
     _check_truncation(fields)
     if fields.boolean("raw_scores", False):
-        raise InputError("raw_scores: is not supported, because a model's files define its scores; omit it")
+        raise InputError.at("raw_scores", "is not supported, because a model's files define its scores; omit it")
     query, texts = fields.text("query"), fields.several("texts")
     return TeiRerank(query, texts, fields.boolean("return_text", False), fields.options())
 
 
 def _check_truncation(fields: BodyFields) -> None:
     if not fields.boolean("truncate", True):
-        raise InputError("truncate: must be true, because texts that are too long are always truncated; omit it")
+        raise InputError.at("truncate", "must be true, because texts that are too long are always truncated; omit it")
     if fields.given("truncation_direction") not in RIGHT:
-        raise InputError("truncation_direction: must be right, where texts are always truncated; omit it")
+        raise InputError.at("truncation_direction", "must be right, where texts are always truncated; omit it")
 
 
 def _is_query(prompt_name: Any) -> bool | None:
     if prompt_name is None:
         return None
     if not isinstance(prompt_name, str) or prompt_name not in ROLES:
-        raise InputError(f"prompt_name: must be one of {', '.join(ROLES)}; got {shown(prompt_name)}")
+        raise InputError.at("prompt_name", f"must be one of {', '.join(ROLES)}; got {shown(prompt_name)}")
     return ROLES[prompt_name]
 
 

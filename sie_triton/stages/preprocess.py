@@ -160,7 +160,9 @@ class Preprocess(ColdStage[Processor]):
             return self._verbs[0]
         found = [verb for verb in self._verbs if self._is_asked(request, verb)]
         if len(found) != 1:
-            raise InputError(f"inputs: send those of exactly one of {', '.join(verb.name for verb in self._verbs)}")
+            raise InputError.at(
+                "inputs", f"send those of exactly one of {', '.join(verb.name for verb in self._verbs)}"
+            )
         return found[0]
 
     def _is_asked(self, request: Request, verb: Verb) -> bool:

@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "device": set(),
     "door_settings": {"setting_sources"},
     "editions": set(),
+    "error_prefix": {"errors"},
     "errors": set(),
     "extension": {"errors"},
     "footprint": set(),
@@ -86,6 +87,7 @@ MAY_IMPORT = {
     "stages": {
         *FOUNDATION,
         "environments",
+        "error_prefix",
         "families",
         "inputs",
         "loras",
@@ -110,7 +112,7 @@ MAY_IMPORT = {
         "settings",
         "weights",
     },
-    "client": {"contract", "errors", "late_interaction"},
+    "client": {"contract", "error_prefix", "errors", "late_interaction"},
     "pages": {"catalog", "contract", "families", "setting_sources", "settings", "spec"},
     "doors": {"client", "contract", "errors", "families", "processes", "records", "settings", "spec"},
     "bench": {
