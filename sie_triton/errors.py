@@ -213,12 +213,12 @@ KINDS: Mapping[str, Callable[[str], SIEError]] = {
 
 
 def error_of(kind: str, message: str, field: str = "", retry_after_s: int | None = None) -> SIEError:
-    """Return the error of a kind in KINDS that another process has described.
+    """Return the error that another process has described; SIEError for a kind that is not in KINDS.
 
     >>> error = error_of("load.not_found", "no such directory")
     >>> type(error).__name__, error.reason, error.retry_after_s
     ('LoadError', 'not found', None)
     """
-    error = KINDS[kind](message)
+    error = KINDS.get(kind, SIEError)(message)
     error.field, error.retry_after_s = field, retry_after_s
     return error

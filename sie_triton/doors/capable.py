@@ -114,4 +114,4 @@ def _unclear(what: str, models: Sequence[str], *, is_named: bool) -> Failure:
         message = f"several models return {what}: {names}; set SIE_DOOR_TEI_MODEL to one of them"
     else:
         message = f"no served model returns {what}; serve one, or use another route"
-    return Failure(404, "MODEL_NOT_FOUND", message)
+    return Failure("not_served", message)

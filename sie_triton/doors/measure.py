@@ -139,9 +139,7 @@ HEADS: tuple[tuple[int, str, int], ...] = (
 
 def _allowed(num_values: int) -> int:
     if num_values > MAX_VALUES:
-        raise Failure(
-            413, "PAYLOAD_TOO_LARGE", f"body: has more than {MAX_VALUES} values; send fewer items per request"
-        )
+        raise Failure("too_large", f"body: has more than {MAX_VALUES} values; send fewer items per request")
     return num_values
 
 

@@ -16,10 +16,10 @@ from sie_triton.doors import dialects
 from sie_triton.doors.answers import told
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.failures import Failure
+from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
 from sie_triton.doors.openai import profile_of
-from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.plain import answered, fields_of, in_order, items_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
@@ -37,8 +37,7 @@ def routes(door: Door) -> list[Route]:
             DoorEndpoint(
                 door,
                 partial(rerank, version),
-                dialect=error,
-                retold=full_is_429,
+                dialect=COHERE,
                 types=[JSON],
                 document=document,
             ),
@@ -147,4 +146,7 @@ def _returned(document: Any) -> Any:
 
 def error(failure: Failure) -> dict[str, Any]:
     """Return the body of a failure: Cohere's clients read `message`, Jina's `detail`."""
-    return {"message": failure.message, "detail": failure.message, "code": failure.code, **failure.more}
+    return {"message": failure.message, "detail": failure.message, "code": failure.row.code, **failure.more}
+
+
+COHERE = Dialect(lambda row: row.cohere, error)

@@ -12,9 +12,9 @@ from sie_triton.doors import dialects
 from sie_triton.doors.answers import timing_of, told
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.failures import Failure
+from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import BodyFields, check_query
-from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.plain import answered, fields_of, in_order, items_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.settings import words
@@ -25,13 +25,9 @@ ROLES = {"query": True, "document": False, "passage": False, "corpus": False}
 
 TOKENS_HEADER = "X-Compute-Tokens"
 
-# The API's kinds of error, and two of its statuses.
-UNHEALTHY, BACKEND, OVERLOADED, VALIDATION = "Unhealthy", "Backend", "Overloaded", "Validation"
-FAILED, WRONG = 424, 422
-
-# The API's statuses by ours, if they differ.
-STATUSES = {400: WRONG, 404: FAILED, 500: FAILED, 502: FAILED}
-KINDS = {FULL: OVERLOADED, FAILED: BACKEND, 500: BACKEND, 502: BACKEND, 503: UNHEALTHY, 504: UNHEALTHY}
+# The API's types of error by status; all others are VALIDATION.
+TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Unhealthy"}
+VALIDATION = "Validation"
 
 # Accepted values of truncation_direction: truncation is always on the right.
 RIGHT = (None, "Right", "right")
@@ -43,7 +39,7 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             path,
-            DoorEndpoint(door, handler, dialect=error, retold=retold, types=[JSON], document=documents.get(path)),
+            DoorEndpoint(door, handler, dialect=TEI, types=[JSON], document=documents.get(path)),
             methods=[method],
             name=f"tei_{path[1:]}",
         )
@@ -180,10 +176,7 @@ def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
 
 def error(failure: Failure) -> dict[str, str]:
     """Return the body of a failure."""
-    return {"error": failure.message, "error_type": KINDS.get(failure.status, VALIDATION)}
+    return {"error": failure.message, "error_type": TYPES.get(failure.row.tei, VALIDATION)}
 
 
-def retold(failure: Failure) -> Failure:
-    """Return the failure with the status that text-embeddings-inference gives it."""
-    found = full_is_429(failure)
-    return changed(found, STATUSES.get(found.status, found.status), {})
+TEI = Dialect(lambda row: row.tei, error)

@@ -47,7 +47,7 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
     name = (content_type or JSON).partition(";")[0].strip().lower()
     kind = MEDIA_TYPES.get(name, "")
     if kind not in allowed:
-        raise Failure(415, "INVALID_INPUT", f"Content-Type: {name[:80]} is not supported; send {' or '.join(allowed)}")
+        raise Failure("media_type", f"Content-Type: {name[:80]} is not supported; send {' or '.join(allowed)}")
     return kind
 
 

@@ -144,7 +144,7 @@ class PassResult:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Answer on failure: the fields of an error whose `kind` is in errors.KINDS. `message` is for clients."""
+    """Answer on failure: an error, field by field; `kind` is one of errors.KINDS, `message` is for clients."""
 
     message: str
     kind: str = ModelError.kind
