@@ -171,9 +171,10 @@ class LoadError(SIEError):
     code = "UNAVAILABLE"
 
     def __init__(self, message: str, reason: str = "failed") -> None:
-        super().__init__(message, retry_after_s=REASONS[reason])
+        super().__init__(message)
         self.reason = reason
         self.kind = f"load.{reason.replace(' ', '_')}"
+        self.retry_after_s = REASONS[reason]
 
     @property
     def is_permanent(self) -> bool:
