@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -305,3 +306,14 @@ def test_the_doors_own_failures(kind, statuses, tei_type):
     answers = [failure_response(Failure(kind, "…"), dialect) for dialect in (SIE, OPENAI, COHERE, TEI)]
     assert tuple(answer.status_code for answer in answers) == statuses
     assert json.loads(answers[3].body)["error_type"] == tei_type
+
+
+@pytest.mark.parametrize("case", [*SENT, CANCELLED, *CLIENTS], ids=name)
+def test_the_documentation_has_the_doors_table(case):
+    kind = "load.REASON" if isinstance(case.error, LoadError) else case.error.kind
+    page = (Path(__file__).parents[2] / "docs/failures.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith(f"| `{kind}` |")]
+    _, _, _, triton, exception, code, *statuses, _, _ = [cell.strip() for cell in line.split("|")]
+    assert triton == (case.triton or {"not_served": "NOT_FOUND", "unreachable": "none"}[kind])
+    assert exception.startswith(f"`{type(case.error).__name__}`")
+    assert (code, tuple(map(int, statuses))) == (case.code, case.statuses)
