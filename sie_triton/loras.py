@@ -89,7 +89,9 @@ class KnownLoras:
         if found is None and self._spec.runtime.allow_client_lora and is_hub_id(name):
             return HUB + name
         if found is None:
-            raise InputError(f"parameter lora: {self._spec.model} has no adapter {shown(name)}{self._remedy(name)}")
+            raise InputError.at(
+                "parameter lora", f"{self._spec.model} has no adapter {shown(name)}{self._remedy(name)}"
+            )
         return found
 
     def holds(self, source: str) -> bool:

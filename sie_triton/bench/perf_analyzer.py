@@ -114,7 +114,7 @@ def _try(model: str, address: str) -> dict[str, list[str]]:
     with InferenceServerClient(address) as client, our_errors(where, LOAD_S):
         inputs = inputs_of(client, name)
         if "text" not in inputs:
-            raise InputError(f"model: {model} reads {', '.join(inputs)}; perf sends texts only")
+            raise InputError.at("model", f"{model} reads {', '.join(inputs)}; perf sends texts only")
         beside = {each: BESIDE[each] for each in inputs if each in BESIDE}
         asked = [input_of(each, values) for each, values in {"text": ["hello"], **beside}.items()]
         client.infer(name, asked, client_timeout=LOAD_S)

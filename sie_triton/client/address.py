@@ -24,7 +24,7 @@ class Address(NamedTuple):
         (Address(transport='http', target='host:8000/triton'), Address(transport='grpc', target='host:8001'))
         """
         if not isinstance(url, str):
-            raise InputError(f"url: must be a string, not {type(url).__name__}; {ALLOWED}")
+            raise InputError.at("url", f"must be a string, not {type(url).__name__}; {ALLOWED}")
         try:
             parts = urlsplit(url if "://" in url else f"grpc://{url}")
             complaint = _complaint(parts, parts.port)
@@ -32,7 +32,7 @@ class Address(NamedTuple):
             complaint = f"cannot be read ({exc})"
         if complaint:
             shown = "" if "@" in url else f"{url!r} "  # the URL may contain a password
-            raise InputError(f"url: {shown}{complaint}; {ALLOWED}")
+            raise InputError.at("url", f"{shown}{complaint}; {ALLOWED}")
         return cls(parts.scheme, parts.netloc + parts.path.rstrip("/"))
 
 

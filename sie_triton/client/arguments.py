@@ -22,7 +22,7 @@ def encoded_labels(labels: Any) -> npt.NDArray[np.object_]:
     given = [] if labels is None else _several(labels, "labels", "texts")
     for i, label in enumerate(given):
         if not isinstance(label, str):
-            raise InputError(f"labels[{i}]: must be a string, not {type(label).__name__}")
+            raise InputError.at(f"labels[{i}]", f"must be a string, not {type(label).__name__}")
     return objects([utf_8(label, f"labels[{i}]") for i, label in enumerate(given)])
 
 
@@ -32,7 +32,7 @@ def encoded_entities(entities: Any, num_items: int) -> npt.NDArray[np.object_] |
         return None
     lists = _several(entities, "entities", "lists")
     if len(lists) != num_items:
-        raise InputError(f"entities: has {len(lists)} lists for {num_items} items; send one list for each item")
+        raise InputError.at("entities", f"has {len(lists)} lists for {num_items} items; send one list for each item")
     return objects([_encoded_list(each, f"entities[{i}]") for i, each in enumerate(lists)])
 
 
@@ -40,13 +40,13 @@ def _encoded_list(entities: Any, name: str) -> bytes:
     found = _several(entities, name, "entities")
     for i, each in enumerate(found):
         if not isinstance(each, Mapping):
-            raise InputError(f"{name}[{i}]: must be a mapping, not {type(each).__name__}; {ENTITY}")
+            raise InputError.at(f"{name}[{i}]", f"must be a mapping, not {type(each).__name__}; {ENTITY}")
     return utf_8(as_json([dict(each) for each in found], name), name)
 
 
 def _several(values: Any, name: str, what: str) -> list[Any]:
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise InputError(f"{name}: must be a list of {what}, not {type(values).__name__}")
+        raise InputError.at(name, f"must be a list of {what}, not {type(values).__name__}")
     return list(values)
 
 
@@ -54,19 +54,19 @@ def as_json(value: Any, name: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise InputError(f"{name}: cannot be converted to JSON ({exc})") from exc
+        raise InputError.at(name, f"cannot be converted to JSON ({exc})") from exc
 
 
 def checked_model(model: str) -> str:
     if not isinstance(model, str) or not model:
-        raise InputError(f"model: must be a name such as org/name, not {model!r}")
+        raise InputError.at("model", f"must be a name such as org/name, not {model!r}")
     utf_8(model, "model")
     return model
 
 
 def checked_concurrency(number: int) -> int:
     if not isinstance(number, int) or number < 1:
-        raise InputError(f"max_concurrency: must be 1 or more; got {number!r}")
+        raise InputError.at("max_concurrency", f"must be 1 or more; got {number!r}")
     return number
 
 
@@ -77,7 +77,7 @@ def request_parameters(task: str, given: Mapping[str, Any], known: type) -> dict
         raise TypeError(f"{task}() takes no {', '.join(sorted(unknown))}; pass model parameters in options={{…}}")
     options = given.get("options")
     if options is not None and not isinstance(options, Mapping):
-        raise InputError(f"options: must be a mapping, not {type(options).__name__}")
+        raise InputError.at("options", f"must be a mapping, not {type(options).__name__}")
     named = {name: value for name, value in given.items() if name != "options" and value is not None}
     parameters = {**_as_sent(options or {}), **_as_sent(named)}
     for name, value in parameters.items():
@@ -103,13 +103,13 @@ def _as_sent(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_parameter(name: str, value: Any) -> None:
     if not isinstance(name, str):
-        raise InputError(f"options: names must be strings, {name!r} is {type(name).__name__}")
+        raise InputError.at("options", f"names must be strings, {name!r} is {type(name).__name__}")
     if name in TRITON_RESERVED_REQUEST_PARAMS or name.startswith(TRITON_RESERVED_REQUEST_PARAMS_PREFIX):
         remedy = "; pass timeout=seconds to the call instead" if name == "timeout" else ""
-        raise InputError(f"options.{name}: is reserved by Triton{remedy}")
+        raise InputError.at(f"options.{name}", f"is reserved by Triton{remedy}")
     if isinstance(value, str):
         utf_8(value, name)
     elif not isinstance(value, (bool, int, float)):
-        raise InputError(f"{name}: must be a string, a number, true or false; got {type(value).__name__}")
+        raise InputError.at(name, f"must be a string, a number, true or false; got {type(value).__name__}")
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise InputError(f"{name}: must fit into 64 bits; got {value}")
+        raise InputError.at(name, f"must fit into 64 bits; got {value}")

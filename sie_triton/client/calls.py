@@ -143,7 +143,7 @@ class ScoreCall(ClientCall):
         self._encoded_query = encoded_item(query, "query")
         for kind in self._encoded_query:
             if kind not in QUERIES:
-                raise InputError(f"query.{kind}: is not allowed in a query; give {' or '.join(QUERIES)}")
+                raise InputError.at(f"query.{kind}", f"is not allowed in a query; give {' or '.join(QUERIES)}")
         parameters = request_parameters(self.verb.name, options, ScoreOptions)
         size = sum(map(size_of, self._encoded_query, self._encoded_query.values()))
         super().__init__(tritonclient, model, listed(items), parameters, size)

@@ -1,4 +1,8 @@
-"""Convert exceptions of tritonclient and the transports to our errors."""
+"""Convert exceptions of tritonclient and the transports to our errors.
+
+An error of a stage says what it is in its prefix (`error_prefix`), which is removed here. Triton's own errors have a
+status only, and in one case a text.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,32 +12,27 @@ from sys import modules
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.client.address import Address
-from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError, Unreachable
-
-# Our errors by status name of gRPC or HTTP.
-ERRORS: Mapping[str, type[SIEError]] = {
-    "INVALID_ARGUMENT": InputError,
-    "400": InputError,
-    "NOT_FOUND": InputError,
-    "404": InputError,
-    "UNAVAILABLE": BusyError,
-    "503": BusyError,
-    "INTERNAL": ModelError,
-    "500": ModelError,
-    "CANCELLED": Cancelled,
-}
+from sie_triton.error_prefix import without_prefix
+from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, ModelError, SIEError, Unreachable
 
 MAX_NAMES = 12
 
 # Triton does not know model files, so it cannot tell a client what is wrong with one.
 SEE_STATUS = "sie-triton status lists model files with errors"
 
-# Beginning of the prefix that Triton adds to a step's message.
-FRAMING = "in ensemble '"
+# Triton's text: what it puts before the message of a step, up to the end of the ensemble's name.
+FRAMING, END_OF_FRAMING = "in ensemble '", "', "
+
+# Triton's text: the beginning of its message about a model that it does not serve. The status is NOT_FOUND, or, if all
+# versions of the model are unloaded, UNAVAILABLE, which is a busy server's.
+UNKNOWN_MODEL = "Request for unknown model"
 
 
 class NotServed(InputError):
     """No model of that name is served; `model` is empty if the error came from Triton without the name."""
+
+    kind = "not_served"
+    field = "model"
 
     def __init__(self, message: str, model: str = "") -> None:
         super().__init__(message)
@@ -42,6 +41,22 @@ class NotServed(InputError):
 
 class NotTriton(SIEError):
     """The server at the address is not Triton."""
+
+
+# Errors without a prefix, which are Triton's own, by status name of gRPC or HTTP. With INVALID_ARGUMENT it refuses
+# shapes, types and names of tensors, with UNAVAILABLE a full queue, with INTERNAL the requests of a stub that died.
+ERRORS: Mapping[str, type[SIEError]] = {
+    "INVALID_ARGUMENT": InputError,
+    "400": InputError,
+    "NOT_FOUND": NotServed,
+    "404": NotServed,
+    "UNAVAILABLE": BusyError,
+    "503": BusyError,
+    "INTERNAL": ModelError,
+    "500": ModelError,
+    "CANCELLED": Cancelled,
+    "499": Cancelled,
+}
 
 
 @contextmanager
@@ -82,7 +97,7 @@ def not_served(model: str, served: Sequence[str]) -> NotServed:
 
 
 def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:
-    """Return our error for one of tritonclient's, without the prefix that Triton adds to the message of a step."""
+    """Return our error for one of tritonclient's, without the prefixes of Triton and of the stage."""
     status = (exc.status() or "").rpartition(".")[2]
     if status == "DEADLINE_EXCEEDED":
         return _too_late(address, seconds)
@@ -91,14 +106,17 @@ def _failure(exc: InferenceServerException, address: Address, seconds: float) ->
         error = BusyError if status in ("502", "503", "504") else NotTriton
         return error(f"{address}: the server at this address is not Triton (it answers with status {status})")
     message = exc.message() or str(exc)
-    _, _, sentence = message.partition("', ")
-    text = sentence if message.startswith(FRAMING) else message
-    kind = NotServed if "unknown model" in text else ERRORS.get(status, SIEError)
-    return LoadError.parse(text) or kind(text)
+    text = message.partition(END_OF_FRAMING)[2] if message.startswith(FRAMING) else message
+    return without_prefix(text) or _of_triton(status, text)
 
 
-def _too_late(address: Address, seconds: float) -> BusyError:
-    return BusyError(f"timeout: {address} did not answer within {seconds:.3g} s")
+def _of_triton(status: str, text: str) -> SIEError:
+    """Return the error for a message of Triton's own."""
+    return NotServed(text) if text.startswith(UNKNOWN_MODEL) else ERRORS.get(status, SIEError)(text)
+
+
+def _too_late(address: Address, seconds: float) -> DeadlinePassed:
+    return DeadlinePassed(f"timeout: {address} did not answer within {seconds:.3g} s")
 
 
 def _broken_connections() -> tuple[type[Exception], ...]:

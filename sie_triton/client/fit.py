@@ -25,7 +25,7 @@ def check_verb(model: str, verb: Verb, names: Sequence[str]) -> None:
     served = verb_of(names)
     if served is not verb:
         remedy = f"; call {served.name}" if served else ""
-        raise Misfit(f"model: {model} does not {verb.name}; it takes {', '.join(names)}{remedy}")
+        raise Misfit.at("model", f"{model} does not {verb.name}; it takes {', '.join(names)}{remedy}")
 
 
 def check_kinds(model: str, names: Collection[str], tensors: Mapping[str, Tensor], fields: Mapping[str, str]) -> None:
@@ -36,7 +36,7 @@ def check_kinds(model: str, names: Collection[str], tensors: Mapping[str, Tensor
     for kind, field in fields.items():
         if tensors[kind].name not in names:
             taken = " and ".join(each for each, tensor in tensors.items() if tensor.name in names)
-            raise Misfit(f"{field}: {model} takes no {kind} here; it takes {taken or 'none'}")
+            raise Misfit.at(field, f"{model} takes no {kind} here; it takes {taken or 'none'}")
 
 
 def verb_of(names: Sequence[str]) -> Verb | None:

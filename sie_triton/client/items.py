@@ -35,7 +35,7 @@ def listed(items: Any) -> list[ItemLike]:
     if is_one(items):
         return [items]
     if isinstance(items, (bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
-        raise InputError(f"items: must be an item or a list of items, not {type(items).__name__}; {ITEM}")
+        raise InputError.at("items", f"must be an item or a list of items, not {type(items).__name__}; {ITEM}")
     return list(items)
 
 
@@ -54,28 +54,28 @@ def encoded_item(item: ItemLike, name: str) -> dict[str, bytes]:
     if isinstance(item, str):
         return {TEXT.name: utf_8(item, name)}
     if not isinstance(item, Mapping):
-        raise InputError(f"{name}: must be a string or a mapping, not {type(item).__name__}; {ITEM}")
+        raise InputError.at(name, f"must be a string or a mapping, not {type(item).__name__}; {ITEM}")
     for key in item:
         if key not in KEYS:
-            raise InputError(f"{name}.{key}: is not allowed; {ITEM}")
+            raise InputError.at(f"{name}.{key}", f"is not allowed; {ITEM}")
     given = {key: value for key, value in item.items() if value is not None or key == TEXT.name}
     if IMAGES in given:
         given[IMAGE.name] = _only(given, f"{name}.{IMAGES}")
     found = {kind: read(given[kind], f"{name}.{kind}") for kind, read in MEDIA.items() if kind in given}
     if TEXT.name in given:
         if not isinstance(given[TEXT.name], str):
-            raise InputError(f"{name}.text: must be a string, not {type(given[TEXT.name]).__name__}")
+            raise InputError.at(f"{name}.text", f"must be a string, not {type(given[TEXT.name]).__name__}")
         found[TEXT.name] = utf_8(given[TEXT.name], f"{name}.text")
     if not found:
-        raise InputError(f"{name}: has none of {', '.join(ITEMS)}; {ITEM}")
+        raise InputError.at(name, f"has none of {', '.join(ITEMS)}; {ITEM}")
     return found
 
 
 def _only(item: Mapping[str, Any], name: str) -> Any:
     images = item[IMAGES]
     if not isinstance(images, Sequence) or isinstance(images, (str, bytes)) or len(images) != 1 or IMAGE.name in item:
-        raise InputError(
-            f"{name}: must be a list of one image, and image must not be set too; send each image as an item of its own"
+        raise InputError.at(
+            name, "must be a list of one image, and image must not be set too; send each image as an item of its own"
         )
     return images[0]
 
@@ -90,4 +90,4 @@ def utf_8(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as exc:
-        raise InputError(f"{name}: cannot be sent as UTF-8 ({exc.reason} at {exc.start})") from exc
+        raise InputError.at(name, f"cannot be sent as UTF-8 ({exc.reason} at {exc.start})") from exc

@@ -93,7 +93,7 @@ def encode_results(
     """Split a response's tensors into one result per item; `types` None: all output types in the response."""
     # A model that extracts without labels also accepts the request of an encode.
     if response.as_numpy(EXTRACTION.name) is not None:
-        raise InputError("model: does not encode; call extract")
+        raise InputError.at("model", "does not encode; call extract")
     counts, timing = output(response, TOKEN_COUNT).tolist(), timing_of(response)
     results = [EncodeResult(token_count=each, timing=timing) for each in counts]
     for each in types or (*ENCODE_OUTPUTS, *own_outputs(response)):

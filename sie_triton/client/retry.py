@@ -13,7 +13,7 @@ from typing import Any
 
 from tenacity import RetryCallState, before_sleep_log, retry_if_exception_type, wait_random_exponential
 
-from sie_triton.errors import BusyError, InputError, Unreachable
+from sie_triton.errors import BusyError, DeadlinePassed, InputError, OutOfMemory, Unreachable
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +35,8 @@ MAX_TIMEOUT_S = 86_400.0
 def checked_timeout(timeout: float | None) -> float | None:
     is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and 0 < timeout <= MAX_TIMEOUT_S):
-        raise InputError(
-            f"timeout: must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds, or None for no limit; got {timeout!r}"
+        raise InputError.at(
+            "timeout", f"must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds, or None for no limit; got {timeout!r}"
         )
     return timeout
 
@@ -63,12 +63,12 @@ class Deadline:
     def parameters(self) -> dict[str, int]:
         """Return keyword arguments for tritonclient's `infer`: the timeout of the server, in microseconds.
 
-        BusyError if the deadline has passed.
+        DeadlinePassed if it has passed.
         """
         if self.at is None:
             return {}
         if not self.left_s:
-            raise BusyError("timeout: passed before the request was sent")
+            raise DeadlinePassed("timeout: passed before the request was sent")
         return {"timeout": max(1, int(self.left_s * 1e6))}
 
     def retrying(self, is_met: Callable[[], bool]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Deadline:
             return elapsed >= (FIRST_PATIENCE_S if may_be_wrong else patience)
 
         return {
-            "retry": retry_if_exception_type(BusyError),
+            "retry": retry_if_exception_type((BusyError, OutOfMemory)),
             "wait": wait_random_exponential(multiplier=0.1, max=2),
             "stop": is_over,
             "before_sleep": before_sleep_log(_log, logging.DEBUG),

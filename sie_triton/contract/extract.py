@@ -121,7 +121,7 @@ class Extract(Verb):
             known = read_entities(items, sent[ENTITIES.name])
             items = [Annotated(text, of_text) for text, of_text in zip(items, known, strict=True)]
         elif sent[ENTITIES.name]:
-            raise InputError("entities: this model does not read entities; leave it out")
+            raise InputError.at("entities", "this model does not read entities; leave it out")
         asked = given.get("instruction", profile.instruction)
         instruction = None if asked is None else str(asked)
         options = {**profile.parameters, **given}
@@ -174,11 +174,11 @@ def _findings(model: Model, rows: Sequence[Rows], options: Options, item: int) -
     try:
         found = model.extraction.findings(rows, options)
     except InputError as exc:
-        raise InputError(f"items[{item}]: {exc}") from exc
+        raise InputError.at(f"items[{item}]", str(exc)) from exc
     if found.count > MAX_FOUND:
-        raise InputError(
-            f"parameter threshold: item {item} has {found.count} findings, and at most {MAX_FOUND} can be returned; "
-            "raise the threshold"
+        raise InputError.at(
+            "parameter threshold",
+            f"item {item} has {found.count} findings, and at most {MAX_FOUND} can be returned; raise the threshold",
         )
     return found
 
@@ -195,21 +195,21 @@ def read_labels(sent: Sequence[str], given: Options, model: Model) -> tuple[Labe
     """
     wanted = model.extraction.labels
     if not sent and wanted == "required":
-        raise InputError(f"labels: is empty; send the labels that {model.spec.model} must look for")
+        raise InputError.at("labels", f"is empty; send the labels that {model.spec.model} must look for")
     if sent and not wanted:
-        raise InputError("labels: this model has labels of its own; leave it out")
+        raise InputError.at("labels", "this model has labels of its own; leave it out")
     names = distinct(sent)
     if len(names) > MAX_LABELS:
-        raise InputError(f"labels: has {len(names)} elements; send at most {MAX_LABELS}")
+        raise InputError.at("labels", f"has {len(names)} elements; send at most {MAX_LABELS}")
     for i, name in enumerate(sent):
         if not name.strip():
-            raise InputError(f"labels[{i}]: is empty; send at least one word")
+            raise InputError.at(f"labels[{i}]", "is empty; send at least one word")
         if len(name) > MAX_LABEL:
-            raise InputError(f"labels[{i}]: has {len(name)} characters; send at most {MAX_LABEL}")
+            raise InputError.at(f"labels[{i}]", f"has {len(name)} characters; send at most {MAX_LABEL}")
     thresholds = _by_label("label_thresholds", given, names, (int, float), "a number from 0 to 1")
     for name, value in thresholds.items():
         if not 0 <= value <= 1:
-            raise InputError(f"parameter label_thresholds: {name}: must be a number from 0 to 1 (given {value})")
+            raise InputError.at("parameter label_thresholds", f"{name}: must be a number from 0 to 1 (given {value})")
     descriptions = _by_label("label_descriptions", given, names, (str,), "a string")
     return tuple(Label(name, descriptions.get(name, ""), thresholds.get(name)) for name in names)
 
@@ -217,7 +217,9 @@ def read_labels(sent: Sequence[str], given: Options, model: Model) -> tuple[Labe
 def read_entities(items: Sequence[str], given: Sequence[str]) -> list[tuple[Known, ...]]:
     """Return the known entities of each text. InputError names the first invalid element."""
     if len(given) != len(items):
-        raise InputError(f"entities: has {len(given)} elements; send one JSON list for each of the {len(items)} items")
+        raise InputError.at(
+            "entities", f"has {len(given)} elements; send one JSON list for each of the {len(items)} items"
+        )
     return [
         _known_entities(raw, len(text), f"entities[{i}]")
         for i, (raw, text) in enumerate(zip(given, items, strict=True))
@@ -227,17 +229,17 @@ def read_entities(items: Sequence[str], given: Sequence[str]) -> list[tuple[Know
 def _known_entities(raw: str, length: int, where: str) -> tuple[Known, ...]:
     found = _json(raw, where)
     if not isinstance(found, list):
-        raise InputError(f"{where}: must be a JSON list of objects with start and end")
+        raise InputError.at(where, "must be a JSON list of objects with start and end")
     return tuple(_place(each, length, f"{where}: entity {i}") for i, each in enumerate(found))
 
 
 def _place(given: Any, length: int, where: str) -> Known:
     start, end = (given.get("start"), given.get("end")) if isinstance(given, dict) else (None, None)
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= length:
-        raise InputError(f"{where}: needs start and end, whole numbers with 0 ≤ start < end ≤ {length}")
+        raise InputError.at(where, f"needs start and end, whole numbers with 0 ≤ start < end ≤ {length}")
     label = given.get("label", "")
     if not isinstance(label, str):
-        raise InputError(f"{where}: label must be a string")
+        raise InputError.at(where, "label must be a string")
     return Known(start, end, label)
 
 
@@ -247,12 +249,12 @@ def _by_label(
     where = f"parameter {name}"
     found = _json(str(given.get(name, "{}")), where)
     if not isinstance(found, dict):
-        raise InputError(f"{where}: must be a JSON object with labels as keys")
+        raise InputError.at(where, "must be a JSON object with labels as keys")
     for label, value in found.items():
         if label not in labels:
-            raise InputError(f"{where}: {label[:80]!r} is not one of the labels")
+            raise InputError.at(where, f"{label[:80]!r} is not one of the labels")
         if type(value) not in types:
-            raise InputError(f"{where}: {label[:80]!r}: must be {allowed}")
+            raise InputError.at(where, f"{label[:80]!r}: must be {allowed}")
     return found
 
 
@@ -260,7 +262,7 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise InputError(f"{where}: is not valid JSON ({str(exc)[:80]})") from exc
+        raise InputError.at(where, f"is not valid JSON ({str(exc)[:80]})") from exc
 
 
 def _texts(array: Array | None) -> list[str]:

@@ -29,7 +29,7 @@ def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[s
         return name, sent[name]
     given = {kind: sent[ITEMS[kind].name] for kind in kinds if sent[ITEMS[kind].name]}
     if not given:
-        raise InputError(f"{' and '.join(kinds)}: are empty; send at least one item")
+        raise InputError.at(" and ".join(kinds), "are empty; send at least one item")
     counts = {kind: len(elements) for kind, elements in given.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{kind} has {count} elements" for kind, count in counts.items())
@@ -41,5 +41,5 @@ def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[s
 def _without_empty(item: Mapping[str, Any], where: str, kinds: Sequence[str]) -> Mapping[str, Any]:
     found = {kind: element for kind, element in item.items() if len(element)}
     if not found and TEXT.name not in kinds:
-        raise InputError(f"{where}: is empty; send {' or '.join(kinds)}")
+        raise InputError.at(where, f"is empty; send {' or '.join(kinds)}")
     return found or {TEXT.name: ""}

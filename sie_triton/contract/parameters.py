@@ -41,7 +41,9 @@ class Parameter:
         8
         """
         if not (self._has_type(value) and self._is_choice(value) and self._in_range(value) and self._is_short(value)):
-            raise InputError(f"parameter {self.name}: {shown(value)} is not allowed; give {self.allowed()}{self.hint}")
+            raise InputError.at(
+                f"parameter {self.name}", f"{shown(value)} is not allowed; give {self.allowed()}{self.hint}"
+            )
         return self.type(value)
 
     def allowed(self) -> str:
@@ -97,5 +99,5 @@ def check_parameters(given: Mapping[str, Any], allowed: Mapping[str, Parameter])
     for name in given:
         if name not in allowed:
             known = ", ".join(sorted(allowed))
-            raise InputError(f"parameter {name[:LONGEST_NAME]}: unknown here; allowed are {known}")
+            raise InputError.at(f"parameter {name[:LONGEST_NAME]}", f"unknown here; allowed are {known}")
     return {name: allowed[name].check(value) for name, value in given.items()}

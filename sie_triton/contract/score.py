@@ -90,9 +90,9 @@ def query_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> Any:
     given = {kind: sent.get(name, ()) for kind, name in QUERIES.items()}
     for kind, elements in given.items():
         if len(elements) > 1 or not any(given.values()):
-            raise InputError(
-                f"{QUERIES[kind]}: has {len(elements)} elements; send one query, and the items to score in the inputs "
-                "for items"
+            raise InputError.at(
+                QUERIES[kind],
+                f"has {len(elements)} elements; send one query, and the items to score in the inputs for items",
             )
     if len(kinds) == 1:
         return given[TEXT.name][0]

@@ -47,7 +47,7 @@ async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close"})
         return
     message = f"{scope['path'][:200]}: there is no such route; /docs lists all routes"
-    await failure_response(Failure(404, "NOT_FOUND", message))(scope, receive, send)
+    await failure_response(Failure("no_route", message))(scope, receive, send)
 
 
 def answering(app: ASGIApp) -> ASGIApp:
@@ -68,7 +68,7 @@ def answering(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, send_with)
         except HTTPException as exc:
             message = f"{scope['method']} {scope['path'][:200]}: {exc.detail}"
-            failure = Failure(exc.status_code, "METHOD_NOT_ALLOWED", message, headers=exc.headers)
+            failure = Failure("method", message, headers=exc.headers)
             await failure_response(failure)(scope, receive, send_with)
 
     return answer

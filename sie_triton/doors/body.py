@@ -23,9 +23,7 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
     bodies in progress hold too much memory. A slow upload is ended when other requests need its memory.
     """
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise Failure(
-            415, "INVALID_INPUT", "Content-Encoding: compressed bodies are not supported; send it uncompressed"
-        )
+        raise Failure("media_type", "Content-Encoding: compressed bodies are not supported; send it uncompressed")
     with suppress(ValueError):  # the HTTP parser has already refused an invalid number
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes)
@@ -44,7 +42,7 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: 
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise invalid("body: the connection ended before the body was complete")
+            raise invalid("body", "the connection ended before the body was complete")
         chunk = message.get("body", b"")
         if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
@@ -59,11 +57,11 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: 
 
 def _too_large(max_bytes: int) -> Failure:
     message = f"body: has more than {max_bytes} bytes, the limit of SIE_DOOR_MAX_BODY_BYTES; send fewer items"
-    return Failure(413, "PAYLOAD_TOO_LARGE", message, headers=CLOSE)
+    return Failure("too_large", message, headers=CLOSE)
 
 
 def _too_slow() -> Failure:
     message = (
         f"body: did not arrive within {BODY_S:.0f} s plus one second for each {BYTES_A_SECOND} bytes; send it faster"
     )
-    return Failure(408, "REQUEST_TIMEOUT", message, headers=CLOSE)
+    return Failure("too_slow", message, headers=CLOSE)

@@ -81,26 +81,29 @@ class Explaining:
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, InputError) and not isinstance(error, NotServed):
             reason = await _reason(self._door, self._model, self._verb, self._items, self._output)
-            if reason:
-                raise InputError(reason) from error.__cause__
+            if reason is not None:
+                raise reason from error.__cause__
 
 
-async def _reason(door: Door, model: str, verb: str, items: Items, output: str) -> str:
+async def _reason(door: Door, model: str, verb: str, items: Items, output: str) -> InputError | None:
     try:
         spec = await door.served.spec(model)
     except SIEError:
-        return ""
+        return None
     return unable(spec, verb, {kind for item in items for kind in item}, output)
 
 
-def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -> str:
-    """Return why a model cannot do `verb` with items of these kinds; empty if it can."""
+def unable(spec: ModelSpec, verb: str, kinds: Iterable[str], output: str = "") -> InputError | None:
+    """Return why a model cannot do `verb` with items of these kinds; None if it can."""
     if verb not in spec.tasks:
-        return f"model: {spec.model} does not {verb}; its tasks: {', '.join(spec.tasks)}"
+        return InputError.at("model", f"{spec.model} does not {verb}; its tasks: {', '.join(spec.tasks)}")
     if output and output not in spec.dims:
-        return f"model: {spec.model} does not return {output} vectors; it returns {', '.join(spec.dims)}"
+        problem = f"{spec.model} does not return {output} vectors; it returns {', '.join(spec.dims)}"
+        return InputError.at("model", problem)
     unread = [kind for kind in ITEMS if kind in kinds and kind not in spec.inputs]
-    return f"{unread[0]}: {spec.model} does not read it; it reads {', '.join(spec.inputs)}" if unread else ""
+    if not unread:
+        return None
+    return InputError.at(unread[0], f"{spec.model} does not read it; it reads {', '.join(spec.inputs)}")
 
 
 def _unclear(what: str, models: Sequence[str], *, is_named: bool) -> Failure:
@@ -111,4 +114,4 @@ def _unclear(what: str, models: Sequence[str], *, is_named: bool) -> Failure:
         message = f"several models return {what}: {names}; set SIE_DOOR_TEI_MODEL to one of them"
     else:
         message = f"no served model returns {what}; serve one, or use another route"
-    return Failure(404, "MODEL_NOT_FOUND", message)
+    return Failure("not_served", message)

@@ -19,7 +19,7 @@ from sie_triton.client.failures import NotServed
 from sie_triton.doors.backend import Backend
 from sie_triton.doors.body import read_body
 from sie_triton.doors.connections import Connections, affordable
-from sie_triton.doors.failures import AWAY_S, Failure, failure_of, invalid
+from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
 from sie_triton.doors.measure import VALUE_BYTES
 from sie_triton.doors.memory import Held, MemoryBudget
 from sie_triton.doors.served import ServedModels
@@ -93,7 +93,7 @@ class DoorRequest:
     def parsed(self) -> dict[str, Any]:
         """Return the body; raise Failure 400 unless it is an object."""
         if not isinstance(self.content, dict):
-            raise invalid(f"body: must be an object, not {type(self.content).__name__}")
+            raise invalid("body", f"must be an object, not {type(self.content).__name__}")
         return self.content
 
     @property
@@ -106,7 +106,7 @@ class DoorRequest:
             seconds = float(given)
             if math.isfinite(seconds) and 0 < seconds <= MAX_TIMEOUT_S:
                 return seconds
-        raise invalid(f"{TIMEOUT_HEADER}: must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds; got {given[:40]!r}")
+        raise invalid(TIMEOUT_HEADER, f"must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds; got {given[:40]!r}")
 
     def answer(self, value: Any, headers: Mapping[str, str] | None = None) -> "Answer":
         """Return an Answer with `value`, which may contain arrays, in the media type that the client accepts."""
@@ -126,20 +126,21 @@ class Answer(NamedTuple):
 
 
 Handler = Callable[[DoorRequest], Awaitable[Response | Answer]]
-Dialect = Callable[[Failure], Any]  # returns the body of a failure, as JSON
 
 
 def detail(failure: Failure) -> Any:
     """Return the body of a failure in SIE's own dialect."""
-    return {"detail": {"code": failure.code, "message": failure.message, **failure.more}}
+    return {"detail": {"code": failure.row.code, "message": failure.message, **failure.more}}
+
+
+SIE = Dialect(lambda row: row.sie, detail)
 
 
 class DoorEndpoint:
     """ASGI application of one of Starlette's routes.
 
-    `convert_failure` gives a failure the status that the route's clients expect, and `dialect` gives it a body.
-    `is_open` means that no token is needed. `types` are the accepted media types of a body. `document` makes the
-    route's operation in /openapi.json from the served models.
+    `dialect` is that of failures. `is_open` means that no token is needed. `types` are the accepted media types of a
+    body. `document` makes the route's operation in /openapi.json from the served models.
     """
 
     def __init__(
@@ -147,8 +148,7 @@ class DoorEndpoint:
         door: Door,
         handler: Handler,
         *,
-        dialect: Dialect = detail,
-        convert_failure: Callable[[Failure], Failure] = lambda failure: failure,
+        dialect: Dialect = SIE,
         is_open: bool = False,
         types: Sequence[str] = (JSON, MSGPACK),
         document: Callable[[Sequence[ModelSpec]], Mapping[str, Any]] | None = None,
@@ -157,7 +157,6 @@ class DoorEndpoint:
         self._door = door
         self._handler = handler
         self._dialect = dialect
-        self._convert_failure = convert_failure
         self._is_open = is_open
         self._types = types
 
@@ -169,7 +168,7 @@ class DoorEndpoint:
                 if response is not None:
                     held.take(len(response.body))
             except Failure as failure:
-                response = failure_response(self._convert_failure(failure), self._dialect)
+                response = failure_response(failure, self._dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
                 is_small = len(response.body) <= SMALL_BODY_BYTES
@@ -194,7 +193,7 @@ class DoorEndpoint:
         except Exception as exc:
             log.exception("request %s failed", request.trace_id)
             message = f"the request failed with {type(exc).__name__}; the door's log has the details"
-            raise Failure(500, "INTERNAL_ERROR", message) from exc
+            raise Failure("fault", message) from exc
 
     async def _handled(self, request: DoorRequest, receive: Receive) -> Response | None:
         task = asyncio.current_task()
@@ -212,11 +211,13 @@ class DoorEndpoint:
             watcher.cancel()
 
 
-def failure_response(failure: Failure, dialect: Dialect = detail) -> Response:
-    headers = dict(failure.headers)
+def failure_response(failure: Failure, dialect: Dialect = SIE) -> Response:
+    status, headers = dialect.status(failure.row), dict(failure.headers)
     if failure.retry_after_s is not None:
         headers["Retry-After"] = str(failure.retry_after_s)
-    return Response(write_json(dialect(failure)), failure.status, headers, JSON)
+    elif status >= 500:
+        headers |= dialect.final
+    return Response(write_json(dialect.body(failure)), status, headers, JSON)
 
 
 def send_all(send: Send) -> Send:
@@ -232,7 +233,7 @@ def send_all(send: Send) -> Send:
 
 
 def _ending() -> Failure:
-    return Failure(503, "SERVER_UNAVAILABLE", "the server shut down before it responded; retry", retry_after_s=AWAY_S)
+    return Failure("unreachable", "the server shut down before it responded; retry", retry_after_s=AWAY_S)
 
 
 async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:

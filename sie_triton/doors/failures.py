@@ -1,96 +1,118 @@
-"""Failures of requests as HTTP responses: a status, SIE's error code, and when to retry."""
+"""Failures of requests as HTTP responses: what each kind is called, and its status in each dialect."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from sie_triton.client.failures import NotServed
-from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, SIEError, Unreachable
+from sie_triton.errors import REASONS, BusyError, Cancelled, LoadError, SIEError, Unreachable
 
-# Retry-After in seconds, while a model is loaded, while an adapter is loaded (which is small), and for a busy or
-# unavailable server.
-LOADING_S, LORA_LOADING_S, BUSY_S, AWAY_S = 5, 1, 5, 2
+# Retry-After in seconds of the door's own failures: of a busy and of an unavailable server.
+BUSY_S, AWAY_S = BusyError.retry_after_s, Unreachable.retry_after_s
 
-# SIE's error class and Retry-After in seconds by reason of a LoadError; None: a retry alone does not help.
-LOAD_CLASSES: Mapping[str, tuple[str, int | None]] = {
-    "not found": ("NOT_FOUND", None),
-    "gated": ("GATED", None),
-    "dependency": ("DEPENDENCY", None),
-    "out of memory": ("OOM", 60),
-    "network": ("NETWORK", 30),
-    "disk full": ("DISK_FULL", 60),
-    "failed": ("UNKNOWN", 30),
+# SIE's error class by reason of a LoadError, if it has one.
+LOAD_CLASSES: Mapping[str, str] = {
+    "not found": "NOT_FOUND",
+    "gated": "GATED",
+    "dependency": "DEPENDENCY",
+    "out of memory": "OOM",
+    "network": "NETWORK",
+    "disk full": "DISK_FULL",
+}
+UNKNOWN_CLASS = "UNKNOWN"
+
+
+class Row(NamedTuple):
+    """SIE's error code for a kind of failure, and its status in each dialect."""
+
+    code: str
+    sie: int
+    openai: int
+    cohere: int
+    tei: int
+
+
+_NOT_LOADED = Row("MODEL_LOAD_FAILED", 502, 502, 502, 424)
+
+# By the kind of an error (`errors`), or the door's own kind. Clients of other dialects retry a busy server on 429.
+TABLE: Mapping[str, Row] = {
+    "input": Row("INVALID_INPUT", 400, 400, 400, 422),
+    "not_served": Row("MODEL_NOT_FOUND", 404, 404, 404, 424),
+    "busy": Row("RESOURCE_EXHAUSTED", 503, 429, 429, 429),
+    "out_of_memory": Row("RESOURCE_EXHAUSTED", 503, 429, 429, 429),
+    "timeout": Row("DEADLINE_EXCEEDED", 504, 504, 504, 504),
+    "model_loading": Row("MODEL_LOADING", 503, 503, 503, 503),
+    "lora_loading": Row("LORA_LOADING", 503, 503, 503, 503),
+    "endpoint_away": Row("ENDPOINT_UNAVAILABLE", 502, 502, 502, 503),
+    "endpoint_busy": Row("ENDPOINT_BUSY", 503, 503, 503, 503),
+    "unreachable": Row("SERVER_UNAVAILABLE", 503, 503, 503, 503),
+    "cancelled": Row("SERVER_UNAVAILABLE", 503, 503, 503, 503),
+    "model": Row("INFERENCE_ERROR", 500, 500, 500, 424),
+    "internal": Row("INFERENCE_ERROR", 500, 500, 500, 424),
+    **{LoadError("", reason).kind: _NOT_LOADED for reason in REASONS},
+    # the door's own
+    "unauthorized": Row("UNAUTHORIZED", 401, 401, 401, 401),
+    "forbidden": Row("FORBIDDEN", 403, 403, 403, 403),
+    "no_route": Row("NOT_FOUND", 404, 404, 404, 404),
+    "method": Row("METHOD_NOT_ALLOWED", 405, 405, 405, 405),
+    "too_slow": Row("REQUEST_TIMEOUT", 408, 408, 408, 408),
+    "too_large": Row("PAYLOAD_TOO_LARGE", 413, 413, 413, 413),
+    "media_type": Row("INVALID_INPUT", 415, 415, 415, 415),
+    "fault": Row("INTERNAL_ERROR", 500, 500, 500, 424),
 }
 
 
 class Failure(Exception):
-    """Error response to a request. `message` is sent to the client, as one line.
+    """Error response to a request. `message` is sent to the client, as one line; `kind` is a key of TABLE.
 
-    `retry_after_s` is None if a retry does not help.
+    `field` is the invalid field of the request, empty if unknown. `retry_after_s` is None if a retry does not help.
     """
 
     def __init__(
         self,
-        status: int,
-        code: str,
+        kind: str,
         message: str,
         *,
+        field: str = "",
         retry_after_s: int | None = None,
         more: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.code = code
+        self.row = TABLE[kind]
         self.message = message
+        self.field = field
         self.retry_after_s = retry_after_s
         self.more = more or {}
         self.headers = headers or {}
 
     @property
-    def field(self) -> str:
-        """Invalid field of the request, taken from the message; empty if unknown.
-
-        >>> Failure(400, "INVALID_INPUT", "items[3].text: must be a string").field, Failure(500, "X", "it broke").field
-        ('items[3].text', '')
-        """
-        name, colon, _ = self.message.partition(":")
-        return name.removeprefix("parameter ") if colon and self.status == 400 else ""
+    def status(self) -> int:
+        """Status in SIE's own dialect."""
+        return self.row.sie
 
 
-def invalid(message: str) -> Failure:
-    return Failure(400, "INVALID_INPUT", message)
+class Dialect(NamedTuple):
+    """The failures that clients of a dialect expect.
+
+    `status` chooses a column of TABLE, and `body` makes the response's JSON. `final` are more headers for statuses from
+    500 on that the clients would retry although a retry does not help.
+    """
+
+    status: Callable[[Row], int]
+    body: Callable[[Failure], Any]
+    final: Mapping[str, str] = {}
+
+
+def invalid(field: str, problem: str) -> Failure:
+    return Failure("input", f"{field}: {problem}", field=field)
 
 
 def failure_of(error: SIEError) -> Failure:
     """Return the failure for an error of Triton or of the client that calls it."""
-    message = " ".join(str(error).split())
-    if isinstance(error, NotServed):
-        return Failure(404, "MODEL_NOT_FOUND", message)
-    if isinstance(error, InputError):
-        return invalid(message)
-    if isinstance(error, LoadError):
-        return _not_loaded(error, message)
-    if isinstance(error, Unreachable):
-        return Failure(503, "SERVER_UNAVAILABLE", message, retry_after_s=AWAY_S)
-    if isinstance(error, BusyError):
-        return _busy(message)
     if isinstance(error, Cancelled):
-        return Failure(503, "SERVER_UNAVAILABLE", "the request was cancelled", retry_after_s=AWAY_S)
-    return Failure(500, "INFERENCE_ERROR", message)
-
-
-def _not_loaded(error: LoadError, message: str) -> Failure:
-    name, seconds = LOAD_CLASSES.get(error.reason, ("UNKNOWN", None))
-    more = {"error_class": name, "permanent": error.is_permanent}
-    return Failure(502, "MODEL_LOAD_FAILED", message, retry_after_s=seconds, more=more)
-
-
-def _busy(message: str) -> Failure:
-    if message.startswith("lora ") and "is being loaded" in message:
-        return Failure(503, "LORA_LOADING", message, retry_after_s=LORA_LOADING_S)
-    if "while the model is being loaded" in message or "was evicted while" in message:
-        return Failure(503, "MODEL_LOADING", message, retry_after_s=LOADING_S)
-    if message.startswith("timeout:"):
-        return Failure(504, "DEADLINE_EXCEEDED", message, retry_after_s=BUSY_S)
-    soon = 1 if message.endswith("retry in half a second") else BUSY_S
-    return Failure(503, "RESOURCE_EXHAUSTED", message, retry_after_s=soon)
+        return Failure(error.kind, "the request was cancelled", retry_after_s=AWAY_S)
+    more = {}
+    if isinstance(error, LoadError):
+        name = LOAD_CLASSES.get(error.reason, UNKNOWN_CLASS)
+        more = {"error_class": name, "permanent": error.is_permanent}
+    message = " ".join(str(error).split())
+    return Failure(error.kind, message, field=error.field, retry_after_s=error.retry_after_s, more=more)

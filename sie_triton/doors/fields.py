@@ -35,7 +35,7 @@ class BodyFields:
 
     def __init__(self, body: Any, max_items: int) -> None:
         if not isinstance(body, Mapping):
-            raise InputError(f"body: must be a JSON object, not {kind_of(body)}")
+            raise InputError.at("body", f"must be a JSON object, not {kind_of(body)}")
         self._left = {name: value for name, value in body.items() if value is not None}
         self._max_items = max_items
 
@@ -45,7 +45,7 @@ class BodyFields:
     def text(self, name: str) -> str:
         value = self._required(name, "a string")
         if not isinstance(value, str):
-            raise InputError(f"{name}: must be a string, not {kind_of(value)}")
+            raise InputError.at(name, f"must be a string, not {kind_of(value)}")
         return value
 
     def texts(self, name: str) -> list[str]:
@@ -64,7 +64,7 @@ class BodyFields:
     def boolean(self, name: str, default: bool) -> bool:
         value = self._left.pop(name, default)
         if not isinstance(value, bool):
-            raise InputError(f"{name}: must be true or false, not {kind_of(value)}")
+            raise InputError.at(name, f"must be true or false, not {kind_of(value)}")
         return value
 
     def count(self, name: str) -> int | None:
@@ -72,14 +72,14 @@ class BodyFields:
         value = self._left.pop(name, None)
         number = whole(value)
         if value is not None and (number is None or not 1 <= number <= LARGEST_COUNT):
-            raise InputError(f"{name}: must be an integer from 1 to {LARGEST_COUNT}, not {shown(value)}")
+            raise InputError.at(name, f"must be an integer from 1 to {LARGEST_COUNT}, not {shown(value)}")
         return number
 
     def choice(self, name: str, *choices: str) -> str | None:
         """Take one of `choices`; None if absent."""
         value: str | None = self._left.pop(name, None)
         if value is not None and value not in choices:
-            raise InputError(f"{name}: must be one of {', '.join(choices)}; got {shown(value)}")
+            raise InputError.at(name, f"must be one of {', '.join(choices)}; got {shown(value)}")
         return value
 
     def look(self, name: str) -> Any:
@@ -94,34 +94,34 @@ class BodyFields:
         """Return the request parameters: the remaining fields, overridden by those `given` that are not None."""
         for name in OURS:
             if name in self._left:
-                raise InputError(f"{name}: cannot be set here; use /v1/encode")
+                raise InputError.at(name, "cannot be set here; use /v1/encode")
         return checked_options(self._left | {name: value for name, value in given.items() if value is not None})
 
     def _required(self, name: str, wanted: str) -> Any:
         value = self._left.pop(name, None)
         if value is None:
-            raise InputError(f"{name}: is missing; give {wanted}")
+            raise InputError.at(name, f"is missing; give {wanted}")
         return value
 
     def _counted(self, value: Any, name: str, wanted: str) -> list[Any]:
         if not isinstance(value, list):
-            raise InputError(f"{name}: must be {wanted}, not {kind_of(value)}")
+            raise InputError.at(name, f"must be {wanted}, not {kind_of(value)}")
         if not value:
-            raise InputError(f"{name}: is empty; give at least one")
+            raise InputError.at(name, "is empty; give at least one")
         check_count(len(value), name, self._max_items)
         return value
 
     def _texts(self, value: Any, name: str, wanted: str) -> list[str]:
         for i, each in enumerate(self._counted(value, name, wanted)):
             if not isinstance(each, str):
-                raise InputError(f"{name}[{i}]: must be a string, not {kind_of(each)}")
+                raise InputError.at(f"{name}[{i}]", f"must be a string, not {kind_of(each)}")
         found: list[str] = value
         return found
 
 
 def check_count(number: int, name: str, max_items: int) -> None:
     if number > max_items:
-        raise InputError(f"{name}: has {number} entries; SIE_DOOR_MAX_ITEMS allows {max_items} per request")
+        raise InputError.at(name, f"has {number} entries; SIE_DOOR_MAX_ITEMS allows {max_items} per request")
 
 
 def check_query(query: str | bytes, items: Sequence[Any], name: str, max_bytes: int) -> None:
@@ -131,30 +131,31 @@ def check_query(query: str | bytes, items: Sequence[Any], name: str, max_bytes: 
     """
     size = len(query) if isinstance(query, str) else len(query) // FILE_BYTES_A_CHARACTER
     if size * len(items) > max_bytes:
-        raise InputError(
-            f"{name}: {len(query)} {'characters' if isinstance(query, str) else 'bytes'} for each of {len(items)} "
-            "items exceed SIE_DOOR_MAX_BODY_BYTES; send a shorter query, or fewer items"
+        raise InputError.at(
+            name,
+            f"{len(query)} {'characters' if isinstance(query, str) else 'bytes'} for each of {len(items)} "
+            "items exceed SIE_DOOR_MAX_BODY_BYTES; send a shorter query, or fewer items",
         )
 
 
 def checked_model(name: str) -> str:
     if len(name) > LONGEST_MODEL:
-        raise InputError(f"model: has {len(name)} characters; at most {LONGEST_MODEL} are allowed")
+        raise InputError.at("model", f"has {len(name)} characters; at most {LONGEST_MODEL} are allowed")
     return name
 
 
 def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the request parameters; InputError if they are too many or too long. The model checks their values."""
     if len(options) > MAX_OPTIONS:
-        raise InputError(f"body: has {len(options)} request parameters; send at most {MAX_OPTIONS}")
+        raise InputError.at("body", f"has {len(options)} request parameters; send at most {MAX_OPTIONS}")
     for name in options:
         if not isinstance(name, str) or len(name) > LONGEST_NAME:
-            raise InputError(f"body: {shown(name)} is not a request parameter")
+            raise InputError.at("body", f"{shown(name)} is not a request parameter")
     sizes = {name: len(value) for name, value in options.items() if isinstance(value, (str, bytes))}
     if sum(sizes.values()) > LONGEST_OPTIONS:
         name = max(sizes, key=sizes.__getitem__)
-        raise InputError(
-            f"{name}: has {sizes[name]} characters; send at most {LONGEST_OPTIONS} in all parameters together"
+        raise InputError.at(
+            name, f"has {sizes[name]} characters; send at most {LONGEST_OPTIONS} in all parameters together"
         )
     return dict(options)
 

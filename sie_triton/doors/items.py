@@ -25,9 +25,9 @@ def items_in(found: Mapping[str, Any], max_items: int) -> list[dict[str, Any]]:
     """Return the items of a request, at least one; Failure 400 names the invalid field."""
     items = found.get("items")
     if not isinstance(items, list):
-        raise invalid(f"items: must be a list of items, not {type(items).__name__}")
+        raise invalid("items", f"must be a list of items, not {type(items).__name__}")
     if not items:
-        raise invalid("items: is empty; send at least one")
+        raise invalid("items", "is empty; send at least one")
     check_count(len(items), "items", max_items)
     return [item_in(item, f"items[{i}]") for i, item in enumerate(items)]
 
@@ -37,7 +37,7 @@ def item_in(item: Any, name: str) -> dict[str, Any]:
     if isinstance(item, str):
         return {TEXT.name: item}
     if not isinstance(item, dict):
-        raise invalid(f'{name}: must be a string or an object such as {{"text": …}}, not {type(item).__name__}')
+        raise invalid(name, f'must be a string or an object such as {{"text": …}}, not {type(item).__name__}')
     read: dict[str, Any] = {}
     if (text := item.get(TEXT.name)) is not None:
         read[TEXT.name] = text
@@ -46,18 +46,18 @@ def item_in(item: Any, name: str) -> dict[str, Any]:
     if len(item) > len(read):
         read.update(_files(item, name))
     if not read.keys() - {ID}:
-        raise invalid(f"{name}: must have {', '.join((TEXT.name, IMAGES, AUDIO.name))} or {DOCUMENT.name}")
+        raise invalid(name, f"must have {', '.join((TEXT.name, IMAGES, AUDIO.name))} or {DOCUMENT.name}")
     return read
 
 
 def _files(item: Mapping[str, Any], name: str) -> dict[str, Any]:
     if item.get(VIDEO) is not None:
-        raise invalid(f"{name}.{VIDEO}: is not supported by any model; send its frames as images")
+        raise invalid(f"{name}.{VIDEO}", "is not supported by any model; send its frames as images")
     given = {kind: item[kind] for kind in MEDIA if item.get(kind) is not None}
     images = item.get(IMAGES)
     if images is not None:
         if not isinstance(images, list) or len(images) != 1 or IMAGE.name in given:
-            raise invalid(f"{name}.{IMAGES}: must be a list of one image; send each image as an item of its own")
+            raise invalid(f"{name}.{IMAGES}", "must be a list of one image; send each image as an item of its own")
         given[IMAGE.name] = images[0]
     return {kind: _file(value, f"{name}.{kind}") for kind, value in given.items()}
 
@@ -71,13 +71,13 @@ def _file(value: Any, name: str) -> Any:
         return _decoded(data, name)
     if isinstance(data, np.ndarray) and name.endswith(AUDIO.name) and isinstance(value, dict):
         return {"data": data, "sample_rate": _rate(value.get("sample_rate"), name)}
-    raise invalid(f"{name}: must be a file, not {type(data).__name__}; {FILE}")
+    raise invalid(name, f"must be a file, not {type(data).__name__}; {FILE}")
 
 
 def _rate(value: Any, name: str) -> int:
     if (rate := whole(value)) is not None:
         return rate
-    raise invalid(f"{name}.sample_rate: must be an integer, in samples per second; got {type(value).__name__}")
+    raise invalid(f"{name}.sample_rate", f"must be an integer, in samples per second; got {type(value).__name__}")
 
 
 def _decoded(text: str, name: str) -> bytes:
@@ -86,11 +86,11 @@ def _decoded(text: str, name: str) -> bytes:
     try:
         return binascii.a2b_base64(text[start:] if start else text, strict_mode=True)
     except ValueError as exc:
-        raise invalid(f"{name}: is not valid base64 ({exc}); {FILE}") from exc
+        raise invalid(name, f"is not valid base64 ({exc}); {FILE}") from exc
 
 
 def _identity(value: Any, name: str) -> Any:
     found = value if isinstance(value, str) else whole(value)
     if found is not None and (isinstance(found, str) or -(2**63) <= found < 2**64):
         return found
-    raise invalid(f"{name}.{ID}: must be a string, not {type(value).__name__}")
+    raise invalid(f"{name}.{ID}", f"must be a string, not {type(value).__name__}")

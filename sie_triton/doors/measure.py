@@ -82,7 +82,7 @@ def msgpack_values(body: bytes | bytearray) -> int:
         left[-1] -= 1
         num_values += 1
         if position >= size:
-            raise invalid("body: is not msgpack: it ends in the middle of a value")
+            raise invalid("body", "is not msgpack: it ends in the middle of a value")
         num_bytes, num_members = _head(body, position)
         position += num_bytes
         if num_members:
@@ -91,7 +91,7 @@ def msgpack_values(body: bytes | bytearray) -> int:
                 raise _too_deep()
             left.append(num_members)
     if position < size:
-        raise invalid("body: is not msgpack: bytes follow its value")
+        raise invalid("body", "is not msgpack: bytes follow its value")
     return _allowed(num_values)
 
 
@@ -111,7 +111,7 @@ def _head(body: bytes | bytearray, position: int) -> tuple[int, int]:
     try:
         (length,) = unpack_from(length_code, body, position + 1)
     except Exception as exc:
-        raise invalid("body: is not msgpack: it ends in the middle of a length") from exc
+        raise invalid("body", "is not msgpack: it ends in the middle of a length") from exc
     return (num_bytes, length * per_length) if per_length else (num_bytes + length, 0)
 
 
@@ -139,11 +139,9 @@ HEADS: tuple[tuple[int, str, int], ...] = (
 
 def _allowed(num_values: int) -> int:
     if num_values > MAX_VALUES:
-        raise Failure(
-            413, "PAYLOAD_TOO_LARGE", f"body: has more than {MAX_VALUES} values; send fewer items per request"
-        )
+        raise Failure("too_large", f"body: has more than {MAX_VALUES} values; send fewer items per request")
     return num_values
 
 
 def _too_deep() -> Failure:
-    return invalid(f"body: objects and lists are nested more than {MAX_DEPTH} levels deep")
+    return invalid("body", f"objects and lists are nested more than {MAX_DEPTH} levels deep")

@@ -92,4 +92,4 @@ def out_of_memory() -> Failure:
         "the requests in progress use all the memory that SIE_DOOR_MAX_MEMORY_BYTES allows; retry later, or send "
         "smaller requests"
     )
-    return Failure(503, "RESOURCE_EXHAUSTED", message, retry_after_s=BUSY_S, headers={"Connection": "close"})
+    return Failure("busy", message, retry_after_s=BUSY_S, headers={"Connection": "close"})

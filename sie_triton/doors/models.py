@@ -7,7 +7,7 @@ from starlette.routing import Route
 
 from sie_triton.doors import openai
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, detail
-from sie_triton.doors.failures import Failure
+from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import checked_model
 from sie_triton.doors.openapi import model_parameter, operation
 from sie_triton.spec import ModelSpec
@@ -17,13 +17,13 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             "/v1/models",
-            DoorEndpoint(door, models, dialect=both, document=list_operation),
+            DoorEndpoint(door, models, dialect=BOTH, document=list_operation),
             methods=["GET"],
             name="models",
         ),
         Route(
             "/v1/models/{model:path}",
-            DoorEndpoint(door, model, dialect=both, document=model_operation),
+            DoorEndpoint(door, model, dialect=BOTH, document=model_operation),
             methods=["GET"],
             name="model",
         ),
@@ -54,3 +54,6 @@ def _as_both(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def both(failure: Failure) -> dict[str, Any]:
     return {**detail(failure), **openai.error(failure)}
+
+
+BOTH = Dialect(lambda row: row.sie, both)

@@ -1,6 +1,5 @@
 """Routes of OpenAI's HTTP API: POST /v1/embeddings, and its formats for listed models and errors."""
 
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,16 +13,16 @@ from sie_triton.contract.tensors import DENSE
 from sie_triton.doors import dialects
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.failures import Failure
+from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import BodyFields
-from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, items_of
+from sie_triton.doors.plain import answered, fields_of, items_of
 from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
 # OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and nothing would detect it.
 IDS_REFUSED = (
-    "input: contains token ids, which belong to another tokenizer than the model's; send texts "
+    "contains token ids, which belong to another tokenizer than the model's; send texts "
     "(LangChain's OpenAIEmbeddings: check_embedding_ctx_length=False)"
 )
 
@@ -31,7 +30,7 @@ IDS_REFUSED = (
 CODES = {"MODEL_NOT_FOUND": "model_not_found", "UNAUTHORIZED": "invalid_api_key"}
 SERVER_ERROR, REQUEST_ERROR, BUSY_ERROR = "server_error", "invalid_request_error", "rate_limit_error"
 
-FINAL = {"X-Should-Retry": "false"}
+FULL = 429
 
 # Fields of the body by the names that the contract and the client use.
 FIELDS = {"text": "input", "items": "input"}
@@ -39,9 +38,7 @@ FIELDS = {"text": "input", "items": "input"}
 
 def routes(door: Door) -> list[Route]:
     document = partial(dialects.embeddings, door.settings.door_max_items)
-    endpoint = DoorEndpoint(
-        door, embeddings, dialect=error, convert_failure=openai_failure, types=[JSON], document=document
-    )
+    endpoint = DoorEndpoint(door, embeddings, dialect=OPENAI, types=[JSON], document=document)
     return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
 
 
@@ -71,7 +68,7 @@ def read_request(fields: BodyFields) -> Embeddings:
     """Read an embeddings request; InputError names the invalid field."""
     model, profile = profile_of(fields.model())
     if _holds_ids(fields.look("input")):
-        raise InputError(IDS_REFUSED)
+        raise InputError.at("input", IDS_REFUSED)
     texts = fields.texts("input")
     fields.given("user")
     is_base64 = fields.choice("encoding_format", "float", "base64") == "base64"
@@ -121,23 +118,21 @@ def described(model: str) -> dict[str, Any]:
 
 def error(failure: Failure) -> dict[str, Any]:
     """Return the body of a failure."""
-    kind = BUSY_ERROR if failure.status == FULL else SERVER_ERROR if failure.status >= 500 else REQUEST_ERROR
-    param = param_of(failure.message) if failure.status in (400, 404) else None
-    code = CODES.get(failure.code, failure.code.lower())
-    return {"error": {"message": failure.message, "type": kind, "param": param, "code": code, **failure.more}}
+    status, code = failure.row.openai, failure.row.code
+    kind = BUSY_ERROR if status == FULL else SERVER_ERROR if status >= 500 else REQUEST_ERROR
+    told = {"message": failure.message, "type": kind, "param": param_of(failure.field)}
+    return {"error": {**told, "code": CODES.get(code, code.lower()), **failure.more}}
 
 
-def openai_failure(failure: Failure) -> Failure:
-    """Return the failure for OpenAI's clients, which retry statuses from 500 on unless a header tells them not to."""
-    is_final = failure.status >= 500 and failure.retry_after_s is None
-    return changed(failure, failure.status, FINAL) if is_final else full_is_429(failure)
+# OpenAI's clients retry statuses from 500 on unless this header tells them not to.
+OPENAI = Dialect(lambda row: row.openai, error, final={"X-Should-Retry": "false"})
 
 
-def param_of(message: str) -> str | None:
-    """Return the field of the body that one of our messages begins with; None if there is none.
+def param_of(field: str) -> str | None:
+    """Return the field of the body without an index; None for the empty one.
 
-    >>> param_of("parameter dimensions: 0 is not allowed; …"), param_of("text[3]: …"), param_of("Triton: it is away")
+    >>> param_of("dimensions"), param_of("text[3]"), param_of("")
     ('dimensions', 'input', None)
     """
-    found = re.match(r"(?:parameter )?([a-z_]+)(?:\[\d+\])*: ", message)
-    return FIELDS.get(found[1], found[1]) if found else None
+    name = field.partition("[")[0]
+    return FIELDS.get(name, name) or None

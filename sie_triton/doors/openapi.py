@@ -36,8 +36,8 @@ STATUSES = {
     "415": "the body has an unsupported Content-Type, or is compressed",
     "429": "the server is busy; retry after Retry-After seconds",
     "500": "internal error; the door's log has the details",
-    "502": "the model cannot be loaded; see error_class and permanent",
-    "503": "the model is being loaded, or the server is busy; retry after Retry-After seconds",
+    "502": "the model cannot be loaded (see error_class and permanent), or its remote endpoint does not answer",
+    "503": "the model is being loaded, or the server or its remote endpoint is busy; retry after Retry-After seconds",
     "504": "the timeout of the request passed; retry after Retry-After seconds",
 }
 OF_GET = ("401", "403", "404", "500", "503")

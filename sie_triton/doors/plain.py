@@ -5,12 +5,9 @@ from typing import Any
 
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.endpoint import Answer, DoorRequest
-from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.doors.wire import JSON
-
-FULL = 429
 
 
 def fields_of(request: DoorRequest) -> BodyFields:
@@ -31,20 +28,3 @@ def in_order(result: Mapping[str, Any]) -> list[float]:
 def answered(value: Any, timing: Mapping[str, float], headers: Mapping[str, str] | None = None) -> Answer:
     """Return a response with `value`, which may contain arrays, and headers with `timing`, given under SIE's names."""
     return Answer(value, JSON, {**timing_headers(timing), **(headers or {})})
-
-
-def full_is_429(failure: Failure) -> Failure:
-    """Change the status of a busy server to 429, which clients of other dialects expect."""
-    return changed(failure, FULL, {}) if failure.code == "RESOURCE_EXHAUSTED" else failure
-
-
-def changed(failure: Failure, status: int, headers: Mapping[str, str]) -> Failure:
-    """Return a copy of the failure with another status and additional headers."""
-    return Failure(
-        status,
-        failure.code,
-        failure.message,
-        retry_after_s=failure.retry_after_s,
-        more=failure.more,
-        headers={**failure.headers, **headers},
-    )

@@ -15,10 +15,10 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.failures import Failure
+from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
 from sie_triton.doors.openai import profile_of
-from sie_triton.doors.plain import answered, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.plain import answered, fields_of, in_order, items_of
 from sie_triton.doors.response_bodies import sie_timing
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
@@ -37,8 +37,7 @@ def routes(door: Door) -> list[Route]:
             DoorEndpoint(
                 door,
                 partial(rerank, version),
-                dialect=error,
-                convert_failure=full_is_429,
+                dialect=COHERE,
                 types=[JSON],
                 document=document,
             ),
@@ -83,24 +82,24 @@ def read_request(fields: BodyFields) -> Rerank:
 
 def _refuse_unsupported(fields: BodyFields) -> None:
     if fields.count("max_chunks_per_doc") not in (None, 1):
-        raise InputError(f"max_chunks_per_doc: {ONCE}, or give 1")
+        raise InputError.at("max_chunks_per_doc", f"{ONCE}, or give 1")
     if fields.count("max_tokens_per_doc") is not None:
-        raise InputError(f"max_tokens_per_doc: {ONCE}")
+        raise InputError.at("max_tokens_per_doc", ONCE)
     spans = fields.given("relevant_spans")
     if spans is not None and not (isinstance(spans, Mapping) and spans.get("mode") == "disabled"):
-        raise InputError("relevant_spans: are not supported; omit the field")
+        raise InputError.at("relevant_spans", "are not supported; omit the field")
 
 
 def _rank_fields(given: Any) -> list[str]:
     if given is None:
         return ["text"]
     if not isinstance(given, list) or not 0 < len(given) <= MAX_RANK_FIELDS:
-        raise InputError(f"rank_fields: must be a list of 1 to {MAX_RANK_FIELDS} names of document fields")
+        raise InputError.at("rank_fields", f"must be a list of 1 to {MAX_RANK_FIELDS} names of document fields")
     for i, name in enumerate(given):
         if not isinstance(name, str) or len(name) > LONGEST_FIELD:
-            raise InputError(f"rank_fields[{i}]: must be a name of at most {LONGEST_FIELD} characters")
+            raise InputError.at(f"rank_fields[{i}]", f"must be a name of at most {LONGEST_FIELD} characters")
     if len(set(given)) < len(given):
-        raise InputError("rank_fields: a name occurs twice; give each name once")
+        raise InputError.at("rank_fields", "a name occurs twice; give each name once")
     return given
 
 
@@ -116,10 +115,10 @@ def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
     if isinstance(document, str):
         return document
     if not isinstance(document, Mapping):
-        raise InputError(f"{name}: must be a string or an object with {', '.join(rank_fields)}")
+        raise InputError.at(name, f"must be a string or an object with {', '.join(rank_fields)}")
     values = [document[field] for field in rank_fields if document.get(field) is not None]
     if not values or not all(isinstance(value, str) for value in values):
-        raise InputError(f"{name}: must have {' or '.join(rank_fields)} as a string")
+        raise InputError.at(name, f"must have {' or '.join(rank_fields)} as a string")
     return "\n".join(values)
 
 
@@ -147,4 +146,7 @@ def _returned(document: Any) -> Any:
 
 def error(failure: Failure) -> dict[str, Any]:
     """Return the body of a failure: Cohere's clients read `message`, Jina's `detail`."""
-    return {"message": failure.message, "detail": failure.message, "code": failure.code, **failure.more}
+    return {"message": failure.message, "detail": failure.message, "code": failure.row.code, **failure.more}
+
+
+COHERE = Dialect(lambda row: row.cohere, error)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.doors.backend import Backend
-from sie_triton.doors.failures import LOAD_CLASSES
+from sie_triton.doors.failures import LOAD_CLASSES, UNKNOWN_CLASS
 from sie_triton.errors import InputError, LoadError
 from sie_triton.names import triton_name
 from sie_triton.settings import Settings, words
@@ -145,5 +145,5 @@ def described(spec: ModelSpec, state: Mapping[str, Any] | None) -> dict[str, Any
 def _failure(reason: str | None) -> dict[str, Any] | None:
     if not reason:
         return None
-    name, _ = LOAD_CLASSES.get(reason, ("UNKNOWN", None))
+    name = LOAD_CLASSES.get(reason, UNKNOWN_CLASS)
     return {"code": name, "message": reason, "permanent": LoadError("", reason).is_permanent}

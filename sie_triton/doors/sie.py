@@ -47,7 +47,7 @@ async def encode(request: DoorRequest) -> Answer:
 async def score(request: DoorRequest) -> Answer:
     door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
     if found.get("query") is None:
-        raise invalid('query: is missing; send an item such as {"text": …}')
+        raise invalid("query", 'is missing; send an item such as {"text": …}')
     query, items = item_in(found["query"], "query"), items_in(found, door.settings.door_max_items)
     for kind in (TEXT.name, IMAGE.name):
         if isinstance(query.get(kind), (str, bytes)):
@@ -75,7 +75,7 @@ def parameters_in(found: Mapping[str, Any], *named: str) -> dict[str, Any]:
     if params is None:
         return {}
     if not isinstance(params, dict):
-        raise invalid(f"params: must be an object, not {type(params).__name__}")
+        raise invalid("params", f"must be an object, not {type(params).__name__}")
     named_ones = {name: params[name] for name in named if params.get(name) is not None}
     return checked_options(_options(params, "params.options") | named_ones)
 
@@ -85,7 +85,7 @@ def _options(found: Mapping[str, Any], name: str) -> dict[str, Any]:
     if options is None:
         return {}
     if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
-        raise invalid(f"{name}: must be an object, not {type(options).__name__}")
+        raise invalid(name, f"must be an object, not {type(options).__name__}")
     return options
 
 
@@ -94,7 +94,7 @@ def _labels(given: Any) -> list[str]:
         return []
     _check_names(given, "params.labels", allow_text=False)
     if len(given) > MAX_LABELS:
-        raise invalid(f"params.labels: has {len(given)} labels; send at most {MAX_LABELS}")
+        raise invalid("params.labels", f"has {len(given)} labels; send at most {MAX_LABELS}")
     found: list[str] = given
     return found
 
@@ -104,7 +104,7 @@ def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
     if given is None or (allow_text and isinstance(given, str)):
         return
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise invalid(f"{name}: must be a list of strings, not {type(given).__name__}")
+        raise invalid(name, f"must be a list of strings, not {type(given).__name__}")
 
 
 def _answer(request: DoorRequest, answer: dict[str, Any]) -> Answer:

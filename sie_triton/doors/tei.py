@@ -11,9 +11,9 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.failures import Failure
+from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import BodyFields, check_query
-from sie_triton.doors.plain import FULL, answered, changed, fields_of, full_is_429, in_order, items_of
+from sie_triton.doors.plain import answered, fields_of, in_order, items_of
 from sie_triton.doors.response_bodies import sie_timing, timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
@@ -25,13 +25,9 @@ ROLES = {"query": True, "document": False, "passage": False, "corpus": False}
 
 TOKENS_HEADER = "X-Compute-Tokens"
 
-# The API's kinds of error, and two of its statuses.
-UNHEALTHY, BACKEND, OVERLOADED, VALIDATION = "Unhealthy", "Backend", "Overloaded", "Validation"
-FAILED, WRONG = 424, 422
-
-# The API's statuses by ours, if they differ.
-STATUSES = {400: WRONG, 404: FAILED, 500: FAILED, 502: FAILED}
-KINDS = {FULL: OVERLOADED, FAILED: BACKEND, 500: BACKEND, 502: BACKEND, 503: UNHEALTHY, 504: UNHEALTHY}
+# The API's types of error by status; all others are VALIDATION.
+TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Unhealthy"}
+VALIDATION = "Validation"
 
 # Accepted values of truncation_direction: truncation is always on the right.
 RIGHT = (None, "Right", "right")
@@ -43,9 +39,7 @@ def routes(door: Door) -> list[Route]:
     return [
         Route(
             path,
-            DoorEndpoint(
-                door, handler, dialect=error, convert_failure=tei_failure, types=[JSON], document=documents.get(path)
-            ),
+            DoorEndpoint(door, handler, dialect=TEI, types=[JSON], document=documents.get(path)),
             methods=[method],
             name=f"tei_{path[1:]}",
         )
@@ -124,23 +118,23 @@ def read_rerank_request(fields: BodyFields) -> TeiRerank:
     """Read a rerank request; InputError names the invalid field."""
     _check_truncation(fields)
     if fields.boolean("raw_scores", False):
-        raise InputError("raw_scores: is not supported, because a model's files define its scores; omit it")
+        raise InputError.at("raw_scores", "is not supported, because a model's files define its scores; omit it")
     query, texts = fields.text("query"), fields.several("texts")
     return TeiRerank(query, texts, fields.boolean("return_text", False), fields.options())
 
 
 def _check_truncation(fields: BodyFields) -> None:
     if not fields.boolean("truncate", True):
-        raise InputError("truncate: must be true, because texts that are too long are always truncated; omit it")
+        raise InputError.at("truncate", "must be true, because texts that are too long are always truncated; omit it")
     if fields.given("truncation_direction") not in RIGHT:
-        raise InputError("truncation_direction: must be right, where texts are always truncated; omit it")
+        raise InputError.at("truncation_direction", "must be right, where texts are always truncated; omit it")
 
 
 def _is_query(prompt_name: Any) -> bool | None:
     if prompt_name is None:
         return None
     if not isinstance(prompt_name, str) or prompt_name not in ROLES:
-        raise InputError(f"prompt_name: must be one of {', '.join(ROLES)}; got {shown(prompt_name)}")
+        raise InputError.at("prompt_name", f"must be one of {', '.join(ROLES)}; got {shown(prompt_name)}")
     return ROLES[prompt_name]
 
 
@@ -182,10 +176,7 @@ def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
 
 def error(failure: Failure) -> dict[str, str]:
     """Return the body of a failure."""
-    return {"error": failure.message, "error_type": KINDS.get(failure.status, VALIDATION)}
+    return {"error": failure.message, "error_type": TYPES.get(failure.row.tei, VALIDATION)}
 
 
-def tei_failure(failure: Failure) -> Failure:
-    """Return the failure with the status that text-embeddings-inference gives it."""
-    found = full_is_429(failure)
-    return changed(found, STATUSES.get(found.status, found.status), {})
+TEI = Dialect(lambda row: row.tei, error)

@@ -32,12 +32,12 @@ class Trust:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if not self._may_be_called(name_of(host)):
             message = f"Host: {host[:80]} is not a name of this server; add it to SIE_DOOR_ALLOWED_HOSTS"
-            raise Failure(403, "FORBIDDEN", message)
+            raise Failure("forbidden", message)
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         is_own = origin.partition("://")[2] == host
         if origin and not is_own and not {"*", origin} & self._origins:
             message = f"Origin: pages from {origin[:80]} may not call this server; add it to SIE_DOOR_CORS_ORIGINS"
-            raise Failure(403, "FORBIDDEN", message)
+            raise Failure("forbidden", message)
 
     def _may_be_called(self, name: str) -> bool:
         if name in ("", "localhost") or is_address(name):  # probes use these; no web page can choose them
@@ -57,7 +57,7 @@ class Trust:
             given = token.strip()
         if not sum([hmac.compare_digest(given, known) for known in self._tokens]):
             message = "the bearer token is missing or wrong; send Authorization: Bearer with one of SIE_AUTH_TOKENS"
-            raise Failure(401, "UNAUTHORIZED", message, headers={"WWW-Authenticate": "Bearer"})
+            raise Failure("unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
 
 
 def name_of(host: str) -> str:

@@ -47,7 +47,7 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
     name = (content_type or JSON).partition(";")[0].strip().lower()
     kind = MEDIA_TYPES.get(name, "")
     if kind not in allowed:
-        raise Failure(415, "INVALID_INPUT", f"Content-Type: {name[:80]} is not supported; send {' or '.join(allowed)}")
+        raise Failure("media_type", f"Content-Type: {name[:80]} is not supported; send {' or '.join(allowed)}")
     return kind
 
 
@@ -65,7 +65,7 @@ def read_json(body: Body) -> Any:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        raise invalid(f"body: is not valid JSON ({exc})") from exc
+        raise invalid("body", f"is not valid JSON ({exc})") from exc
     check_depth(value)
     return value
 
@@ -74,7 +74,7 @@ def read_msgpack(body: Body) -> Any:
     try:
         return msgpack.unpackb(body, object_hook=_array)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as exc:
-        raise invalid(f"body: is not valid msgpack ({type(exc).__name__}: {exc})") from exc
+        raise invalid("body", f"is not valid msgpack ({type(exc).__name__}: {exc})") from exc
 
 
 def write_json(value: Any) -> bytes:
@@ -169,7 +169,7 @@ def _array(found: dict[Any, Any]) -> Any:
     try:
         return np.frombuffer(found[b"data"], _array_type(found)).reshape(_shape(found[b"shape"]))
     except (KeyError, TypeError, ValueError) as exc:
-        raise invalid(f"body: contains an array that cannot be read ({exc})") from exc
+        raise invalid("body", f"contains an array that cannot be read ({exc})") from exc
 
 
 def _array_type(found: Mapping[Any, Any]) -> np.dtype[Any]:

@@ -45,7 +45,7 @@ class ChatReader:
         image = item.get(IMAGE.name)
         if not isinstance(image, ImageFile):
             return item
-        check_text(item.get(TEXT.name, ""), f"{image.where}: the text beside it")
+        check_text(item.get(TEXT.name, ""), image.where, "the text beside it ")
         with self._images.opened(image) as picture:
             return {**item, IMAGE.name: resized_for_patches(picture, self.plan)}
 
@@ -79,10 +79,10 @@ class ChatReader:
         return ids if len(ids) <= before + self._num_after else ids[:before] + ids[-self._num_after :]
 
 
-def check_text(text: str, where: str) -> None:
-    """Raise InputError if the text contains the token that stands for an image."""
+def check_text(text: str, field: str, what: str = "") -> None:
+    """Raise InputError at `field` if the text contains the token that stands for an image; `what` names the text."""
     if IMAGE_TOKEN in text:
-        raise InputError(f"{where} contains {IMAGE_TOKEN}, which stands for an image; leave it out")
+        raise InputError.at(field, f"{what}contains {IMAGE_TOKEN}, which stands for an image; leave it out")
 
 
 def as_sentence(instruction: str) -> str:

@@ -58,16 +58,16 @@ class OcrProcessor(ReaderProcessor):
     def frame(self, part: Part) -> ReadingPrompt:
         if len(part.instruction or "") > MAX_INSTRUCTION:
             given = f"has {len(part.instruction or '')} characters"
-            raise InputError(f"parameter instruction: {given}; at most {MAX_INSTRUCTION} are allowed")
+            raise InputError.at("parameter instruction", f"{given}; at most {MAX_INSTRUCTION} are allowed")
         messages, number = self.conversation(part)
         try:
             text = self._template.text(messages)
         except InputError as exc:
-            raise InputError(f"parameter instruction: {exc}") from exc
+            raise InputError.at("parameter instruction", str(exc)) from exc
         ids = self._tokens(text)
         if ids.count(self._image_token) != 1:
             token = self._tokenizer.id_to_token(self._image_token)
-            raise InputError(f"parameter instruction: contains {token}, which stands for an image; leave it out")
+            raise InputError.at("parameter instruction", f"contains {token}, which stands for an image; leave it out")
         most = new_tokens(part, self._usual, self._longest - len(ids))
         return ReadingPrompt(ids, most, num_beams(part.options), number)
 
@@ -75,7 +75,7 @@ class OcrProcessor(ReaderProcessor):
         size = self._sizes.size(picture.height, picture.width)
         if not self._sizes.counts(*size)[1]:
             given = f"has {picture.width} × {picture.height} pixels, too few for the model to read"
-            raise InputError(f"{where}: {given}; send a larger image")
+            raise InputError.at(where, f"{given}; send a larger image")
         return resized_to(picture, size, self._sizes.resample)
 
     def image_length(self, pixels: npt.NDArray[np.uint8]) -> int:
@@ -88,8 +88,8 @@ class OcrProcessor(ReaderProcessor):
         # The model never reads the last token that it generates.
         room = self._longest + 1 - len(ids)
         if room < 1:
-            message = f"{picture.where}: takes {count} of the {self._longest} tokens that the model reads"
-            raise InputError(f"{message}, which leaves no room for an answer; send a smaller image")
+            problem = f"takes {count} of the {self._longest} tokens that the model reads"
+            raise InputError.at(picture.where, f"{problem}, which leaves no room for an answer; send a smaller image")
         return replace(prompt, ids=ids, new_tokens=min(prompt.new_tokens, room))
 
     def page(self) -> Features:

@@ -58,7 +58,7 @@ class Tasks:
         given = part.options.get(TASK_PARAMETER.name)
         called = self.usual if given is None else str(given)
         if called not in self.names:
-            raise InputError(f"parameter task: {self._unknown(called)}")
+            raise InputError.at("parameter task", self._unknown(called))
         name = self.names[called]
         words = self.default_prompt if self.default_prompt and given is None else self.prompts[name]
         return name, part.instruction or words

@@ -151,5 +151,5 @@ def new_tokens(part: Part, usual: int, room: int) -> int:
     is less than one.
     """
     if room < 1:
-        raise InputError("parameter instruction: leaves the model no room for an answer; send a shorter one")
+        raise InputError.at("parameter instruction", "leaves the model no room for an answer; send a shorter one")
     return min(int(part.options.get(NEW_TOKENS_PARAMETER.name, usual)), room)

@@ -93,32 +93,33 @@ class AudioReader:
             with _blaming(file.where, "cannot be decoded"):
                 blocks = list(self._blocks(file.where, sound))
         if not sum(map(len, blocks)):
-            raise InputError(f"{file.where}: has less than one sample at {self._rate} Hz; send a longer sound")
+            raise InputError.at(file.where, f"has less than one sample at {self._rate} Hz; send a longer sound")
         return np.concatenate(blocks)
 
     def _check_file(self, file: AudioFile) -> None:
         most, content = self._runtime.max_audio_bytes, file.content
         if not content:
-            raise InputError(f"{file.where}: is empty; send an audio file")
+            raise InputError.at(file.where, "is empty; send an audio file")
         if len(content) > most:
-            raise InputError(f"{file.where}: has {len(content)} bytes; send at most {most}, or raise max_audio_bytes")
+            raise InputError.at(file.where, f"has {len(content)} bytes; send at most {most}, or raise max_audio_bytes")
         is_frame_of_mp3 = len(content) > 1 and content[0] == 0xFF and content[1] & 0xE0 == 0xE0
         if not content.startswith(BEGINNINGS) and not is_frame_of_mp3:
-            raise InputError(f"{file.where}: is not an audio file that can be read; send one of {ALLOWED}")
+            raise InputError.at(file.where, f"is not an audio file that can be read; send one of {ALLOWED}")
 
     def _check_header(self, where: str, sound: Any) -> None:
         rate, channels, most = sound.samplerate, sound.channels, self._runtime.max_audio_s
         if sound.format not in FORMATS:
-            raise InputError(f"{where}: is {sound.format}, which is not supported; send one of {ALLOWED}")
+            raise InputError.at(where, f"is {sound.format}, which is not supported; send one of {ALLOWED}")
         if not MIN_RATE <= rate <= MAX_RATE:
-            raise InputError(f"{where}: is sampled at {rate} Hz; send {MIN_RATE} to {MAX_RATE} Hz")
+            raise InputError.at(where, f"is sampled at {rate} Hz; send {MIN_RATE} to {MAX_RATE} Hz")
         if sound.frames > most * rate:
             taken = f"{sound.frames / rate:.1f} s"
-            raise InputError(f"{where}: lasts {taken}; send at most {most:g} s, or raise max_audio_s")
+            raise InputError.at(where, f"lasts {taken}; send at most {most:g} s, or raise max_audio_s")
         if sound.frames * channels > most * MAX_VALUES_PER_S:
-            raise InputError(
-                f"{where}: has {sound.frames} samples in each of {channels} channels; send fewer channels, or a lower "
-                "sampling rate"
+            raise InputError.at(
+                where,
+                f"has {sound.frames} samples in each of {channels} channels; send fewer channels, or a lower "
+                "sampling rate",
             )
 
     def _blocks(self, where: str, sound: Any) -> Iterator[Samples]:
@@ -132,7 +133,7 @@ class AudioReader:
             mono = _mixed(where, block)
             yield mono if stream is None else stream.resample_chunk(mono)
         if num_read < WHOLE * sound.frames:
-            raise InputError(f"{where}: ends after {num_read} of {sound.frames} samples; send a whole file")
+            raise InputError.at(where, f"ends after {num_read} of {sound.frames} samples; send a whole file")
         if stream is not None:
             yield stream.resample_chunk(np.empty(0, np.float32), last=True)
 
@@ -141,8 +142,8 @@ def _mixed(where: str, block: Samples) -> Samples:
     """Mix channels: [samples, channels] → [samples]."""
     mono: Samples = block[:, 0] if block.shape[1] == 1 else block.mean(1)
     if not (np.abs(mono) <= LOUDEST).all():
-        raise InputError(
-            f"{where}: has samples that are not numbers, or beyond ±{LOUDEST:g}; send samples from -1 to 1"
+        raise InputError.at(
+            where, f"has samples that are not numbers, or beyond ±{LOUDEST:g}; send samples from -1 to 1"
         )
     return np.ascontiguousarray(mono)
 
@@ -157,4 +158,4 @@ def _blaming(where: str, what: str) -> Iterator[None]:
     except Exception as exc:
         # The message of libsndfile alone: the exception's text begins with the repr of an object.
         said = str(getattr(exc, "error_string", "") or type(exc).__name__).splitlines()[0][:120].rstrip(". ")
-        raise InputError(f"{where}: {what} ({said}); send a whole file, one of {ALLOWED}") from exc
+        raise InputError.at(where, f"{what} ({said}); send a whole file, one of {ALLOWED}") from exc

@@ -47,11 +47,11 @@ class InputKind(ABC):
         if array is None:
             if tensor.optional:
                 return []
-            raise InputError(f"{name}: missing; it is a required input")
+            raise InputError.at(name, "missing; it is a required input")
         if array.ndim != 2 or array.shape[0] != 1:
-            raise InputError(f"{name}: has shape {list(array.shape)}; send a plain vector [n]")
+            raise InputError.at(name, f"has shape {list(array.shape)}; send a plain vector [n]")
         if array.shape[1] == 0 and not tensor.optional:
-            raise InputError(f"{name}: is empty; send at least one item")
+            raise InputError.at(name, "is empty; send at least one item")
         return [self.decode(raw, f"{name}[{i}]") for i, raw in enumerate(array[0])]
 
 
@@ -85,7 +85,7 @@ class Processor(ABC):
     def frame(self, part: Part) -> Frame:
         """Return the prompt of `part`, or raise InputError. Must be quick: other requests wait meanwhile."""
         if part.instruction:
-            raise InputError("parameter instruction: this model does not read one; leave it out")
+            raise InputError.at("parameter instruction", "this model does not read one; leave it out")
         return NoFrame()
 
     # True if `prepare` takes long for some elements, such as images and sounds, which must be decoded.

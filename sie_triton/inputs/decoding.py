@@ -68,9 +68,10 @@ def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
     else:
         width, height = image.width, min(int(tags.get(ROWS_PER_STRIP, image.height)), image.height)
     if not 0 < width * height <= max_pixels:
-        raise InputError(
-            f"{where}: is a TIFF with tiles of {width} × {height} pixels; send tiles of at most {max_pixels}, or raise "
-            "max_image_pixels"
+        raise InputError.at(
+            where,
+            f"is a TIFF with tiles of {width} × {height} pixels; send tiles of at most {max_pixels}, or raise "
+            "max_image_pixels",
         )
     bits: int = max(tags.get(BITS_PER_SAMPLE, (8,))) * int(tags.get(SAMPLES_PER_PIXEL, 1))
     return 2 * width * height * max(4, -(-bits // 8))

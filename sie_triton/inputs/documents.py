@@ -79,18 +79,18 @@ def format_of(content: bytes) -> str:
 def check_document(file: DocumentFile, max_bytes: int) -> str:
     """Return the format of a file. InputError says what is wrong with the file."""
     if not file.content:
-        raise InputError(f"{file.where}: is empty; send a file")
+        raise InputError.at(file.where, "is empty; send a file")
     if len(file.content) > max_bytes:
-        raise InputError(
-            f"{file.where}: has {len(file.content)} bytes; send at most {max_bytes}, or raise max_document_bytes"
+        raise InputError.at(
+            file.where, f"has {len(file.content)} bytes; send at most {max_bytes}, or raise max_document_bytes"
         )
     found = format_of(file.content)
     if not found:
-        raise InputError(f"{file.where}: is not a document that can be read; send one of {', '.join(FORMATS)}")
+        raise InputError.at(file.where, f"is not a document that can be read; send one of {', '.join(FORMATS)}")
     if found in OFFICE.values():
         unpacked = sum(entry.file_size for entry in archive_entries(file.content))
         if unpacked > min(MOST_UNPACKED * len(file.content), MOST_UNPACKED_BYTES):
-            raise InputError(f"{file.where}: is an archive that unpacks to {unpacked} bytes; send a smaller document")
+            raise InputError.at(file.where, f"is an archive that unpacks to {unpacked} bytes; send a smaller document")
     return found
 
 

@@ -115,34 +115,36 @@ class ImageReader:
     def _check_file(self, file: ImageFile) -> None:
         most = self._runtime.max_image_bytes
         if not file.content:
-            raise InputError(f"{file.where}: is empty; send an image file")
+            raise InputError.at(file.where, "is empty; send an image file")
         if is_pdf(file.content):
-            raise InputError(f"{file.where}: is a PDF, which is only allowed for items; send an image")
+            raise InputError.at(file.where, "is a PDF, which is only allowed for items; send an image")
         if len(file.content) > most:
-            raise InputError(
-                f"{file.where}: has {len(file.content)} bytes; send at most {most}, or raise max_image_bytes"
+            raise InputError.at(
+                file.where, f"has {len(file.content)} bytes; send at most {most}, or raise max_image_bytes"
             )
         num_scans = file.content.count(START_OF_SCAN) if file.content.startswith(b"\xff\xd8") else 0
         if num_scans > MAX_SCANS:
-            raise InputError(f"{file.where}: is a JPEG with {num_scans} scans; send one with at most {MAX_SCANS}")
+            raise InputError.at(file.where, f"is a JPEG with {num_scans} scans; send one with at most {MAX_SCANS}")
 
     def _check_size(self, where: str, width: int, height: int) -> None:
         most = self._runtime.max_image_pixels
         if width * height > most:
-            raise InputError(f"{where}: has {width} × {height} pixels; send at most {most}, or raise max_image_pixels")
+            raise InputError.at(where, f"has {width} × {height} pixels; send at most {most}, or raise max_image_pixels")
         if max(width, height) > MAX_SIDE or max(width, height) > MAX_ASPECT * min(width, height):
-            raise InputError(
-                f"{where}: has {width} × {height} pixels; no side may be longer than {MAX_SIDE}, or than {MAX_ASPECT} "
-                "times the other"
+            raise InputError.at(
+                where,
+                f"has {width} × {height} pixels; no side may be longer than {MAX_SIDE}, or than {MAX_ASPECT} "
+                "times the other",
             )
 
     @contextmanager
     def _room(self, where: str, taken: int) -> Iterator[None]:
         most = self._runtime.max_decoded_bytes
         if taken > most:
-            raise InputError(
-                f"{where}: takes {taken} bytes of memory to decode, and {most} are allowed; send a smaller image or "
-                "another format, or raise max_decoded_bytes"
+            raise InputError.at(
+                where,
+                f"takes {taken} bytes of memory to decode, and {most} are allowed; send a smaller image or "
+                "another format, or raise max_decoded_bytes",
             )
         with self._changed:
             self._changed.wait_for(lambda: taken <= self._left)
@@ -164,11 +166,11 @@ def _blaming(where: str, max_pixels: int) -> Iterator[None]:
         raise
     except Exception as exc:
         if type(exc).__name__ == "DecompressionBombError":
-            message = f"{where}: has more than {max_pixels} pixels; send a smaller image, or raise max_image_pixels"
-            raise InputError(message) from exc
+            problem = f"has more than {max_pixels} pixels; send a smaller image, or raise max_image_pixels"
+            raise InputError.at(where, problem) from exc
         said = str(exc).splitlines()[0][:120] if str(exc) else type(exc).__name__
         formats = ", ".join(FORMATS)
         # Pillow's message is replaced: it contains the repr of an object.
         if "cannot identify image file" in said:
-            raise InputError(f"{where}: is not an image that can be read; send one of {formats}") from exc
-        raise InputError(f"{where}: cannot be decoded ({said}); send a whole file, one of {formats}") from exc
+            raise InputError.at(where, f"is not an image that can be read; send one of {formats}") from exc
+        raise InputError.at(where, f"cannot be decoded ({said}); send a whole file, one of {formats}") from exc

@@ -38,8 +38,8 @@ class PageSelection:
         found: set[int] = set()
         for first, last in self.ranges or ((1, None),):
             if max(first, last or 0) > num_pages:
-                raise InputError(
-                    f"parameter {PAGES.name}: {where} has {num_pages} pages, but no page {max(first, last or 0)}"
+                raise InputError.at(
+                    f"parameter {PAGES.name}", f"{where} has {num_pages} pages, but no page {max(first, last or 0)}"
                 )
             found.update(range(first, (last or num_pages) + 1))
         return sorted(found)
@@ -70,16 +70,17 @@ class PageReader:
 
     def _drawn(self, file: ImageFile) -> Iterator[tuple[int, Page]]:
         if len(file.content) > self.max_bytes:
-            raise InputError(
-                f"{file.where}: is a PDF of {len(file.content)} bytes; send at most {self.max_bytes}, or raise "
-                "max_document_bytes"
+            raise InputError.at(
+                file.where,
+                f"is a PDF of {len(file.content)} bytes; send at most {self.max_bytes}, or raise max_document_bytes",
             )
         with opened(file.content, file.where, self.is_over) as document:
             numbers = self.selection.of(document.num_pages, file.where)
             if len(numbers) > self.max_pages:
-                raise InputError(
-                    f"{file.where}: {len(numbers)} pages are selected; at most {self.max_pages} are read: select "
-                    f"fewer with the parameter {PAGES.name}, or raise max_pages"
+                raise InputError.at(
+                    file.where,
+                    f"{len(numbers)} pages are selected; at most {self.max_pages} are read: select "
+                    f"fewer with the parameter {PAGES.name}, or raise max_pages",
                 )
             for number in numbers:
                 drawing = document.draw(number)
@@ -100,8 +101,8 @@ def _range(text: str) -> tuple[int, int | None]:
     found = RANGE.fullmatch(text.strip())
     first, last = (int(found[1]), int(found[3] or found[1]) if not found[2] or found[3] else None) if found else (0, 0)
     if first < 1 or (last is not None and last < first):
-        raise InputError(
-            f"parameter {PAGES.name}: {text.strip()[:40]!r} is not allowed; give page numbers from 1, or ranges, "
-            "as in 1-3,8 or 5-"
+        raise InputError.at(
+            f"parameter {PAGES.name}",
+            f"{text.strip()[:40]!r} is not allowed; give page numbers from 1, or ranges, as in 1-3,8 or 5-",
         )
     return first, last

@@ -94,7 +94,7 @@ def check_read(request_parts: RequestParts, lengths: Sequence[int]) -> None:
     for framed in request_parts:
         for i, length in enumerate(lengths[start : start + len(framed.part.elements)]):
             if not length:
-                raise InputError(f"{name_of(framed.part, i)}: {framed.kind.nothing_read}")
+                raise InputError.at(name_of(framed.part, i), framed.kind.nothing_read)
         start += len(framed.part.elements)
 
 

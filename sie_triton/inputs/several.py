@@ -14,9 +14,10 @@ def check_alone(item: Mapping[str, Any], kind: str) -> None:
     """Raise InputError if an item has both a text and an image or sound, but the model reads only one of them."""
     if TEXT.name in item:
         where = item[kind].where
-        raise InputError(
-            f"{where}: the same item has {TEXT.name}, and this model reads either {TEXT.name} or {kind} of an item; "
-            "send them as two items"
+        raise InputError.at(
+            where,
+            f"the same item has {TEXT.name}, and this model reads either {TEXT.name} or {kind} of an item; "
+            "send them as two items",
         )
 
 

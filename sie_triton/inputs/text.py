@@ -28,8 +28,8 @@ class TextInput(InputKind):
         try:
             return raw.decode()
         except UnicodeDecodeError as exc:
-            raise InputError(
-                f"{where}: not valid UTF-8 (byte 0x{raw[exc.start]:02x} at {exc.start}); send UTF-8 text"
+            raise InputError.at(
+                where, f"not valid UTF-8 (byte 0x{raw[exc.start]:02x} at {exc.start}); send UTF-8 text"
             ) from exc
 
     def size(self, element: Any) -> int:
@@ -59,8 +59,8 @@ def reading(where: str) -> Iterator[None]:
     try:
         yield
     except Unreadable as exc:
-        raise InputError(f"{where}: {exc}") from exc
+        raise InputError.at(where, str(exc)) from exc
     except BaseException as exc:
         if type(exc).__name__ != "PanicException":
             raise
-        raise InputError(f"{where}: the model's tokenizer fails on it; send another text") from exc
+        raise InputError.at(where, "the model's tokenizer fails on it; send another text") from exc

@@ -166,9 +166,10 @@ class LabelledWords(Processor):
     def _checked_prompt(self, labels: tuple[Label, ...]) -> WordsPrompt:
         made = self.prompt(labels, self._words)
         if len(made.ids) > self._max_prompt:
-            raise InputError(
-                f"labels: take {len(made.ids)} tokens; this model reads at most {self._max_prompt} tokens of labels "
-                "with each text; send fewer or shorter labels"
+            raise InputError.at(
+                "labels",
+                f"take {len(made.ids)} tokens; this model reads at most {self._max_prompt} tokens of labels "
+                "with each text; send fewer or shorter labels",
             )
         return made
 

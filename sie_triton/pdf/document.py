@@ -61,7 +61,7 @@ class PdfDocument:
             self._to.write(NUMBER.pack(number - 1))
         width, height, stride = HEAD.unpack(self._read(HEAD.size, ends))
         if not 0 < 3 * width <= stride or not 0 < stride * height <= MOST_BYTES:
-            raise InputError(f"{self._where}: page {number} cannot be drawn; leave it out with the parameter pages")
+            raise InputError.at(self._where, f"page {number} cannot be drawn; leave it out with the parameter pages")
         return Drawing(self._read(stride * height, ends), width, height, stride)
 
     def _read(self, size: int, ends: float) -> bytes:
@@ -77,10 +77,10 @@ class PdfDocument:
             if self._is_over():
                 raise Cancelled("cancelled by the client, or its deadline passed")
             if monotonic() >= ends:
-                raise InputError(f"{self._where}: is a PDF that takes longer than {STEP_S:g} s per page to draw")
+                raise InputError.at(self._where, f"is a PDF that takes longer than {STEP_S:g} s per page to draw")
         part = os.read(self._from.fileno(), size)
         if not part:
-            raise InputError(f"{self._where}: is a PDF that cannot be drawn within the limits of memory and time")
+            raise InputError.at(self._where, "is a PDF that cannot be drawn within the limits of memory and time")
         return part
 
 
@@ -123,4 +123,4 @@ def _check(num_pages: int, where: str) -> None:
         ENCRYPTED: "is encrypted; send it without a password",
         UNCONFINED: "cannot be read: this system cannot confine the process that draws; send images of its pages",
     }
-    raise InputError(f"{where}: is a PDF that {why.get(num_pages, 'is damaged; send a whole file')}")
+    raise InputError.at(where, f"is a PDF that {why.get(num_pages, 'is damaged; send a whole file')}")

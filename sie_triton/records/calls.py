@@ -132,7 +132,9 @@ class Calls:
             if not 0 <= place < NUM_PLACES:
                 raise ValueError(f"place {place}")
         except ValueError as exc:
-            raise InputError(f"parameter {CALL}: is set by the server's own HTTP routes only; leave it out") from exc
+            raise InputError.at(
+                f"parameter {CALL}", "is set by the server's own HTTP routes only; leave it out"
+            ) from exc
         book = self._book(ProcessId(pid, started)) if namespace == _namespace() else None
         return None if book is None else Call(book, place, number)
 

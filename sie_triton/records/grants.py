@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic, monotonic_ns
 
-from sie_triton.errors import BusyError, LoadError
+from sie_triton.errors import LoadError, ModelLoading
 from sie_triton.processes.pids import is_stopped
 from sie_triton.records.status import StatusWriter
 
@@ -33,7 +33,7 @@ def room(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Calla
     """Reserve `num_bytes` of memory within the context.
 
     The function that it gives must be called from time to time: it raises if the controller has changed its answer.
-    Raise BusyError if the model is evicted, and LoadError if there is not enough memory or once `closing` is set.
+    Raise ModelLoading if the model is evicted, and LoadError if there is not enough memory or once `closing` is set.
     """
     answer = answer_path(status.directory, int(status.record["pid"]))
     answer.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def _check(answer: Path) -> bool:
     except OSError:
         return False
     if verdict == EVICTED:
-        raise BusyError("the model was evicted while it was loading; retry")
+        raise ModelLoading("the model was evicted while it was loading; retry")
     if verdict != GRANTED:
         reason, _, message = verdict.partition("\n")
         raise LoadError(message, reason)

@@ -22,10 +22,10 @@ def array_of(request: Request, tensor: Tensor, *, copy: bool = True) -> Array:
     """
     array = request.tensor(tensor.name)
     if array is None:
-        raise InputError(f"{tensor.name}: missing; it is a required input")
+        raise InputError.at(tensor.name, "missing; it is a required input")
     if array.ndim != 1 + len(tensor.dims) or array.shape[0] != 1:
         dims = ", ".join("k" if dim < 0 else str(dim) for dim in tensor.dims)
-        raise InputError(f"{tensor.name}: has shape {list(array.shape)}; send [1, {dims}], one request per batch row")
+        raise InputError.at(tensor.name, f"has shape {list(array.shape)}; send [1, {dims}], one request per batch row")
     found: Array = array[0].astype(NUMPY_DTYPES[tensor.dtype], copy=copy)
     return found
 
@@ -43,8 +43,8 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
             else:  # secondary features may be empty
                 check_lengths(tensor, lengths, len(values), 0, limits.get(tensor.lengths))
             if len(lengths) != len(main):
-                raise InputError(
-                    f"{tensor.lengths}: has the lengths of {len(lengths)} items; there are {len(main)} items"
+                raise InputError.at(
+                    tensor.lengths, f"has the lengths of {len(lengths)} items; there are {len(main)} items"
                 )
         check_width(tensor, values)
         check_range(tensor, values, limits.get(tensor.name, tensor.maximum))
@@ -53,26 +53,25 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
 def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, least: int, most: int | None, why: str = "") -> None:
     name = tensor.lengths
     if not len(lengths):
-        raise InputError(f"{name}: is empty; send one length per item")
+        raise InputError.at(name, "is empty; send one length per item")
     shortest, longest = extremes(lengths)
     if shortest < least or (most is not None and longest > most):
-        raise InputError(
-            f"{name}: must be {least} or more" if most is None else f"{name}: must be from {least} to {most}{why}"
-        )
+        allowed = f"{least} or more" if most is None else f"from {least} to {most}{why}"
+        raise InputError.at(name, f"must be {allowed}")
     total = int(lengths.sum(dtype=np.int64))
     if total != num_rows:
-        raise InputError(f"{name}: sum to {total}, but {tensor.name} holds {num_rows}; they must agree")
+        raise InputError.at(name, f"sum to {total}, but {tensor.name} holds {num_rows}; they must agree")
 
 
 def check_rows(name: str, values: Array, num_items: int) -> None:
     if len(values) != num_items:
-        raise InputError(f"{name}: has {len(values)} rows; there are {num_items} items")
+        raise InputError.at(name, f"has {len(values)} rows; there are {num_items} items")
 
 
 def check_width(tensor: Tensor, values: Array) -> None:
     wanted = tuple(max(0, dim) for dim in tensor.dims[1:])
     if any(dim and dim != found for dim, found in zip(wanted, values.shape[1:], strict=True)):
-        raise InputError(f"{tensor.name}: rows have shape {list(values.shape[1:])}; this model's have {list(wanted)}")
+        raise InputError.at(tensor.name, f"rows have shape {list(values.shape[1:])}; this model's have {list(wanted)}")
 
 
 def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
@@ -81,7 +80,7 @@ def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
     smallest, largest = extremes(values)
     if smallest < tensor.minimum or (maximum is not None and largest > maximum):
         upper = "" if maximum is None else f" to {maximum}"
-        raise InputError(f"{tensor.name}: must be from {tensor.minimum}{upper}")
+        raise InputError.at(tensor.name, f"must be from {tensor.minimum}{upper}")
 
 
 def extremes(values: Array) -> tuple[Any, Any]:
@@ -104,12 +103,12 @@ def check_computed(
         if tensor.lengths:
             lengths: npt.NDArray[np.int32] = tensors[tensor.lengths]
             if lengths.min(initial=0) < 0 or int(lengths.sum(dtype=np.int64)) != len(array):
-                raise InputError(
-                    f"{tensor.lengths}: must be 0 or more and sum to the rows of {tensor.name}, {len(array)}"
+                raise InputError.at(
+                    tensor.lengths, f"must be 0 or more and sum to the rows of {tensor.name}, {len(array)}"
                 )
         else:
             check_rows(tensor.name, array, num_items)
         if array.ndim == 2 and array.shape[1] != widths.get(tensor.name, array.shape[1]):
-            raise InputError(
-                f"{tensor.name}: rows have {array.shape[1]} entries; this model's have {widths[tensor.name]}"
+            raise InputError.at(
+                tensor.name, f"rows have {array.shape[1]} entries; this model's have {widths[tensor.name]}"
             )

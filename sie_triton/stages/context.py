@@ -124,7 +124,7 @@ class Contexts:
             context = Context.from_json(text)
             parameters = self._parameters[context.verb.name]
         except (ValueError, KeyError, TypeError, RecursionError) as exc:
-            raise InputError("context: must be as the previous step writes it") from exc
+            raise InputError.at("context", "must be as the previous step writes it") from exc
         if self._seal.is_open:
             context.options = check_parameters(context.options, parameters)
         return context

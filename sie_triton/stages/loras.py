@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Condition, Lock
 from time import monotonic, monotonic_ns
 
-from sie_triton.errors import BusyError, LoadError, SIEError
+from sie_triton.errors import BusyError, LoadError, LoraLoading, SIEError
 from sie_triton.records.loras import FAILED, RESIDENT, write_loras
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.held_lora import HeldLora
@@ -84,7 +84,7 @@ class HeldLoras:
         return ready
 
     def take(self, work: Work) -> bool:
-        """False if `work` must `wait`. LoadError if its adapter has failed recently, BusyError if too many wait."""
+        """False if `work` must `wait`. LoadError if its adapter has failed recently, LoraLoading if too many wait."""
         if not work.lora:
             return True
         with self._changed:
@@ -98,7 +98,7 @@ class HeldLoras:
                 self._use(each, [work])
                 return True
             if len(each.waiting) >= MOST_WAITING:
-                raise BusyError(f"lora {work.lora_name}: is being loaded, and {MOST_WAITING} requests wait; retry")
+                raise LoraLoading(f"lora {work.lora_name}: is being loaded, and {MOST_WAITING} requests wait; retry")
             return False
 
     def wait(self, work: Work) -> None:

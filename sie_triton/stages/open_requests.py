@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Condition, Thread
 from time import monotonic, monotonic_ns
 
-from sie_triton.errors import BusyError, Cancelled, SIEError
+from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, ModelLoading, SIEError
 from sie_triton.records.calls import Call
 from sie_triton.scheduling.job import NEVER
 from sie_triton.scheduling.lasting import lasting
@@ -29,11 +29,11 @@ MIN_DEADLINES = 64
 def expired(loading: str | None = None) -> BusyError:
     """Return the error of a request whose deadline has passed. `loading`: the progress of loading; None: loaded."""
     if loading is None:
-        return BusyError(
+        return DeadlinePassed(
             "timeout: passed before the answer was ready; allow more time, or retry when there is less load"
         )
     doing = f": {loading}" if loading else ""
-    return BusyError(f"timeout: passed while the model is being loaded{doing}; retry later, or allow more time")
+    return ModelLoading(f"timeout: passed while the model is being loaded{doing}; retry later, or allow more time")
 
 
 class OpenRequests:

@@ -160,7 +160,9 @@ class Preprocess(ColdStage[Processor]):
             return self._verbs[0]
         found = [verb for verb in self._verbs if self._has_inputs(request, verb)]
         if len(found) != 1:
-            raise InputError(f"inputs: send those of exactly one of {', '.join(verb.name for verb in self._verbs)}")
+            raise InputError.at(
+                "inputs", f"send those of exactly one of {', '.join(verb.name for verb in self._verbs)}"
+            )
         return found[0]
 
     def _has_inputs(self, request: Request, verb: Verb) -> bool:

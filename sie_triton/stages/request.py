@@ -76,8 +76,8 @@ def vector(request: Request, name: str, dtype: type[np.generic]) -> npt.NDArray[
     """Copy the input `name` without its batch dimension, [k]. Raise InputError unless its shape is [1, k]."""
     array = request.tensor(name)
     if array is None:
-        raise InputError(f"{name}: missing; it is a required input")
+        raise InputError.at(name, "missing; it is a required input")
     if array.ndim != 2 or array.shape[0] != 1:
-        raise InputError(f"{name}: has shape {list(array.shape)}; send [1, k], one request per batch row")
+        raise InputError.at(name, f"has shape {list(array.shape)}; send [1, k], one request per batch row")
     copy: npt.NDArray[Any] = array[0].astype(dtype)
     return copy

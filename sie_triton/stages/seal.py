@@ -49,9 +49,10 @@ class Seal:
         found = context.tobytes()
         seal, text = found[:SEAL_BYTES], found[SEAL_BYTES:]
         if not self.is_open and not secrets.compare_digest(seal, self._digest(text, tensors)):
-            raise InputError(
-                "context: this step accepts only the output of the previous step; call the model itself, "
-                "or start the server with SIE_OPEN_STEPS=true to measure a step alone"
+            raise InputError.at(
+                "context",
+                "this step accepts only the output of the previous step; call the model itself, "
+                "or start the server with SIE_OPEN_STEPS=true to measure a step alone",
             )
         return text
 

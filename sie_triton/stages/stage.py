@@ -12,7 +12,7 @@ from threading import Event, Lock
 from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
-from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
+from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, ModelLoading, SIEError
 from sie_triton.records.calls import CALL, Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
@@ -118,7 +118,7 @@ class ColdStage(ABC, Generic[Loaded]):
             if self.closing.is_set():
                 raise LoadError("this process is about to end")
             if not is_late and self.status.has_successor():
-                raise BusyError("the model was evicted while its weights were fetched; retry")
+                raise ModelLoading("the model was evicted while its weights were fetched; retry")
             self._doing, self.status.record["fetching_ns"] = doing, monotonic_ns()
             if monotonic() >= log_after:
                 log.info("%s: %s", self.status.model, doing)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from platformdirs import user_cache_path
 
+from sie_triton.error_prefix import with_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.host.device import instance_device, unused_gpus
 from sie_triton.host.private import private_directory, temporary_directory
@@ -53,7 +54,7 @@ class TritonRequest:
         try:
             parameters: Mapping[str, Any] = json.loads(self._request.parameters() or "{}")
         except ValueError as exc:  # not valid UTF-8
-            raise InputError("parameters: cannot be read; send UTF-8 text") from exc
+            raise InputError.at("parameters", "cannot be read; send UTF-8 text") from exc
         return parameters
 
     @property
@@ -209,7 +210,7 @@ def _response_or_error(answer: Outputs | SIEError) -> Any:
 def _response(answer: Outputs | SIEError) -> Any:
     if isinstance(answer, SIEError):
         # Triton adds TritonError to pb_utils after this module was imported.
-        error = pb_utils.TritonError(str(answer), getattr(pb_utils.TritonError, answer.code))
+        error = pb_utils.TritonError(with_prefix(answer), getattr(pb_utils.TritonError, answer.code))
         return pb_utils.InferenceResponse(error=error)
     tensors = [pb_utils.Tensor(name, np.ascontiguousarray(array[None])) for name, array in answer.items()]
     return pb_utils.InferenceResponse(output_tensors=tensors)

@@ -20,7 +20,7 @@ from sie_triton.contract import Batch
 from sie_triton.engines import Engine, open_engine
 from sie_triton.engines.torch.imports import import_all  # noqa: F401  # called by the fork server
 from sie_triton.engines.torch.openmp import wait_briefly
-from sie_triton.errors import BusyError, LoadError, SIEError
+from sie_triton.errors import BusyError, LoadError, OutOfMemory, SIEError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
@@ -48,7 +48,7 @@ log = logging.getLogger("sie_triton.worker")
 # Seconds without a batch after which a lane releases its threads.
 REST_S = 0.1
 
-NO_MEMORY = Failed("there is not enough memory for the pass", OUT_OF_MEMORY)
+NO_MEMORY = Failed.of(OutOfMemory("there is not enough memory for the pass"))
 
 
 def main(descriptors: Sequence[int]) -> None:
@@ -93,8 +93,7 @@ def carried_out(order: object, engine: Engine, adapter: Adapter) -> Done | Faile
 
 
 def failed(error: Exception) -> Failed:
-    told = load_error(error)
-    return Failed(str(told), told.reason)
+    return Failed.of(load_error(error))
 
 
 def load_error(error: Exception) -> LoadError:
@@ -210,7 +209,7 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> P
         check_finite(rows, batch)
         return PassResult(rows, graphs.take_change())
     except SIEError as exc:
-        return Failed(str(exc), code=exc.code)
+        return Failed.of(exc)
     except Exception as exc:
         is_short = engine.is_out_of_memory(exc)
         if not is_short:

@@ -13,7 +13,7 @@ from pathlib import Path
 from sie_triton.contract import Batch, Rows
 from sie_triton.engines import IN_FORK_SERVER
 from sie_triton.environments.venv import Venv
-from sie_triton.errors import ModelError
+from sie_triton.errors import ModelError, SIEError, error_of
 from sie_triton.families import family
 from sie_triton.measurements import Measurements, installed_versions
 from sie_triton.processes.channel import Channel, sent_by_fields
@@ -154,11 +154,19 @@ class PassResult:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Answer on failure. `message` is for clients, `reason` one of errors.REASONS, `code` that of a pass's error."""
+    """Answer on failure: an error, field by field; `kind` is one of errors.KINDS, `message` is for clients."""
 
     message: str
-    reason: str = "failed"
-    code: str = ModelError.code
+    kind: str = ModelError.kind
+    field: str = ""
+    retry_after_s: int | None = None
+
+    @classmethod
+    def of(cls, error: SIEError) -> "Failed":
+        return cls(str(error), error.kind, error.field, error.retry_after_s)
+
+    def error(self) -> SIEError:
+        return error_of(self.kind, self.message, self.field, self.retry_after_s)
 
 
 sent_by_fields(Batch)

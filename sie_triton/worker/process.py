@@ -3,7 +3,7 @@
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from queue import PriorityQueue
 from threading import Lock, Thread
@@ -11,7 +11,7 @@ from time import monotonic
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.environments.venv import Venv
-from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
+from sie_triton.errors import LoadError, ModelError, OutOfMemory
 from sie_triton.host.device import worker_variables
 from sie_triton.processes.child import Child, start
 from sie_triton.processes.fork_server import fork
@@ -30,9 +30,6 @@ from sie_triton.worker.messages import (
     Quickened,
     RemoveLora,
 )
-
-# Errors of a pass by code; all others are ModelError.
-ERRORS: Mapping[str, type[SIEError]] = {error.code: error for error in (InputError, BusyError)}
 
 # Polling interval of a worker, in seconds. A worker that a signal has stopped at two consecutive polls is replaced.
 LOOK_S = 0.5
@@ -102,7 +99,8 @@ class Worker:
     def forward(self, batch: Batch, threads: int) -> Rows:
         """Run one pass. Raise WorkerDied; ModelError if the pass fails or exceeds its timeout; MemoryError.
 
-        Raise InputError if a remote server refuses the pass, and BusyError if it cannot run the pass now.
+        Raise InputError if a remote endpoint refuses the pass, EndpointAway or EndpointBusy if it cannot run the pass
+        now, and LoadError if it does not serve the model to us.
         """
         number = self._idle.get()
         lane = self._lanes[number]
@@ -119,7 +117,8 @@ class Worker:
         finally:
             self._idle.put(number)
         if isinstance(answer, Failed):
-            raise MemoryError if answer.reason == OUT_OF_MEMORY else ERRORS.get(answer.code, ModelError)(answer.message)
+            error = answer.error()
+            raise MemoryError if isinstance(error, OutOfMemory) else error
         if answer.quickened:
             self._quickened(answer.quickened)
         if answer.device_bytes:
@@ -163,7 +162,7 @@ class Worker:
                 self.is_alive = False
                 raise WorkerDied("the worker process ended") from exc
         if isinstance(answer, Failed):
-            raise LoadError(answer.message, answer.reason)
+            raise answer.error()
         assert isinstance(answer, Done)
         return answer
 
@@ -175,9 +174,10 @@ class Worker:
         except (EOFError, OSError) as exc:
             raise self._unloaded(load) from exc
         if isinstance(answer, Failed):
-            if load.environment and answer.reason == "dependency":
+            error = answer.error()
+            if load.environment and isinstance(error, LoadError) and error.reason == "dependency":
                 raise load.environment.broken(answer.message, "PACKAGE...")
-            raise LoadError(answer.message, answer.reason)
+            raise error
         assert isinstance(answer, Loaded)
         return answer
 

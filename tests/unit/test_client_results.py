@@ -11,7 +11,8 @@ from sie_triton.client.failures import NotServed, not_served, our_errors
 from sie_triton.client.results import encode_results, score_entries
 from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import TIMING_FIELDS
-from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, SIEError
+from sie_triton.error_prefix import with_prefix
+from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, LoadError, ModelError, SIEError
 
 ADDRESS = Address("grpc", "host:8001")
 ITEMS = ["a", {"text": "b", "id": "mine"}, {"text": "c", "id": ""}]
@@ -136,7 +137,7 @@ def failure(message, status):
     [
         ("StatusCode.INVALID_ARGUMENT", InputError),
         ("400", InputError),
-        ("StatusCode.NOT_FOUND", InputError),
+        ("StatusCode.NOT_FOUND", NotServed),
         ("StatusCode.UNAVAILABLE", BusyError),
         ("503", BusyError),
         ("StatusCode.INTERNAL", ModelError),
@@ -160,14 +161,14 @@ def test_a_missing_model_is_distinguished_from_a_wrong_request():
 
 
 def test_a_load_that_failed_says_why():
-    told = failure(str(LoadError("weights: gone", "corrupt").refusal("put it right")), "StatusCode.UNAVAILABLE")
-    assert type(told) is LoadError
-    assert told.reason == "corrupt"
+    refusal = LoadError("weights: gone", "corrupt").refusal("put it right")
+    told = failure(with_prefix(refusal), "StatusCode.UNAVAILABLE")
+    assert (type(told), told.reason, str(told)) == (LoadError, "corrupt", str(refusal))
 
 
 def test_a_passed_deadline_is_reported_with_its_time():
     told = failure("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED")
-    assert (type(told), str(told)) == (BusyError, "timeout: grpc://host:8001 did not answer within 5 s")
+    assert (type(told), str(told)) == (DeadlinePassed, "timeout: grpc://host:8001 did not answer within 5 s")
 
 
 def test_the_item_after_a_pdf_has_its_own_row():

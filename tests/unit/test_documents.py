@@ -189,6 +189,8 @@ def test_messages_of_troubleshooting_are_in_the_source():
     source = "\n".join(path.read_text() for path in files if path.is_file())
     # Literals of neighbouring lines are one.
     source = re.sub(r'"\n\s*f?"', "", source)
+    # InputError.at puts a colon between the place and the problem.
+    source = re.sub(r'(\.at\(\s*[^()]+?),\s*f?"', r"\1: ", source)
     messages = messages_of((ROOT / "docs" / "troubleshooting.md").read_text())
     assert len(messages) > 10
     fragments = [(message, part.strip()) for message in messages for part in message.split("…") if part.strip(" …;.")]

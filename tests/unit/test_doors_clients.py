@@ -11,7 +11,8 @@ import pytest
 
 from sie_triton.doors.app import application
 from sie_triton.doors.endpoint import Door
-from sie_triton.errors import BusyError, LoadError, ModelError
+from sie_triton.errors import LoadError, ModelError, ModelLoading
+from sie_triton.records.tickets import too_many
 from sie_triton.settings import Settings
 
 TIMING = dict.fromkeys(
@@ -19,8 +20,8 @@ TIMING = dict.fromkeys(
 )
 VECTOR = np.array([0.25, 0.5], np.float32)
 
-LOADING = BusyError("timeout: passed while the model is being loaded (1 of 2 GB)")
-FULL = BusyError("512 requests of the model are in progress; retry in half a second")
+LOADING = ModelLoading("timeout: passed while the model is being loaded (1 of 2 GB)")
+FULL = too_many(512)
 CORRUPT = LoadError("model.safetensors is cut off", "corrupt").refusal("replace the file")
 
 

@@ -9,7 +9,16 @@ from sie_triton.client.failures import SEE_STATUS, not_served
 from sie_triton.doors.app import application
 from sie_triton.doors.failures import failure_of
 from sie_triton.doors.served import States
-from sie_triton.errors import REASONS, BusyError, InputError, LoadError, ModelError, Unreachable
+from sie_triton.errors import (
+    REASONS,
+    InputError,
+    LoadError,
+    LoraLoading,
+    ModelError,
+    ModelLoading,
+    OutOfMemory,
+    Unreachable,
+)
 from sie_triton.records.tickets import too_many
 from sie_triton.stages.inference import NO_MEMORY
 from sie_triton.stages.open_requests import expired
@@ -17,14 +26,14 @@ from tests.doors import door_of, knock, post
 
 CASES = [
     (not_served("org/m", ["a/b"]), 404, "MODEL_NOT_FOUND", None),
-    (InputError("parameter x: unknown"), 400, "INVALID_INPUT", None),
+    (InputError.at("parameter x", "unknown"), 400, "INVALID_INPUT", None),
     (expired("fetching its weights"), 503, "MODEL_LOADING", "5"),
     (expired(""), 503, "MODEL_LOADING", "5"),
     (expired(None), 504, "DEADLINE_EXCEEDED", "5"),
-    (BusyError("the model was evicted while it was loading; retry"), 503, "MODEL_LOADING", "5"),
-    (BusyError("lora x: is being loaded, and 100 requests wait; retry"), 503, "LORA_LOADING", "1"),
+    (ModelLoading("the model was evicted while it was loading; retry"), 503, "MODEL_LOADING", "5"),
+    (LoraLoading("lora x: is being loaded, and 100 requests wait; retry"), 503, "LORA_LOADING", "1"),
     (too_many(512), 503, "RESOURCE_EXHAUSTED", "1"),
-    (BusyError(NO_MEMORY.format(99)), 503, "RESOURCE_EXHAUSTED", "5"),
+    (OutOfMemory(NO_MEMORY.format(99)), 503, "RESOURCE_EXHAUSTED", "5"),
     (Unreachable("grpc://x:1: nobody answers there"), 503, "SERVER_UNAVAILABLE", "2"),
     (ModelError("the forward pass failed"), 500, "INFERENCE_ERROR", None),
 ]
@@ -74,7 +83,7 @@ def test_an_internal_error_reveals_no_details(caplog):
 
 
 def test_a_message_is_one_line_and_names_the_field():
-    failure = failure_of(InputError("items[0].text: must be\n a string"))
+    failure = failure_of(InputError.at("items[0].text", "must be\n a string"))
     assert (failure.message, failure.field) == ("items[0].text: must be a string", "items[0].text")
 
 

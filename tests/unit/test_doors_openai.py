@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sie_triton.doors import openai
-from sie_triton.doors.failures import Failure
+from sie_triton.doors.failures import Failure, invalid
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.openai import answer, error
 from sie_triton.errors import InputError
@@ -76,29 +76,14 @@ def test_base64_is_little_endian_float32():
 @pytest.mark.parametrize(
     ("failure", "kind", "param", "code"),
     [
-        (
-            Failure(400, "INVALID_INPUT", "input[3]: must be a string"),
-            "invalid_request_error",
-            "input",
-            "invalid_input",
-        ),
-        (
-            Failure(400, "INVALID_INPUT", "parameter dimensions: 0 …"),
-            "invalid_request_error",
-            "dimensions",
-            "invalid_input",
-        ),
-        (Failure(400, "INVALID_INPUT", "text[2]: is not …"), "invalid_request_error", "input", "invalid_input"),
-        (
-            Failure(404, "MODEL_NOT_FOUND", "model: x is not served"),
-            "invalid_request_error",
-            "model",
-            "model_not_found",
-        ),
-        (Failure(401, "UNAUTHORIZED", "the token …"), "invalid_request_error", None, "invalid_api_key"),
-        (Failure(429, "RESOURCE_EXHAUSTED", "lanes: are full"), "rate_limit_error", None, "resource_exhausted"),
-        (Failure(503, "MODEL_LOADING", "timeout: …"), "server_error", None, "model_loading"),
-        (Failure(500, "INFERENCE_ERROR", "it broke"), "server_error", None, "inference_error"),
+        (invalid("input[3]", "must be a string"), WRONG, "input", "invalid_input"),
+        (Failure("input", "parameter dimensions: 0 …", field="dimensions"), WRONG, "dimensions", "invalid_input"),
+        (invalid("text[2]", "is not …"), WRONG, "input", "invalid_input"),
+        (Failure("not_served", "model: x is not served", field="model"), WRONG, "model", "model_not_found"),
+        (Failure("unauthorized", "the token …"), WRONG, None, "invalid_api_key"),
+        (Failure("busy", "lanes: are full"), "rate_limit_error", None, "resource_exhausted"),
+        (Failure("model_loading", "timeout: …"), "server_error", None, "model_loading"),
+        (Failure("model", "it broke"), "server_error", None, "inference_error"),
     ],
 )
 def test_failures_have_its_shape(failure, kind, param, code):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from sie_triton.doors import tei
-from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
-from sie_triton.doors.tei import error, rerank_answer, sparse_answer, tei_failure
+from sie_triton.doors.tei import rerank_answer, sparse_answer
 from sie_triton.errors import InputError
 
 
@@ -80,29 +79,3 @@ def test_sparse_vectors():
     none = {"indices": np.zeros(0, np.int32), "values": np.zeros(0, np.float32)}
     found = sparse_answer([{"sparse": sparse}, {"sparse": none}])
     assert found == [[{"index": 3, "value": 0.5}, {"index": 7, "value": 1.5}], []]
-
-
-@pytest.mark.parametrize(
-    ("failure", "status", "kind"),
-    [
-        (Failure(400, "INVALID_INPUT", "inputs: …"), 422, "Validation"),
-        (Failure(413, "PAYLOAD_TOO_LARGE", "body: …"), 413, "Validation"),
-        (Failure(404, "MODEL_NOT_FOUND", "model: …"), 424, "Backend"),
-        (Failure(503, "RESOURCE_EXHAUSTED", "…", retry_after_s=5), 429, "Overloaded"),
-        (Failure(503, "MODEL_LOADING", "…", retry_after_s=5), 503, "Unhealthy"),
-        (Failure(502, "MODEL_LOAD_FAILED", "…"), 424, "Backend"),
-        (Failure(500, "INFERENCE_ERROR", "…"), 424, "Backend"),
-    ],
-)
-def test_failures_have_its_shape_and_statuses(failure, status, kind):
-    found = tei_failure(failure)
-    assert (found.status, found.retry_after_s) == (status, failure.retry_after_s)
-    assert error(found) == {"error": failure.message, "error_type": kind}
-
-
-@pytest.mark.parametrize(
-    ("status", "kind"),
-    [(401, "Validation"), (408, "Validation"), (415, "Validation"), (500, "Backend"), (503, "Unhealthy")],
-)
-def test_failures_before_and_behind_its_handlers_have_its_types(status, kind):
-    assert error(Failure(status, "ANY", "…"))["error_type"] == kind

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "host": {"errors"},
     "serving": set(),
     "door_settings": {"setting_sources"},
+    "error_prefix": {"errors"},
     "errors": set(),
     "extension": {"errors"},
     "measurements": set(),
@@ -56,6 +57,7 @@ MAY_IMPORT = {
     "stages": {
         *FOUNDATION,
         "environments",
+        "error_prefix",
         "families",
         "inputs",
         "loras",
@@ -79,7 +81,7 @@ MAY_IMPORT = {
         "settings",
         "weights",
     },
-    "client": {"contract", "errors", "transforms"},
+    "client": {"contract", "error_prefix", "errors", "transforms"},
     "pages": {"catalog", "client", "contract", "families", "setting_sources", "settings", "spec"},
     "doors": {"client", "contract", "errors", "families", "processes", "records", "settings", "spec"},
     "bench": {

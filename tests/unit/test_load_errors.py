@@ -5,6 +5,7 @@ import pickle
 import pytest
 
 from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.weights import locate
@@ -35,5 +36,5 @@ def test_load_errors_of_the_worker_have_their_reason():
 @pytest.mark.parametrize("reason", REASONS)
 def test_the_reason_survives_the_way_to_the_client(reason):
     error = pickle.loads(pickle.dumps(LoadError("details", reason))).refusal("what next")
-    assert LoadError.parse(str(error)).reason == reason
-    assert LoadError.parse("the server is busy") is None
+    assert str(error) == f"the model is not loaded ({reason}): details; what next"
+    assert without_prefix(with_prefix(error)).reason == reason

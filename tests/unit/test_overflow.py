@@ -210,7 +210,7 @@ def answer(rows, **features):
 @pytest.mark.parametrize("bad", [NAN, INFINITE, -INFINITE])
 def test_an_answer_that_is_not_finite_is_an_error(bad):
     rows = {"dense": np.array([[1, 2], [bad, 4]], np.float32)}
-    assert answer(rows) == Failed("dense: the model computed numbers that are not finite", code=ModelError.code)
+    assert answer(rows) == Failed("dense: the model computed numbers that are not finite", ModelError.kind)
 
 
 def test_a_threshold_that_a_label_does_not_have_is_no_such_number():

@@ -12,7 +12,7 @@ import pytest
 
 from sie_triton.engines.remote import connection
 from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine, headers
-from sie_triton.errors import BusyError, InputError, LoadError, ModelError
+from sie_triton.errors import DeadlinePassed, EndpointAway, EndpointBusy, InputError, LoadError, ModelError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Endpoint as Where
 from sie_triton.spec import Runtime
@@ -83,8 +83,8 @@ def test_probabilities_come_from_whichever_path_the_endpoint_has(path):
 @pytest.mark.parametrize(
     ("trouble", "kind", "said"),
     [
-        ("429", BusyError, "answers 429, too many requests; retry in 7 s"),
-        ("503", BusyError, "answers 503, the queue is full; retry in 1 s"),
+        ("429", EndpointBusy, "answers 429, too many requests; retry in 7 s"),
+        ("503", EndpointBusy, "answers 503, the queue is full; retry in 1 s"),
         ("400", InputError, "answers 400, the input is longer than the context"),
         ("401", LoadError, "answers 401, Unauthorized; set .*endpoint.api_key_env"),
         ("404", LoadError, "answers 404, Not Found; check endpoint.url and endpoint.model"),
@@ -101,7 +101,7 @@ def test_probabilities_come_from_whichever_path_the_endpoint_has(path):
         ("index", ModelError, "indices of the response's items are not 0 to 0"),
         ("banner", ModelError, "the server there does not speak HTTP"),
         ("half", ModelError, "the response was cut off"),
-        ("reset", BusyError, "the endpoint does not answer .*; retry in 1 s"),
+        ("reset", EndpointAway, "the endpoint does not answer .*; retry in 1 s"),
     ],
 )
 def test_an_invalid_response_is_an_error_and_the_next_request_succeeds(endpoint, encoder, trouble, kind, said):
@@ -118,7 +118,7 @@ def test_an_endpoint_that_goes_and_comes_back(endpoint, encoder, caplog):
     encoder.vectors(ITEMS, 2, None)
     endpoint.stop()
     for _ in range(5):
-        with pytest.raises(BusyError, match=r"the endpoint does not answer \(Connection refused\); retry in 1 s"):
+        with pytest.raises(EndpointAway, match=r"the endpoint does not answer \(Connection refused\); retry in 1 s"):
             encoder.vectors(ITEMS, 2, None)
     assert len(caplog.records) == 1
     endpoint.start()
@@ -142,7 +142,7 @@ def test_a_host_that_says_nothing_is_away(endpoint, monkeypatch):
             one.connect_ex(("127.0.0.1", port))
         engine = engine_of(endpoint, url=f"http://127.0.0.1:{port}")
         with pytest.raises(
-            BusyError, match=r"the endpoint does not answer \(no connection within 0\.2 s\); retry in 1 s"
+            EndpointAway, match=r"the endpoint does not answer \(no connection within 0\.2 s\); retry in 1 s"
         ):
             engine.encoder().vectors(ITEMS, 2, None)
         engine.close()
@@ -161,7 +161,7 @@ def test_a_connection_that_is_cut_is_tried_again_once(endpoint, encoder, num_tro
     if is_answered:
         assert len(encoder.vectors(ITEMS, 2, None)) == 3
     else:
-        with pytest.raises(BusyError, match="the endpoint does not answer"):
+        with pytest.raises(EndpointAway, match="the endpoint does not answer"):
             encoder.vectors(ITEMS, 2, None)
     assert len(endpoint.asked) == 2
 
@@ -181,7 +181,7 @@ def test_a_slow_endpoint_is_given_up_in_time(endpoint, trouble):
 def test_no_request_waits_after_its_deadline(endpoint, encoder):
     endpoint.delay_s = 100.0
     for ahead_s in (0.1, -1):
-        with pytest.raises(BusyError, match="timeout: passed before"):
+        with pytest.raises(DeadlinePassed, match="timeout: passed before"):
             encoder.vectors(ITEMS, 2, monotonic_ns() + int(ahead_s * 1e9))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.errors import BusyError, InputError, LoadError
+from sie_triton.errors import DeadlinePassed, EndpointAway, EndpointBusy, InputError, LoadError
 from sie_triton.records.status import StatusWriter, is_remote
 from sie_triton.spec import Endpoint as Where
 from sie_triton.stages.inference import Inference
@@ -79,15 +79,15 @@ def test_a_text_that_the_endpoint_refuses_spoils_no_other_request(stage, endpoin
     assert len(endpoint.asked) - before > 8  # some were requested together, and then again separately
 
 
-@pytest.mark.parametrize("trouble", ["429", "away"])
-def test_an_endpoint_that_is_away_or_busy_is_there_again_without_a_new_worker(stage, endpoint, trouble):
+@pytest.mark.parametrize(("trouble", "kind", "seconds"), [("429", EndpointBusy, 7), ("away", EndpointAway, 1)])
+def test_an_endpoint_that_is_away_or_busy_is_there_again_without_a_new_worker(stage, endpoint, trouble, kind, seconds):
     run(stage, [tokens([1])])
     worker = int(stage.status.record["worker_pid"])
     if trouble == "away":
         endpoint.stop()
     endpoint.trouble = trouble
     (answer,) = run(stage, [tokens([2])])
-    assert type(answer) is BusyError
+    assert (type(answer), answer.retry_after_s) == (kind, seconds)
     assert "retry in" in str(answer)
     if trouble == "away":
         endpoint.start()
@@ -113,7 +113,7 @@ def test_a_deadline_is_kept(stage, endpoint):
     run(stage, [tokens([1])])
     endpoint.delay_s = 100.0
     (answer,) = run(stage, [tokens([2], timeout_us=100_000)])
-    assert isinstance(answer, BusyError)
+    assert type(answer) is DeadlinePassed
     endpoint.delay_s = 0.0
     (answer,) = run(stage, [tokens([2])])
     assert answer["dense"].tolist() == [[2, 1]]

@@ -12,7 +12,7 @@ from time import monotonic_ns
 import aiohttp
 
 from sie_triton.engines.remote.refusals import failure
-from sie_triton.errors import BusyError, ModelError, SIEError
+from sie_triton.errors import DeadlinePassed, EndpointAway, ModelError, SIEError
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class EndpointConnection:
                 return await self._repeated(question)
         except TimeoutError as exc:
             if left_s < patience_s:
-                raise BusyError(f"timeout: passed before {self._url} had answered") from exc
+                raise DeadlinePassed(f"timeout: passed before {self._url} had answered") from exc
             raise ModelError(f"{self._url}: did not answer within {left_s:.3g} s") from exc
 
     async def _repeated(self, question: EndpointRequest) -> bytes:
@@ -128,8 +128,9 @@ class EndpointConnection:
                 raise ModelError(f"{self._url}: the server there does not speak HTTP ({type(exc).__name__})") from exc
         raise AssertionError
 
-    def _unreachable(self, why: object) -> BusyError:
-        return BusyError(f"{self._url}: the endpoint does not answer ({why}); retry in {RETRY_S} s")
+    def _unreachable(self, why: object) -> EndpointAway:
+        message = f"{self._url}: the endpoint does not answer ({why}); retry in {RETRY_S} s"
+        return EndpointAway(message, retry_after_s=RETRY_S)
 
     async def _post(self, question: EndpointRequest) -> bytes:
         asked = self._session.post(

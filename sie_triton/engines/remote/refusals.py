@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from sie_triton.errors import BusyError, InputError, LoadError, ModelError, SIEError
+from sie_triton.errors import EndpointBusy, InputError, LoadError, ModelError, SIEError
 
 MAX_MESSAGE = 300
 MAX_RETRY_S = 3600
@@ -27,7 +27,8 @@ def failure(where: str, status: int, retry_after: str, body: bytes) -> SIEError:
     told = error_message(body)
     line = f"{where}: answers {status}" + (f", {told}" if told else "")
     if status in BUSY:
-        return BusyError(f"{line}; retry in {retry_s(retry_after)} s")
+        seconds = retry_s(retry_after)
+        return EndpointBusy(f"{line}; retry in {seconds} s", retry_after_s=seconds)
     if status in WRONG:
         return InputError(line)
     if reason := CLOSED.get(status):

@@ -65,8 +65,9 @@ class DocumentProcessor(Processor):
 
     def frame(self, part: Part) -> Frame:
         if part.options.get(OCR.name, False):
-            raise InputError(
-                f"parameter {OCR.name}: OCR is not supported, only the text stored in a document is read; leave it out"
+            raise InputError.at(
+                f"parameter {OCR.name}",
+                "OCR is not supported, only the text stored in a document is read; leave it out",
             )
         return super().frame(part)
 
@@ -75,7 +76,7 @@ class DocumentProcessor(Processor):
 
     def prepare(self, element: Any) -> Any:
         if IMAGE.name in element:
-            raise InputError(f"{element[IMAGE.name].where}: is an image, which needs OCR, but OCR is not supported")
+            raise InputError.at(element[IMAGE.name].where, "is an image, which needs OCR, but OCR is not supported")
         check_document(element[DOCUMENT.name], self._max_bytes)
         return element
 

@@ -57,8 +57,8 @@ class DonutProcessor(ReaderProcessor):
     def pixels(self, picture: "Image", where: str) -> npt.NDArray[np.uint8]:
         width, height = picture.size
         if max(width, height) > MAX_ASPECT * min(width, height):
-            raise InputError(
-                f"{where}: has {width} × {height} pixels; the longer side may be at most {MAX_ASPECT} times the shorter"
+            raise InputError.at(
+                where, f"has {width} × {height} pixels; the longer side may be at most {MAX_ASPECT} times the shorter"
             )
         return page(picture, self._files)
 
@@ -69,11 +69,13 @@ class DonutProcessor(ReaderProcessor):
         task = str(part.options.get("task", self._task))
         if task not in self._added or not START.fullmatch(task):
             given = f"{task!r} is not a task of this model" if task else "is missing"
-            raise InputError(f"parameter task: {given}; give one of {', '.join(self._tasks) or 'its tokens <s_…>'}")
+            raise InputError.at(
+                "parameter task", f"{given}; give one of {', '.join(self._tasks) or 'its tokens <s_…>'}"
+            )
         if not part.instruction:
             return task
         if not self._added.issuperset(QUESTION):
-            raise InputError("parameter instruction: this model does not take questions; leave it out")
+            raise InputError.at("parameter instruction", "this model does not take questions; leave it out")
         before, after, answer = QUESTION
         return f"{task}{before}{part.instruction}{after}{answer}"
 

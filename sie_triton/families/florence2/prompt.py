@@ -61,7 +61,9 @@ class Florence2Processor(ReaderProcessor):
         ids = self.ids(f"{before}{question}{after}")
         if self._files.num_patches + len(ids) > self._files.positions:
             most = self._files.positions - self._files.num_patches
-            raise InputError(f"parameter instruction: the prompt has {len(ids)} tokens; the model reads at most {most}")
+            raise InputError.at(
+                "parameter instruction", f"the prompt has {len(ids)} tokens; the model reads at most {most}"
+            )
         most = new_tokens(part, USUAL_NEW_TOKENS, self._longest)
         return ReadingPrompt(ids, most, num_beams(part.options), NUMBERS[task.name])
 
@@ -102,19 +104,21 @@ def task_and_prompt(part: Part, usual: str) -> tuple[ReadingTask, str]:
     elif said and not task.reads_input:
         task = TASKS[DOCVQA]
     if part.labels and task.name != GROUNDING:
-        raise InputError(f"labels: only the task {GROUNDING} takes labels; leave them out for {task.name}")
+        raise InputError.at("labels", f"only the task {GROUNDING} takes labels; leave them out for {task.name}")
     if part.labels and said:
-        raise InputError(f"labels: replace the caption of {GROUNDING}; send either labels or parameter instruction")
+        raise InputError.at(
+            "labels", f"replace the caption of {GROUNDING}; send either labels or parameter instruction"
+        )
     said = said or ", ".join(label.read for label in part.labels)
     if task.reads_input and not said:
         wanted = "labels, or parameter instruction" if task.name == GROUNDING else "parameter instruction"
-        raise InputError(f"parameter task: {task.name} needs input; send it as {wanted}")
+        raise InputError.at("parameter task", f"{task.name} needs input; send it as {wanted}")
     if said and not task.reads_input:
-        raise InputError(f"parameter instruction: {task.name} takes no input; leave out the text after it")
+        raise InputError.at("parameter instruction", f"{task.name} takes no input; leave out the text after it")
     return task, task.prompt(said)
 
 
 def _task(name: str) -> ReadingTask:
     if name not in TASKS:
-        raise InputError(f"parameter task: {name!r} is not a task of this model; give one of {', '.join(TASKS)}")
+        raise InputError.at("parameter task", f"{name!r} is not a task of this model; give one of {', '.join(TASKS)}")
     return TASKS[name]

@@ -96,9 +96,10 @@ class GliclassTokenizer(WindowProcessor):
         starts = np.cumsum([0, *map(len, parts)])
         num_tokens = int(starts[-1]) + len(tail)
         if num_tokens > self._room // 2:
-            raise InputError(
-                f"labels: labels and instruction have {num_tokens} tokens; this model reads at most "
-                f"{self._room // 2} of them with each text; send fewer or shorter labels"
+            raise InputError.at(
+                "labels",
+                f"labels and instruction have {num_tokens} tokens; this model reads at most "
+                f"{self._room // 2} of them with each text; send fewer or shorter labels",
             )
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
         places, least = starts[:-1].astype(np.int32), np.array(thresholds, np.float32)

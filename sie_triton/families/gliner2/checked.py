@@ -13,22 +13,22 @@ def parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise InputError(f"{where}: is not valid JSON ({str(exc)[:80]})") from exc
+        raise InputError.at(where, f"is not valid JSON ({str(exc)[:80]})") from exc
 
 
 def name_of(value: Any, where: str) -> str:
     """Return the value if it is a string that can be both a label for the model and a key in the result."""
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
-        raise InputError(f"{where}: must be a string of at most {MAX_NAME} characters that is not blank")
+        raise InputError.at(where, f"must be a string of at most {MAX_NAME} characters that is not blank")
     if value == PLACE:
-        raise InputError(f"{where}: {PLACE} is a reserved name; choose another")
+        raise InputError.at(where, f"{PLACE} is a reserved name; choose another")
     return _encodable(value, where)
 
 
 def description_of(value: Any, where: str) -> str:
     """Return the description; empty if `value` is None."""
     if value is not None and not isinstance(value, str):
-        raise InputError(f"{where}: description must be a string")
+        raise InputError.at(where, "description must be a string")
     return _encodable(value or "", where)
 
 
@@ -37,17 +37,17 @@ def threshold_of(value: Any, where: str) -> float | None:
     if value is None:
         return None
     if type(value) not in (int, float) or not 0 <= value <= 1:
-        raise InputError(f"{where}: threshold must be a number from 0 to 1")
+        raise InputError.at(where, "threshold must be a number from 0 to 1")
     return float(value)
 
 
 def only(value: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
     """Return the object if it has no keys other than `allowed`."""
     if not isinstance(value, dict):
-        raise InputError(f"{where}: must be a JSON object with {', '.join(allowed)}")
+        raise InputError.at(where, f"must be a JSON object with {', '.join(allowed)}")
     for key in value:
         if key not in allowed:
-            raise InputError(f"{where}: {key[:80]!r} is unknown here; allowed are {', '.join(allowed)}")
+            raise InputError.at(where, f"{key[:80]!r} is unknown here; allowed are {', '.join(allowed)}")
     return value
 
 
@@ -56,5 +56,5 @@ def _encodable(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as exc:
-        raise InputError(f"{where}: contains a lone surrogate (\\u{ord(text[exc.start]):04x})") from exc
+        raise InputError.at(where, f"contains a lone surrogate (\\u{ord(text[exc.start]):04x})") from exc
     return text

@@ -100,7 +100,7 @@ class _Place(NamedTuple):
         return self._replace(path=f"{self.path}.{name[:80]}" if self.path else name[:80], depth=self.depth + 1)
 
     def wrong(self, what: str) -> InputError:
-        return InputError(f"{WHERE}: {self.path + ': ' if self.path else ''}{what}")
+        return InputError.at(WHERE, f"{self.path + ': ' if self.path else ''}{what}")
 
 
 class _Reader:

@@ -84,8 +84,8 @@ def _read(schema: str, relations: str, classes: str) -> ExtractionRequest:
     taken = {name for name, _ in request.schema.record.properties} if request.schema else set()
     for task in request.tasks:
         if task.name in taken:
-            raise InputError(
-                f"parameter {CLASSES.name}: {task.name[:80]!r} is also a property of output_schema; use another name"
+            raise InputError.at(
+                f"parameter {CLASSES.name}", f"{task.name[:80]!r} is also a property of output_schema; use another name"
             )
     return request
 
@@ -99,11 +99,11 @@ def _relations(text: str, where: str) -> tuple[Label, ...]:
 def _tasks(text: str, where: str) -> tuple[ClassificationTask, ...]:
     given = parsed(text, where)
     if not isinstance(given, dict) or not given:
-        raise InputError(f"{where}: must be a JSON object: task → list of labels")
+        raise InputError.at(where, "must be a JSON object: task → list of labels")
     tasks = tuple(_task(name_of(name, f"{where}: task"), value, where) for name, value in given.items())
     total = sum(len(task.labels) for task in tasks)
     if total > MAX_CLASSES:
-        raise InputError(f"{where}: has {total} labels; at most {MAX_CLASSES} are allowed")
+        raise InputError.at(where, f"has {total} labels; at most {MAX_CLASSES} are allowed")
     return tasks
 
 
@@ -115,16 +115,16 @@ def _task(name: str, given: Any, where: str) -> ClassificationTask:
     labels = _labels(given.get("labels"), f"{where}: labels", MAX_CLASSES, has_thresholds=False)
     multi_label = given.get("multi_label", False)
     if not isinstance(multi_label, bool):
-        raise InputError(f"{where}: multi_label must be true or false")
+        raise InputError.at(where, "multi_label must be true or false")
     return ClassificationTask(name, labels, multi_label, threshold_of(given.get("threshold"), where))
 
 
 def _labels(given: Any, where: str, most: int, *, has_thresholds: bool = True) -> tuple[Label, ...]:
     """Read a list of names, or an object with descriptions, without duplicates."""
     if not isinstance(given, list | dict) or not given:
-        raise InputError(f"{where}: must be a list of at least one name, or an object: name → description")
+        raise InputError.at(where, "must be a list of at least one name, or an object: name → description")
     if len(given) > most:
-        raise InputError(f"{where}: has {len(given)} entries; at most {most} are allowed")
+        raise InputError.at(where, f"has {len(given)} entries; at most {most} are allowed")
     described = (
         given if isinstance(given, dict) else {name_of(each, f"{where}[{i}]"): {} for i, each in enumerate(given)}
     )

@@ -77,7 +77,7 @@ class Gliner2Tokenizer(Processor):
         question = question_of(request, labels)
         if not question.roles:
             others = ", ".join(parameter.name for parameter in PARAMETERS[2:])
-            raise InputError(f"labels: is empty; send what to look for, as labels or in the parameters {others}")
+            raise InputError.at("labels", f"is empty; send what to look for, as labels or in the parameters {others}")
         return PromptedTexts(lambda: self._prompt(request, labels), sum(map(len, question.written)))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
@@ -121,9 +121,10 @@ class Gliner2Tokenizer(Processor):
         question = question_of(request, labels)
         ((ids, kept, starts),) = self._words.tokens([question.written])
         if len(ids) > self._max_prompt:
-            raise InputError(
-                f"labels: labels and the other parameters have {len(ids)} tokens; this model reads at most "
-                f"{self._max_prompt} of them with each text; request less, or send several requests"
+            raise InputError.at(
+                "labels",
+                f"labels and the other parameters have {len(ids)} tokens; this model reads at most "
+                f"{self._max_prompt} of them with each text; request less, or send several requests",
             )
         places = starts_of(len(question.written), kept, starts).astype(np.int32)
         return SchemaPrompt(

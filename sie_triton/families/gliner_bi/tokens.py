@@ -36,9 +36,10 @@ class SharedLabels:
         read = self._tokenizer.labels(self._labels)
         num_tokens = len(read.ids) * self._num_texts
         if num_tokens > MAX_LABEL_TOKENS:
-            raise InputError(
-                f"labels: have {len(read.ids)} tokens for each of {self._num_texts} texts, {num_tokens} together; "
-                f"at most {MAX_LABEL_TOKENS} are allowed in a request; send fewer texts at once"
+            raise InputError.at(
+                "labels",
+                f"have {len(read.ids)} tokens for each of {self._num_texts} texts, {num_tokens} together; "
+                f"at most {MAX_LABEL_TOKENS} are allowed in a request; send fewer texts at once",
             )
         return read
 

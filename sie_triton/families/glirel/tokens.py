@@ -33,12 +33,14 @@ class GlirelTokenizer(LabelledWords):
         for i, element in enumerate(part.elements):
             if len(element.known) > MAX_ENTITIES:
                 given = len(element.known)
-                raise InputError(
-                    f"entities[{i}]: has {given} entities; this model reads at most {MAX_ENTITIES} in one text"
+                raise InputError.at(
+                    f"entities[{i}]", f"has {given} entities; this model reads at most {MAX_ENTITIES} in one text"
                 )
             for number, entity in enumerate(element.known):
                 if not element.text[entity.start : entity.end].strip():
-                    raise InputError(f"entities[{i}]: entity {number}: contains only spaces; send the places of words")
+                    raise InputError.at(
+                        f"entities[{i}]", f"entity {number}: contains only spaces; send the places of words"
+                    )
         return super().frame(part)
 
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:

@@ -47,9 +47,10 @@ class DinoProcessor(LabelledImages[Text]):
         texts = [f"{label.read.strip().lower()}." for label in labels]
         encoding = self._tokenizer.encode(" ".join(texts))
         if len(encoding.ids) > self._files.longest_text:
-            raise InputError(
-                f"labels: have {len(encoding.ids)} tokens; this model reads at most {self._files.longest_text} for "
-                "all labels of a request; send fewer or shorter labels"
+            raise InputError.at(
+                "labels",
+                f"have {len(encoding.ids)} tokens; this model reads at most {self._files.longest_text} for "
+                "all labels of a request; send fewer or shorter labels",
             )
         whole = " ".join(texts)
         ends = np.cumsum([len(text) + 1 for text in texts]) - 1
@@ -59,15 +60,18 @@ class DinoProcessor(LabelledImages[Text]):
         ]
         for number, label in enumerate(labels, 1):
             if number not in numbers:
-                raise InputError(f"labels: {label.read[:80]!r} contains no word that this model reads; send another")
+                raise InputError.at(
+                    "labels", f"{label.read[:80]!r} contains no word that this model reads; send another"
+                )
         return Text(np.array(encoding.ids, np.int32), np.array(numbers, np.int32), thresholds_of(labels))
 
     def pixels(self, image: "Image", where: str) -> Any:
         height, width = self._files.resized(image.height, image.width)
         if self._files.num_places(height, width) < self._files.num_queries:
-            raise InputError(
-                f"{where}: has {image.width} × {image.height} pixels, resized to {width} × {height}, which is too "
-                f"narrow for the model's {self._files.num_queries} places; send a less narrow image"
+            raise InputError.at(
+                where,
+                f"has {image.width} × {image.height} pixels, resized to {width} × {height}, which is too "
+                f"narrow for the model's {self._files.num_queries} places; send a less narrow image",
             )
         return np.asarray(image.resize((width, height), resample=self._files.plan.resample))
 

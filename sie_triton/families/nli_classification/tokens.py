@@ -37,13 +37,14 @@ class HypothesisTokenizer(WindowProcessor):
         super().frame(part)
         template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
         if "{}" not in template:
-            message = f"parameter {TEMPLATE.name}: must contain {{}} in place of the label (given {template[:80]!r})"
-            raise InputError(message)
+            problem = f"must contain {{}} in place of the label (given {template[:80]!r})"
+            raise InputError.at(f"parameter {TEMPLATE.name}", problem)
         labels, num_pairs = tuple(part.labels), len(part.elements) * len(part.labels)
         if num_pairs > MAX_PAIRS:
-            raise InputError(
-                f"labels: {len(labels)} labels with {len(part.elements)} texts make {num_pairs} pairs; "
-                f"at most {MAX_PAIRS} are allowed; send fewer labels, or fewer texts at a time"
+            raise InputError.at(
+                "labels",
+                f"{len(labels)} labels with {len(part.elements)} texts make {num_pairs} pairs; "
+                f"at most {MAX_PAIRS} are allowed; send fewer labels, or fewer texts at a time",
             )
         size = sum(len(template) + len(label.read) for label in labels)
         return PromptedTexts(lambda: self._hypotheses(template, labels), size)
@@ -73,9 +74,10 @@ class HypothesisTokenizer(WindowProcessor):
         longest = max(map(len, ids))
         if longest > self._room // 2:
             label = labels[max(range(len(ids)), key=lambda i: len(ids[i]))].read
-            raise InputError(
-                f"labels: the hypothesis of {label[:80]!r} has {longest} tokens; this model reads at most "
-                f"{self._room // 2} with each text; send shorter labels"
+            raise InputError.at(
+                "labels",
+                f"the hypothesis of {label[:80]!r} has {longest} tokens; this model reads at most "
+                f"{self._room // 2} with each text; send shorter labels",
             )
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
         return Hypotheses(ids, np.array(thresholds, np.float32), longest)
@@ -84,8 +86,9 @@ class HypothesisTokenizer(WindowProcessor):
         num_rows = num_windows(len(text), self._room - hypotheses.longest) * len(hypotheses.ids)
         num_tokens = num_rows * min(self._room, len(text) + hypotheses.longest)
         if num_tokens > MAX_TOKENS:
-            raise InputError(
-                f"text: {len(text)} tokens, read with each of {len(hypotheses.ids)} labels, make about "
-                f"{num_tokens} tokens; at most {MAX_TOKENS} are allowed; send a shorter text, or fewer labels"
+            raise InputError.at(
+                "text",
+                f"{len(text)} tokens, read with each of {len(hypotheses.ids)} labels, make about "
+                f"{num_tokens} tokens; at most {MAX_TOKENS} are allowed; send a shorter text, or fewer labels",
             )
         return True

@@ -36,8 +36,8 @@ class OwlProcessor(LabelledImages[Labels]):
     def template(self, part: Part) -> str:
         template = str(part.options.get(TEMPLATE.name, USUAL_TEMPLATE))
         if "{}" not in template:
-            message = f"parameter {TEMPLATE.name}: must contain {{}} in place of the label (given {template[:80]!r})"
-            raise InputError(message)
+            problem = f"must contain {{}} in place of the label (given {template[:80]!r})"
+            raise InputError.at(f"parameter {TEMPLATE.name}", problem)
         return template
 
     def prompt(self, labels: tuple[Label, ...], template: str) -> Labels:
@@ -46,9 +46,10 @@ class OwlProcessor(LabelledImages[Labels]):
         longest = self._files.longest_text
         for label, of_label in zip(labels, ids, strict=True):
             if len(of_label) > longest:
-                raise InputError(
-                    f"labels: {label.read[:80]!r} has {len(of_label)} tokens, as {template[:80]!r}; "
-                    f"this model reads at most {longest} for each label; send shorter labels"
+                raise InputError.at(
+                    "labels",
+                    f"{label.read[:80]!r} has {len(of_label)} tokens, as {template[:80]!r}; "
+                    f"this model reads at most {longest} for each label; send shorter labels",
                 )
         return labels_of(labels, ids)
 

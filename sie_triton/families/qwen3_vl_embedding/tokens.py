@@ -42,7 +42,7 @@ class ChatProcessor(Processor):
     def frame(self, part: Part) -> Frame:
         """Return the request's instruction, or else that of the profile; a blank one counts as none."""
         given = part.profile.query_instruction if part.instruction is None else part.instruction
-        check_text(given, "parameter instruction:")
+        check_text(given, "parameter instruction")
         return Told(as_sentence(given) or INSTRUCTION)
 
     def is_slow(self, element: Any) -> bool:

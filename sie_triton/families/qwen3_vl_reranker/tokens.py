@@ -34,7 +34,7 @@ class RerankQuery:
         return self._prepare(self._query)
 
     def around(self, element: Any) -> Any:
-        check_text(element.get(TEXT.name, ""), "items: a text")
+        check_text(element.get(TEXT.name, ""), "items", "a text ")
         return self._instruction, self.query, element
 
 
@@ -46,8 +46,8 @@ class PairProcessor(Processor):
 
     def frame(self, part: Part) -> Frame:
         given = part.instruction or self._instruction
-        check_text(given, "parameter instruction:")
-        check_text(part.query.get(TEXT.name, ""), "query:")
+        check_text(given, "parameter instruction")
+        check_text(part.query.get(TEXT.name, ""), "query")
         return RerankQuery(given, part.query, self._reader.prepared)
 
     def is_slow(self, element: Any) -> bool:
