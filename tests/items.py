@@ -12,7 +12,7 @@ from sie_triton.families import fitted, load_processor, model_of
 from sie_triton.inputs import KIND_OF, kind_of
 from sie_triton.inputs.features import join, num_pieces
 from sie_triton.inputs.pdf_pages import PageReader, PageSelection
-from sie_triton.inputs.request_parts import Asked, Framed, features_of
+from sie_triton.inputs.request_parts import Framed, RequestParts, features_of
 from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ANY_LENGTH
 from sie_triton.stages.checks import check_features
@@ -66,7 +66,7 @@ class Served:
             start = end
         return answers
 
-    def asked(self, verb_name: str, sent: Sent, given: Mapping[str, Any]) -> Asked:
+    def asked(self, verb_name: str, sent: Sent, given: Mapping[str, Any]) -> RequestParts:
         """Read and prepare items; InputError names the faulty item."""
         verb, profile = VERBS[verb_name], self.spec.profiles[0]
         found = arrays(sent)
@@ -74,7 +74,7 @@ class Served:
         elements = {t.name: KIND_OF[t.name].read(found[t.name][None] if t.name in found else None, t) for t in tensors}
         parts = verb.read(elements, given, profile, self.model)
         asked = [Framed(part, self.processor.frame(part), kind_of(self.spec.inputs)) for part in parts]
-        done: list[Asked] = []
+        done: list[RequestParts] = []
         reader = PageReader(PageSelection.read(str(given.get("pages", ""))), 100, 1 << 26)
         made = Preparation(self.processor, asked, reader, lambda: False, lambda asked, _: done.append(asked))
         (strand,) = made.strands(1)

@@ -10,7 +10,7 @@ import torch
 
 from sie_triton.bench.architectures import build
 from sie_triton.engines.base import Unusable
-from sie_triton.engines.torch import captured, graphs
+from sie_triton.engines.torch import captured, graph_comparison
 from sie_triton.engines.torch.captured import WARM_UPS, CapturedPasses, CudaGraphs
 from sie_triton.engines.torch.graph_comparison import MOST_TRIES, may_have_graph, take_graph
 from sie_triton.measurements import Measurements
@@ -123,8 +123,8 @@ class Pretended:
         with gpu.holding(model):
             pass
         self.gpu, self.encoder = gpu, encoder_of(model, gpu)
-        monkeypatch.setattr(graphs, "form_of", lambda *_: CapturedPasses(self.encoder, lambda: self.record))
-        monkeypatch.setattr(graphs, "ratio_at", lambda *_: 0.5)
+        monkeypatch.setattr(graph_comparison, "form_of", lambda *_: CapturedPasses(self.encoder, lambda: self.record))
+        monkeypatch.setattr(graph_comparison, "ratio_at", lambda *_: 0.5)
 
     def record(self, run):
         if self.fault is not None:

@@ -7,10 +7,10 @@ import msgpack
 import msgpack_numpy
 import numpy as np
 import pytest
-from sie_triton.doors.answers import encoded, extracted
 
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.items import item_in
+from sie_triton.doors.response_bodies import encoded, extracted
 from sie_triton.doors.wire import (
     JSON,
     MEMBERS_A_TURN,
