@@ -11,7 +11,7 @@ from sie_triton.native.library import library
 
 SOURCES = Path(__file__).with_name("native")
 
-# Vector width: the last dimension must be a multiple of it.
+# The widest vector of the kernels, in floats: the last dimension must be a multiple of it.
 LANES = 16
 
 UNLIMITED = 1 << 30

@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROWS 6 /* ROWS x TILE accumulators, TILE operands and a broadcast fill AVX-512's 32 registers */
-#define TILE 4
-#define BLOCK (TILE * LANES) /* queries at a time */
+/* ROWS x TILE accumulators, TILE operands and a broadcast fill AVX-512's 32 registers, or AVX2's 16. */
+#define ROWS 6
+#define TILE (LANES / 4)
+#define BLOCK 64             /* queries at a time, a multiple of TILE vectors */
 #define VALUES 128           /* values at a time, to stay in the L1 cache */
 
 /* e^x for x <= 0: 2^n times a polynomial on [-ln2/2, ln2/2] (Cody and Waite's reduction). */
@@ -55,8 +56,10 @@ INLINE void product(const float *const *a, long step, const float *b, long strid
         float *to[ROWS];
         for (int r = 0; r < ROWS; r++) to[r] = out[r] + j;
         switch (MIN(TILE, (width - j) / LANES)) {
+#if TILE == 4
         case 4: tile(a, step, b + j, stride, count, to, more, factor, 4); break;
         case 3: tile(a, step, b + j, stride, count, to, more, factor, 3); break;
+#endif
         case 2: tile(a, step, b + j, stride, count, to, more, factor, 2); break;
         default: tile(a, step, b + j, stride, count, to, more, factor, 1);
         }
