@@ -140,7 +140,7 @@ def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
     assert LightOnFiles.read(directory).counts(12, 20) == (15, 2)
     ours = Reader("lighton_ocr", directory)
     library = Library(directory, transformers.LightOnOcrForConditionalGeneration, ocr.lighton_processor)
-    system = ocr.conversation(system="You are an OCR engine. Return the markdown representation of the document.")
+    system = ocr.asked(system="You are an OCR engine. Return the markdown representation of the document.")
     assert [each["data"] for each in ours(FILES, **USUAL)] == [library.read(file, system, **USUAL) for file in FILES]
     small = saved_picture(picture(4, 4))
     with pytest.raises(InputError, match=r"image\[0\]: has 4 × 4 pixels, too few for the model to read; send a l"):

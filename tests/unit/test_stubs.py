@@ -26,7 +26,7 @@ from sie_triton.settings import read_settings
 from tests.controller import wait_for
 
 FAKE_STUB = Path(__file__).with_name("fake_stub.c")
-LIBPYTHON = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so"
+LIBPYTHON = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so*"
 
 LIVES = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 GROWS = "import os; print(os.getpid(), flush=True); input(); x = b'x' * {}; print(flush=True); input()"
@@ -76,10 +76,15 @@ def backend(tmp_path_factory: pytest.TempPathFactory, stub: Path) -> Iterator[Pa
 
 
 def built(directory: Path, *options: str) -> Path:
-    library = shared_libpython()
-    assert library is not None
-    assert compile_program([FAKE_STUB, library / LIBPYTHON], directory / STUB, *options)
+    assert compile_program([FAKE_STUB, libpython()], directory / STUB, *options)
     return directory / STUB
+
+
+def libpython() -> Path:
+    """Path of the shared library; Debian's own package has only the one with the full version number."""
+    directory = shared_libpython()
+    assert directory is not None
+    return min(directory.glob(LIBPYTHON))
 
 
 @contextmanager
@@ -274,7 +279,7 @@ def test_a_child_that_cannot_replace_its_stand_in_exits(backend):
 )
 def test_stubs_that_cannot_be_forked_are_reported_once(tmp_path, program, has_python, why):
     (tmp_path / "stub.c").write_text(f"int main(void) {{ {program} }}")
-    libraries = ["-Wl,--no-as-needed", str(shared_libpython() / LIBPYTHON)] if has_python else []
+    libraries = ["-Wl,--no-as-needed", str(libpython())] if has_python else []
     assert compile_program([tmp_path / "stub.c"], tmp_path / STUB, *libraries)
     said: list[str] = []
     with fork_server(tmp_path, tmp_path / STUB, said) as (backend, companion):
