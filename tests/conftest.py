@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -25,6 +26,12 @@ from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder
 
 # Models so small wait for threads longer than they compute, ten times so beside other tests.
 torch.set_num_threads(1)
+
+# No test depends on the speed of the machine.
+hypothesis.settings.register_profile(
+    "any speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any speed")
 
 # No server of a test makes graphs beside it, but those of tests/server/test_graphs.py.
 os.environ.setdefault("SIE_ENGINE", "torch")
