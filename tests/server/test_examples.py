@@ -16,6 +16,8 @@ from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
 from sie_triton.catalog.config import ModelConfig
+from sie_triton.client.failures import END_OF_FRAMING
+from sie_triton.error_prefix import without_prefix
 from sie_triton.errors import InputError
 from sie_triton.names import triton_name
 from sie_triton.render.build import selected
@@ -208,8 +210,13 @@ def ask(command: str) -> list[str]:
 
 
 def test_every_block_is_run_or_listed():
-    assert {block.language for block in BLOCKS} == {"bash", "python", "yaml"}
+    assert {block.language for block in BLOCKS} == {"bash", "python", "text", "yaml"}
     assert set(lines_not_run(BLOCKS)) == set(NOT_RUN)
+
+
+def test_blocks_of_text_are_errors_of_stages():
+    lines = [line for block in BLOCKS if block.language == "text" for line in block.text.splitlines()]
+    assert all(without_prefix(line.partition(END_OF_FRAMING)[2]) for line in lines)
 
 
 def test_a_new_line_is_noticed():
