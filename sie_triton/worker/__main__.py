@@ -191,7 +191,7 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs, m
                 forward = lane.recv()
                 engine.use_threads(graphs.left_of(forward.threads))
                 answer = compute(engine, adapter, forward.batch, graphs)
-                if isinstance(answer, PassResult) and (device_bytes := memory.news()):
+                if isinstance(answer, PassResult) and (device_bytes := memory.take_change()):
                     answer = replace(answer, device_bytes=device_bytes)
                 lane.send(answer)
                 continue

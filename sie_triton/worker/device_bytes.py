@@ -16,7 +16,7 @@ class DeviceBytes:
         self._engine, self._reported, self._clock = engine, reported, clock
         self._read_at = clock()
 
-    def news(self) -> int:
+    def take_change(self) -> int:
         """Return the bytes if they have changed; 0 on a CPU, or if they were read less than INTERVAL_S ago."""
         now = self._clock()
         if self._engine.device == "cpu" or now - self._read_at < INTERVAL_S:

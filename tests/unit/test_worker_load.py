@@ -283,6 +283,6 @@ def test_memory_that_passes_take_is_read_at_most_once_a_second_and_told_if_it_ch
     memory = DeviceBytes(engine, 100, lambda: now[0])
     told = []
     for now[0], used[0] in [(0.5, 150), (1.0, 150), (1.5, 200), (2.0, 200), (3.0, 200), (4.0, 90)]:
-        told.append(memory.news())
+        told.append(memory.take_change())
     assert told == [0, 150, 0, 200, 0, 90]
-    assert DeviceBytes(OwnEngine(spec(), "cpu", Measurements()), 0, iter([0.0, 9.0]).__next__).news() == 0
+    assert DeviceBytes(OwnEngine(spec(), "cpu", Measurements()), 0, iter([0.0, 9.0]).__next__).take_change() == 0
