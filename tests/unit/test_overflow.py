@@ -144,7 +144,7 @@ class Pooling(Adapter):
         self.dtype = engine.dtype
 
     def forward(self, batch):
-        raise NotImplementedError
+        raise AssertionError("these tests run no pass")
 
 
 @pytest.fixture
