@@ -35,7 +35,7 @@ class OutOfService(ServerError):
 
 
 class ModelControl:
-    """One gRPC channel to Triton's model control. `token` opens the protocols that the launcher restricted.
+    """Client of Triton's model control, on one gRPC channel; `token` opens the restricted protocols.
 
     The controller's round, its loads and its swaps call it, each on their own threads. Its methods raise tritonclient's
     InferenceServerException, also if Triton takes longer than TIMEOUT_S; `answers` raises nothing.

@@ -20,7 +20,7 @@ Look = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One model in the repository: the ensembles that clients call, and the prefix of its steps' names."""
+    """A model in the repository: its ensembles, which clients call, and the prefix of its steps' names."""
 
     steps: str
     ensembles: Sequence[str]

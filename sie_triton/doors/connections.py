@@ -34,7 +34,7 @@ class Closable(Protocol):
 
 
 class Connections:
-    """At most `limit` open connections, so that the process never runs out of descriptors. Belongs to one event loop.
+    """Limit on open connections, so that the process never runs out of descriptors; used on one event loop.
 
     >>> class Socket:
     ...     def give_way(self): crowd.leave(self)

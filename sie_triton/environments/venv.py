@@ -1,4 +1,4 @@
-"""One environment: a venv, named like its directory, with a record of how it was created.
+"""A worker environment: a venv, named like its directory, with a record of how it was created.
 
 Its `sie_triton` is a link to that of the server that created it, so that both ends of a channel always run the same
 code, even after an upgrade or an edit.

@@ -34,7 +34,7 @@ class SequenceClassifier:
         return self.logits_of(self.states(batch, places), places)
 
     def places(self, batch: Batch) -> Indices:
-        """What the head reads of the states."""
+        """Return the indices of the states that the head reads."""
         return self._head.places(tokens(batch)[1])
 
     @torch.inference_mode()

@@ -76,7 +76,7 @@ class Refused(Exception):
 
 
 class Refresh:
-    """One scan of a server's model files. Holds the result until `write`.
+    """Scan of a server's model files; holds its result until `write`.
 
     `unloadable` names the models whose requests would fail at present; only the first scan fills it.
     """

@@ -31,7 +31,7 @@ CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
 
 class Server:
-    """One tritonserver over a rendered repository, for a Supervisor to keep running, and the fork server of its stubs.
+    """tritonserver on a rendered repository, with the fork server of its stubs; a Supervisor keeps it running.
 
     Each start serves the models that are then in the repository. Use as a context manager; `say` prints a line about
     each event of the fork server.

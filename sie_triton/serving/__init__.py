@@ -1,1 +1,1 @@
-"""What a launcher serves: the record of served models, and the names of steps by revision."""
+"""Record of the models that a launcher serves, and names of steps by revision."""

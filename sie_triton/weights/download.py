@@ -113,7 +113,7 @@ def _of_disk(error: OSError, snapshot: Snapshot) -> LoadError:
 
 
 class Transfer:
-    """One download of several files. Threads of a pool call `look_up` and `get` until `stop` is set."""
+    """Download of several files; threads of a pool call `look_up` and `get` until `stop` is set."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot

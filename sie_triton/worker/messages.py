@@ -125,7 +125,7 @@ class Done:
 @sent_by_fields
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One pass of `batch` with `threads` CPU threads."""
+    """Request to compute one pass of `batch` with `threads` CPU threads."""
 
     batch: Batch
     threads: int

@@ -49,7 +49,7 @@ class LoaderStopped(LoadError):
 
 
 class Worker:
-    """One worker process. As many threads as `load` has lanes may call `forward` at once.
+    """A worker process; as many threads as `load` has lanes may call `forward` at once.
 
     `died(worker)` is called once, on a separate thread, if the process ends before `close`. `quickened` is called by a
     thread in `forward` when some passes have become faster, `measured` when the worker's GPU memory has changed.

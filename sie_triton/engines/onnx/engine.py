@@ -105,7 +105,7 @@ class OnnxEngine(Engine):
         empty_cache()
 
     def used_bytes(self) -> int:
-        """On a GPU: the weights, the CUDA context, and PyTorch's memory for states.
+        """Return the memory in use, in bytes; on a GPU: weights, CUDA context, and PyTorch's memory for states.
 
         ONNX Runtime does not report the memory it holds for passes.
         """
