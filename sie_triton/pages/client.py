@@ -57,8 +57,9 @@ asyncio.run(main())
 ERRORS = f"""
 ## Errors
 
-Every error is a subclass of `SIEError`. `Unreachable` and `Cancelled` are in `sie_triton.errors`, the others also in
-`sie_triton`. [Failures](failures.md) lists the causes. An unknown keyword argument raises TypeError.
+Every error is a subclass of `SIEError`. `Unreachable`, `OutOfMemory` and `Cancelled` are in `sie_triton.errors`, the
+others also in `sie_triton`. `kind`, `field` and `retry_after_s` are for programs
+([kinds](failures.md#kinds-of-errors)). An unknown keyword argument raises TypeError.
 
 | error | when | retried by the client |
 |---|---|---|
@@ -69,6 +70,7 @@ Every error is a subclass of `SIEError`. `Unreachable` and `Cancelled` are in `s
 ever answered and there is no timeout |
 | `LoadError` | the model cannot be loaded; `reason` says why, `is_permanent` that retrying cannot help | no |
 | `ModelError` | the forward pass failed | no |
+| `OutOfMemory`, a `ModelError` | the device has no memory for an item | as `BusyError` |
 | `Cancelled` | the client is closed | no |
 | `SIEError` itself | the server at the address is not Triton, or does not serve models of this package | no |
 
