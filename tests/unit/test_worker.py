@@ -17,13 +17,13 @@ import pytest
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.families.token_batch import tokens as tokens_of
 from sie_triton.host.process_memory import anonymous_bytes
-from sie_triton.processes.channel import LARGE_BYTES
+from sie_triton.processes.channel import LARGE_BYTES, Channel
 from sie_triton.processes.pids import ProcessId, is_alive, parent_of
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from sie_triton.worker.messages import Load
+from sie_triton.worker.messages import Load, PassResult
 from sie_triton.worker.process import Worker, WorkerDied
 from tests.loading import load_adapter, token_batch
 from tests.stages import run, tokens
@@ -289,6 +289,18 @@ def test_a_worker_ended_after_the_traffic_has_moved_is_not_replaced(stage):
         assert answer["dense"].shape == (1, 64)
         assert stage.status.record["num_replaced"] == 0
         successor.kill()
+
+
+def test_gpu_memory_that_has_grown_goes_into_the_status_record(stage, monkeypatch):
+    receive = Channel.recv
+
+    def grown(channel):
+        message = receive(channel)
+        return replace(message, device_bytes=7_000_000) if isinstance(message, PassResult) else message
+
+    monkeypatch.setattr(Channel, "recv", grown)
+    assert run(stage, [tokens([14] * 10)])[0]["dense"].shape == (1, 64)
+    assert stage.status.record["device_bytes"] == 7_000_000
 
 
 def test_a_request_that_kills_workers_kills_no_more_when_it_is_sent_again(stage, monkeypatch):
