@@ -22,7 +22,7 @@ from sie_triton.families.bge_m3.adapter import BgeM3Adapter
 from sie_triton.families.cross_encoder.adapter import CrossEncoderAdapter
 from sie_triton.families.multivector.adapter import MultiVectorAdapter
 from sie_triton.families.sentence_transformer.adapter import SentenceTransformerAdapter
-from sie_triton.families.sequence_head import SequenceClassifier
+from sie_triton.families.shared.sequence_head import SequenceClassifier
 from sie_triton.families.splade.adapter import SpladeAdapter
 from tests.pretended_gpu import Book, OnDevice, PretendedGpu
 

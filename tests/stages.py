@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import VERBS
-from sie_triton.families.token_batch import tokens as tokens_of
+from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.scheduling.job import deadline_ns
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.context import Context

@@ -26,7 +26,7 @@ from sie_triton.contract import Batch
 from sie_triton.engines.torch.encoder import load_encoder
 from sie_triton.engines.torch.precision import computes_bfloat16
 from sie_triton.engines.torch.probe import probe, relative_error
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.weights import locate
 

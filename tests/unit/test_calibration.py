@@ -8,7 +8,7 @@ import pytest
 from sie_triton.engines import Engine
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.families import family
-from sie_triton.families.token_batch import tokens as tokens_of
+from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.inputs import KINDS
 from sie_triton.measurements import Measurements
 from sie_triton.records.status import StatusWriter

@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.checkpoints.clap import ClapFiles
 from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.errors import LoadError
+from sie_triton.families.clap.files import ClapFiles
 from sie_triton.inputs.audio import AudioFile
 from sie_triton.inputs.mel import spectrograms, starts
 from tests.items import Served

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from sie_triton.errors import ModelError
-from sie_triton.families.token_batch import tokens as tokens_of
+from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.job import Job
 from sie_triton.stages.deadly import MAX_KNOWN, REFUSED_S, DeadlyRequests

@@ -10,12 +10,12 @@ import transformers
 from PIL import Image, ImageOps
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.checkpoints.donut import DonutFiles
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.donut import findings
+from sie_triton.families.donut.files import DonutFiles
 from sie_triton.families.donut.json_tokens import parsed
 from sie_triton.families.donut.prompt import page
-from sie_triton.families.reader_processor import GENERATED, GENERATED_LENGTHS
+from sie_triton.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
 from tests.deadlines import given_up, tokens_in
 from tests.pictures import of_all_kinds, picture, pictures, saved
 from tests.readers import DONUT_TASKS, Reader, save_donut

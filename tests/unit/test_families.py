@@ -16,7 +16,7 @@ from sie_triton.engines import open_engine
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.families import FAMILIES, Family, Recognised, family, family_of, load_adapter, model_of
-from sie_triton.families.token_batch import limits_of
+from sie_triton.families.shared.token_batch import limits_of
 from sie_triton.measurements import Measurements
 from tests import family_double
 from tests.family_double import NAME, Own, OwnAdapter, OwnEngine

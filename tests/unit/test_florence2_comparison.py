@@ -14,7 +14,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.families.florence2 import findings
 from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.tasks import TASKS
-from sie_triton.families.reader_processor import GENERATED_LENGTHS
+from sie_triton.families.shared.readers.processor import GENERATED_LENGTHS
 from tests.deadlines import given_up
 from tests.pictures import of_all_kinds, pictures
 from tests.readers import POST_PROCESSING, Reader, save_florence2, save_original

@@ -11,10 +11,11 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families import family, kept_labels
+from sie_triton.families import family
 from sie_triton.families.gliner import heads
 from sie_triton.families.gliner_bi import adapter as bi
 from sie_triton.families.gliner_bi import tokens
+from sie_triton.families.shared.labels import cache
 from tests.extraction import Extractor
 from tests.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner_bi
 
@@ -125,7 +126,7 @@ def test_several_threads_share_what_is_kept(ours, monkeypatch):
 
 
 def test_a_thousand_labels(saved, ours, encoded, monkeypatch):
-    monkeypatch.setattr("sie_triton.families.kept_labels.TOKENS_AT_ONCE", 2000)
+    monkeypatch.setattr("sie_triton.families.shared.labels.cache.TOKENS_AT_ONCE", 2000)
     options = {"threshold": 0.9, "flat_ner": True}
     (found,) = ours(TEXTS[:1], MANY, **options)
     assert_same(found, saved[0].inference(TEXTS[:1], MANY, **options)[0])
@@ -207,7 +208,7 @@ def test_a_long_text_is_read_in_pieces(saved, tmp_path_factory, ours):
 
 def test_labels_that_do_not_match_their_tokens_are_refused(ours):
     with pytest.raises(ValueError, match="label_sizes: must sum to the tokens in label_ids, 3"):
-        kept_labels._apart(np.array([1, 2, 3], np.int32), np.array([1, 1], np.int32))
+        cache._apart(np.array([1, 2, 3], np.int32), np.array([1, 1], np.int32))
 
 
 def test_without_the_configuration_of_the_labels_encoder(saved, tmp_path):

@@ -27,7 +27,7 @@ from sie_triton.engines.torch.attention.kernels import KERNELS, sdpa_attention
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.errors import ModelError
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.worker.process import WorkerDied
 
 ROOT = Path(__file__).parents[2]

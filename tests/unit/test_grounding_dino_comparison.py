@@ -8,9 +8,9 @@ import pytest
 import transformers
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.checkpoints.grounding_dino import DinoFiles
 from sie_triton.contract import Label
 from sie_triton.errors import InputError, LoadError
+from sie_triton.families.grounding_dino.files import DinoFiles
 from sie_triton.families.grounding_dino.phrases import labels_of
 from sie_triton.families.grounding_dino.processor import DinoProcessor
 from sie_triton.spec import Runtime

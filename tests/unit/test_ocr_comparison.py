@@ -13,8 +13,8 @@ import transformers
 from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError
 from sie_triton.families.lighton_ocr import SYSTEM
-from sie_triton.families.ocr import findings
-from sie_triton.families.reader_processor import GENERATED_LENGTHS
+from sie_triton.families.shared.ocr.family import findings
+from sie_triton.families.shared.readers.processor import GENERATED_LENGTHS
 from tests import ocr
 from tests.deadlines import given_up, tokens_in
 from tests.ocr import Library, asked

@@ -8,13 +8,13 @@ import torch
 import transformers
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.checkpoints.lighton_ocr import LightOnFiles
 from sie_triton.contract import Part
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families import family
 from sie_triton.families.glm_ocr import TASKS
-from sie_triton.families.ocr_tasks import Tasks
+from sie_triton.families.lighton_ocr.files import LightOnFiles
+from sie_triton.families.shared.ocr.tasks import Tasks
 from sie_triton.measurements import Measurements
 from tests import ocr
 from tests.ocr import Library, asked

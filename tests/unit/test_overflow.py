@@ -18,9 +18,9 @@ from sie_triton.errors import LoadError, ModelError
 from sie_triton.families import Adapter, family, load_adapter
 from sie_triton.families.grounding_dino.adapter import Text
 from sie_triton.families.grounding_dino.adapter import _seen as grounding_dino
-from sie_triton.families.labelled_words import states_at
-from sie_triton.families.objects import tensors
 from sie_triton.families.owlv2.adapter import OwlAdapter
+from sie_triton.families.shared.labels.words import states_at
+from sie_triton.families.shared.objects import tensors
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as worker

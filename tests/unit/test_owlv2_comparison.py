@@ -9,8 +9,8 @@ import tokenizers
 import transformers
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.checkpoints.owlv2 import OwlFiles
 from sie_triton.errors import InputError, LoadError
+from sie_triton.families.owlv2.files import OwlFiles
 from sie_triton.families.owlv2.resizing import in_square
 from sie_triton.inputs.clip_vocabulary import CLOSING, OPENING, of_clip
 from sie_triton.inputs.request_parts import blame, features_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sie_triton.errors import BusyError, InputError, OutOfMemory
-from sie_triton.families.token_batch import prompt_tokens
-from sie_triton.families.token_batch import tokens as tokens_of
+from sie_triton.families.shared.token_batch import prompt_tokens
+from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
 from tests.stages import FakeRequest, context, run, spec, tokens

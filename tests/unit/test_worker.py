@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.families.token_batch import tokens as tokens_of
+from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.host.process_memory import anonymous_bytes
 from sie_triton.processes.channel import LARGE_BYTES, Channel
 from sie_triton.processes.pids import ProcessId, is_alive, parent_of

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sie_triton.checkpoints.bge_m3 import LAYERS, BgeM3Files, read_linear
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Recognised, TextFamily
-from sie_triton.families.recognised import reason_with_file
+from sie_triton.families.bge_m3.files import LAYERS, BgeM3Files, read_linear
 from sie_triton.families.sentence_transformer import PoolingOptions
+from sie_triton.families.shared.recognised import reason_with_file
 from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ModelSpec

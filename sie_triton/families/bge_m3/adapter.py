@@ -12,7 +12,6 @@ import torch
 from torch.nn.functional import normalize
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.bge_m3 import BgeM3Files, read_linear
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import (
     DENSE,
@@ -32,8 +31,9 @@ from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.families.base import Adapter
 from sie_triton.families.bge_m3 import BgeM3Options
+from sie_triton.families.bge_m3.files import BgeM3Files, read_linear
 from sie_triton.families.sentence_transformer import log_normalize
-from sie_triton.families.token_batch import prompt_tokens, tokens
+from sie_triton.families.shared.token_batch import prompt_tokens, tokens
 
 
 class BgeM3Adapter(Adapter):

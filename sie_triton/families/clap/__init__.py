@@ -14,11 +14,11 @@ longer sound the library reads random excerpts. Here the embedding of a file is 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.clap import ClapFiles
 from sie_triton.checkpoints.towers import model_type
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS, MEL, READ
 from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.clap.files import ClapFiles
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

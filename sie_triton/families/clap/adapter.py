@@ -9,13 +9,13 @@ import numpy.typing as npt
 import torch
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.clap import ClapFiles
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import DENSE, INPUT_IDS, LENGTHS, MEL, MEL_LENGTHS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.sound import FUSED, SoundTower
 from sie_triton.families.base import Adapter
+from sie_triton.families.clap.files import ClapFiles
 
 
 class ClapAdapter(Adapter):

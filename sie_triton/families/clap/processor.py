@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from sie_triton.checkpoints.clap import ClapFiles
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import AUDIO, READ, TEXT, TRUNCATED
+from sie_triton.families.clap.files import ClapFiles
 from sie_triton.inputs.audio import AudioFile, AudioReader
 from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import encoded

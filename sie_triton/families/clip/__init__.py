@@ -13,7 +13,7 @@ from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.open_clip_options import TowerOptions
+from sie_triton.families.shared.towers.options import TowerOptions
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -56,7 +56,7 @@ class Clip(Family):
         return options.refusals(spec)
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.towers import TowerProcessor
+        from sie_triton.families.shared.towers.processor import TowerProcessor
         from sie_triton.inputs.clip_tokens import open_clip_tokenizer
         from sie_triton.inputs.pixels import resized
         from sie_triton.inputs.tokenizer import truncating

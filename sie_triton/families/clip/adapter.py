@@ -12,7 +12,7 @@ from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.clip import read
-from sie_triton.families.tower_adapter import TowerAdapter, towers
+from sie_triton.families.shared.towers.adapter import TowerAdapter, towers
 
 # Configurations from transformers before 4.31 name this id as the closing token, which is wrong.
 WRONG_EOS = 2

@@ -12,7 +12,7 @@ from sie_triton.checkpoints.page_models import PageFiles, kind_of, special_token
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised
-from sie_triton.families.page_family import PageFamily
+from sie_triton.families.shared.pages.family import PageFamily
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -42,7 +42,7 @@ class ColPali(PageFamily):
         return PageFiles.read(directory, ("paligemma",), LONGEST)
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.page_processor import (
+        from sie_triton.families.shared.pages.processor import (
             AUGMENTATION,
             PageForm,
             PageImages,

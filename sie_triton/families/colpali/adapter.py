@@ -18,8 +18,8 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.vision import VisionTower
-from sie_triton.families.multimodal_adapter import MultimodalAdapter, UnitVectors
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.pages.multimodal_adapter import MultimodalAdapter, UnitVectors
+from sie_triton.families.shared.token_batch import tokens
 
 
 class ColPaliAdapter(MultimodalAdapter):

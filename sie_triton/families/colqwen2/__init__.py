@@ -15,7 +15,7 @@ from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised
-from sie_triton.families.page_family import PageFamily
+from sie_triton.families.shared.pages.family import PageFamily
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
@@ -56,7 +56,7 @@ class ColQwen2(PageFamily):
         return PageFiles.read(directory, KINDS, LONGEST)
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.page_processor import (
+        from sie_triton.families.shared.pages.processor import (
             AUGMENTATION,
             PageForm,
             PageImages,

@@ -15,9 +15,9 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.families.colqwen2 import is_of_engine
-from sie_triton.families.multimodal_adapter import PROJECTION, UnitVectors
-from sie_triton.families.patch_adapter import PatchAdapter
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.pages.multimodal_adapter import PROJECTION, UnitVectors
+from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
+from sie_triton.families.shared.token_batch import tokens
 
 PREFIX = f"{PROJECTION}."
 

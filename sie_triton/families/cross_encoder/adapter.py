@@ -12,7 +12,7 @@ from sie_triton.engines.torch.dense_layers import activation
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
-from sie_triton.families.sequence_head import SequenceClassifier
+from sie_triton.families.shared.sequence_head import SequenceClassifier
 
 
 class CrossEncoderAdapter(Adapter):

@@ -11,7 +11,7 @@ from sie_triton.contract.tensors import INPUT_IDS, SCORES, TOKEN_TYPE_IDS
 from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxEngine
 from sie_triton.engines.torch.dense_layers import activation
 from sie_triton.families.base import Adapter
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.spec import ModelSpec
 
 

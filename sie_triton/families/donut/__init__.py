@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sie_triton.checkpoints.donut import DonutFiles, is_donut
 from sie_triton.contract import Class, Extraction, Findings, Line, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Options, Recognised
-from sie_triton.families.reader_processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
+from sie_triton.families.donut.files import DonutFiles, is_donut
+from sie_triton.families.shared.readers.processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

@@ -10,14 +10,14 @@ import tokenizers
 from transformers import AutoModelForImageTextToText
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.donut import START, DonutFiles
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline
 from sie_triton.errors import LoadError
+from sie_triton.families.donut.files import START, DonutFiles
 from sie_triton.families.donut.json_tokens import parsed
-from sie_triton.families.reader_adapter import OneSizeAdapter
+from sie_triton.families.shared.readers.adapter import OneSizeAdapter
 from sie_triton.inputs.tokenizer import open_tokenizer
 
 # Names in XLM-RoBERTa's tokenizer, which Donut uses.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.florence2 import Florence2Files, is_florence2
 from sie_triton.contract import Extraction, Findings, Line, Object, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ, Tensor
 from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.florence2.files import Florence2Files, is_florence2
 from sie_triton.families.florence2.tasks import OCR_WITH_REGION, TASKS
-from sie_triton.families.reader_processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
+from sie_triton.families.shared.readers.processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

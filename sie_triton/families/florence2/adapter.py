@@ -10,17 +10,17 @@ import tokenizers
 from transformers import AutoModelForImageTextToText
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.florence2 import Florence2Files
 from sie_triton.contract import Features, Ragged
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline
 from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
 from sie_triton.families.florence2.answers import Answers
+from sie_triton.families.florence2.files import Florence2Files
 from sie_triton.families.florence2.original import load_original
 from sie_triton.families.florence2.prompt import tokenizer_of
 from sie_triton.families.florence2.tasks import TASKS
-from sie_triton.families.reader_adapter import OneSizeAdapter
-from sie_triton.families.reader_processor import NEW_TOKENS
+from sie_triton.families.shared.readers.adapter import OneSizeAdapter
+from sie_triton.families.shared.readers.processor import NEW_TOKENS
 
 NAMES = tuple(TASKS)
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from transformers import AutoModelForImageTextToText, GenerationConfig, PreTrainedModel
 
-from sie_triton.checkpoints.florence2 import Florence2Files
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import model_of
 from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.families.florence2.files import Florence2Files
 
 # Applied in this order, each where it matches.
 NAMES = (

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from sie_triton.checkpoints.florence2 import Florence2Files
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
+from sie_triton.families.florence2.files import Florence2Files
 from sie_triton.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, TASKS, ReadingTask
-from sie_triton.families.reader_processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.pixels import resized
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec, Runtime

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sie_triton.checkpoints.gliclass import USUAL_LENGTH, GliclassFiles, is_gliclass
 from sie_triton.contract import Extraction, Ragged
 from sie_triton.contract.tensors import (
     CLASS_LOGITS,
@@ -21,7 +20,8 @@ from sie_triton.contract.tensors import (
     SEPARATOR,
 )
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.classes import IS_MULTI, THRESHOLD, TYPE, classes
+from sie_triton.families.gliclass.files import USUAL_LENGTH, GliclassFiles, is_gliclass
+from sie_triton.families.shared.classes import IS_MULTI, THRESHOLD, TYPE, classes
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

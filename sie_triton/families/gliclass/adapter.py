@@ -7,7 +7,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sie_triton.checkpoints.gliclass import GliclassFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import (
     CLASS_LENGTHS,
@@ -24,10 +23,11 @@ from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
-from sie_triton.families.classes import is_multi
+from sie_triton.families.gliclass.files import GliclassFiles
 from sie_triton.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
-from sie_triton.families.labelled_words import pieces_of
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.classes import is_multi
+from sie_triton.families.shared.labels.words import pieces_of
+from sie_triton.families.shared.token_batch import tokens
 
 ENCODER = "model.encoder_model."
 TEXT, LABELS, SCORER, SCALE = "model.text_projector.", "model.classes_projector.", "model.scorer.", "model.logit_scale"

@@ -24,8 +24,8 @@ from sie_triton.contract.tensors import (
     Tensor,
 )
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.labelled_words import sample_words
-from sie_triton.families.thresholds import THRESHOLD
+from sie_triton.families.shared.labels.words import sample_words
+from sie_triton.families.shared.thresholds import THRESHOLD
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 from sie_triton.transforms.spans import chosen, merged_adjacent

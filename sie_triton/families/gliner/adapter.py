@@ -24,9 +24,9 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner import choice
 from sie_triton.families.gliner.heads import SpanHead, TaggingHead
-from sie_triton.families.labelled_words import pieces_of, states_at
-from sie_triton.families.thresholds import least_scores
-from sie_triton.families.word_reader import WordReader
+from sie_triton.families.shared.labels.word_reader import WordReader
+from sie_triton.families.shared.labels.words import pieces_of, states_at
+from sie_triton.families.shared.thresholds import least_scores
 from sie_triton.transforms.spans import chosen
 
 MARKER = "span_rep_layer.span_rep_layer."

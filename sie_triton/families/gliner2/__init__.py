@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sie_triton.checkpoints.gliner2 import Gliner2Files, is_gliner2
 from sie_triton.contract import Extraction, Ragged
 from sie_triton.contract.tensors import LABEL_TOKENS
 from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.gliner2.files import Gliner2Files, is_gliner2
 from sie_triton.families.gliner2.findings import findings
 from sie_triton.families.gliner2.request import PARAMETERS
 from sie_triton.families.gliner2.tensors import (
@@ -24,7 +24,7 @@ from sie_triton.families.gliner2.tensors import (
     FIELD,
     LABEL_ROLES,
 )
-from sie_triton.families.labelled_words import sample_words
+from sie_triton.families.shared.labels.words import sample_words
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from sie_triton.arrays import Floats, Ints
-from sie_triton.checkpoints.gliner2 import Gliner2Files
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
+from sie_triton.families.gliner2.files import Gliner2Files
 from sie_triton.families.gliner2.heads import INSTANCES, MAX_COUNT, Instances, ScoredSpans, Spans, stacked, two_layers
 from sie_triton.families.gliner2.request import OVERLAP_POLICY
 from sie_triton.families.gliner2.tensors import (
@@ -35,9 +35,9 @@ from sie_triton.families.gliner2.tensors import (
     PLACE_SCORES,
     PLACES,
 )
-from sie_triton.families.labelled_words import pieces_of, states_at
-from sie_triton.families.thresholds import least_scores
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.labels.words import pieces_of, states_at
+from sie_triton.families.shared.thresholds import least_scores
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.transforms.overlap import resolved
 from sie_triton.transforms.spans import MAX_CANDIDATES
 

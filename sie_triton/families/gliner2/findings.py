@@ -14,7 +14,7 @@ from sie_triton.contract import Class, Entity, Findings, ParameterValue, Relatio
 from sie_triton.families.gliner2.output_schema import Leaf, Record
 from sie_triton.families.gliner2.request import OVERLAP_POLICY, ClassificationTask, ExtractionRequest, request_of
 from sie_triton.families.gliner2.tensors import CHOICE, CLASS_SCORES, PLACE_SCORES, PLACES
-from sie_triton.families.thresholds import least_score
+from sie_triton.families.shared.thresholds import least_score
 from sie_triton.transforms.overlap import resolved
 
 

@@ -10,7 +10,7 @@ from sie_triton.errors import InputError
 from sie_triton.families.gliner2 import output_schema
 from sie_triton.families.gliner2.checked import description_of, name_of, only, parsed, threshold_of
 from sie_triton.families.gliner2.output_schema import Schema, read_schema
-from sie_triton.families.thresholds import THRESHOLD
+from sie_triton.families.shared.thresholds import THRESHOLD
 from sie_triton.transforms.overlap import POLICIES
 
 MAX_RELATIONS = 256

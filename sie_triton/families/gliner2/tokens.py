@@ -10,10 +10,10 @@ import numpy.typing as npt
 import tokenizers
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.gliner2 import Gliner2Files
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.errors import InputError, LoadError
+from sie_triton.families.gliner2.files import Gliner2Files
 from sie_triton.families.gliner2.prompt import MARKERS, question_of
 from sie_triton.families.gliner2.request import PARAMETERS, ExtractionRequest, request_of
 from sie_triton.families.gliner2.tensors import CHOICE_LABELS, CHOICE_TOKENS, LABEL_ROLES

@@ -16,8 +16,8 @@ from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.families.base import Adapter, Options, Recognised
 from sie_triton.families.gliner import Gliner
-from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
-from sie_triton.families.labelled_words import SAMPLE_LABELS, sample_words
+from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
+from sie_triton.families.shared.labels.words import SAMPLE_LABELS, sample_words
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

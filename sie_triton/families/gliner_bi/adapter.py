@@ -13,9 +13,9 @@ from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.gliner.adapter import GlinerAdapter, Head, head_of, reader_of
-from sie_triton.families.kept_labels import Kept, LabelReader
-from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
-from sie_triton.families.word_reader import WordReader, projection_of
+from sie_triton.families.shared.labels.cache import Kept, LabelReader
+from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
+from sie_triton.families.shared.labels.word_reader import WordReader, projection_of
 
 LABELS_ENCODER = "token_rep_layer.labels_encoder.model."
 LABELS_PROJECTION = "token_rep_layer.labels_projection."

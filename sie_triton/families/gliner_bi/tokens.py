@@ -12,7 +12,7 @@ from sie_triton.contract import Features, Label, Part
 from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError
 from sie_triton.families.gliner.tokens import OVERLAP
-from sie_triton.families.label_ids import Labels, label_ids, labels_of
+from sie_triton.families.shared.labels.ids import Labels, label_ids, labels_of
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, WordsPrompt, WordTokenizer

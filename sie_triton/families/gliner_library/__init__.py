@@ -17,7 +17,7 @@ from sie_triton.contract import Extraction, Features, Label, Part, Ragged
 from sie_triton.contract.tensors import READ, SPAN_LENGTHS, SPAN_SCORES, SPANS, Tensor
 from sie_triton.families.base import Adapter, Family
 from sie_triton.families.gliner import FLAT_NER, MERGE_ADJACENT, MULTI_LABEL, entities
-from sie_triton.families.thresholds import THRESHOLD
+from sie_triton.families.shared.thresholds import THRESHOLD
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.spec import ANY_LENGTH, ModelSpec
 

@@ -15,7 +15,7 @@ from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner import choice
 from sie_triton.families.gliner_library import ASKED, PACKAGES
-from sie_triton.families.thresholds import least_score, least_scores
+from sie_triton.families.shared.thresholds import least_score, least_scores
 
 MOST_READ = 2**31 - 1
 SAMPLE = json.dumps(["Ada lived in London.", ["person"], [None]]).encode()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sie_triton.checkpoints.glirel import GlirelFiles, is_glirel, other_repositories
 from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Ragged, Relation, Rows
 from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_TOKENS, Tensor
 from sie_triton.families.base import Adapter, Family, Recognised
 from sie_triton.families.gliner import MAX_PROMPT
-from sie_triton.families.labelled_words import sample_words
-from sie_triton.families.thresholds import THRESHOLD
+from sie_triton.families.glirel.files import GlirelFiles, is_glirel, other_repositories
+from sie_triton.families.shared.labels.words import sample_words
+from sie_triton.families.shared.thresholds import THRESHOLD
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 from sie_triton.transforms.spans import MAX_CANDIDATES

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.checkpoints.glirel import GlirelFiles
 from sie_triton.contract import Batch, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
@@ -16,10 +15,11 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner.adapter import LABELS
 from sie_triton.families.glirel import KNOWN, RELATION_SCORES, RELATIONS
+from sie_triton.families.glirel.files import GlirelFiles
 from sie_triton.families.glirel.heads import LABEL_LAYERS, RELATION_LAYERS, Refining, RelationHead
-from sie_triton.families.labelled_words import pieces_of, states_at
-from sie_triton.families.thresholds import least_scores
-from sie_triton.families.word_reader import WordReader
+from sie_triton.families.shared.labels.word_reader import WordReader
+from sie_triton.families.shared.labels.words import pieces_of, states_at
+from sie_triton.families.shared.thresholds import least_scores
 
 MARKER = "span_rep_layer.rel_rep_layer."
 REFINED_RELATIONS, REFINED_LABELS = "refine_relation.", "refine_prompt."

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.glirel import ADDED, ADDED_SPECIAL, MARKER, SEPARATOR, GlirelFiles
 from sie_triton.contract import Features, Known, Label, Part, Ragged
 from sie_triton.errors import InputError
 from sie_triton.families.glirel import KNOWN, MAX_ENTITIES
+from sie_triton.families.glirel.files import ADDED, ADDED_SPECIAL, MARKER, SEPARATOR, GlirelFiles
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import LabelledWords, Pieces, Words, WordsPrompt, WordsRow, WordTokenizer, packed

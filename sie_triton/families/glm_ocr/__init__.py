@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import USUAL, PatchPlan
 from sie_triton.families.base import Adapter, Options
-from sie_triton.families.ocr import OcrFamily
-from sie_triton.families.reader_processor import READER_PARAMETERS
+from sie_triton.families.shared.ocr.family import OcrFamily
+from sie_triton.families.shared.readers.processor import READER_PARAMETERS
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.ocr_prompt import OcrProcessor
-    from sie_triton.families.ocr_tasks import PatchFiles
+    from sie_triton.families.shared.ocr.prompt import OcrProcessor
+    from sie_triton.families.shared.ocr.tasks import PatchFiles
 
 MODEL_TYPE = "glm_ocr"
 LONGEST = 131_072
@@ -53,7 +53,7 @@ class GlmOcr(OcrFamily):
         return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
 
     def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor":
-        from sie_triton.families.ocr_tasks import TaskProcessor, Tasks
+        from sie_triton.families.shared.ocr.tasks import TaskProcessor, Tasks
 
         options: GlmOcrOptions = self.options_of(spec)
         tasks = Tasks(TASKS, options.default_task or OCR, options.user_text)
@@ -66,7 +66,7 @@ class GlmOcr(OcrFamily):
 
     def images(self, directory: Path) -> "PatchFiles":
         """Read the preprocessing; raise LoadError naming the file that cannot be used."""
-        from sie_triton.families.ocr_tasks import PatchFiles
+        from sie_triton.families.shared.ocr.tasks import PatchFiles
 
         files = self.read(directory)
         return PatchFiles(files, PatchPlan.read(directory, files.vision, USUAL_IMAGES), page_size)

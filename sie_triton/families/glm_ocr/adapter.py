@@ -7,8 +7,8 @@ from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product, filmed
-from sie_triton.families.ocr_adapter import OcrAdapter
-from sie_triton.families.ocr_tasks import PatchFiles
+from sie_triton.families.shared.ocr.adapter import OcrAdapter
+from sie_triton.families.shared.ocr.tasks import PatchFiles
 from sie_triton.inputs.tokenizer import open_tokenizer
 
 

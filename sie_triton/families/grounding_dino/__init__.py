@@ -8,7 +8,6 @@ image → resized → Swin → features of several sizes ┐
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.grounding_dino import DinoFiles
 from sie_triton.checkpoints.towers import model_type
 from sie_triton.contract.tensors import (
     IMAGE_SIZES,
@@ -21,8 +20,9 @@ from sie_triton.contract.tensors import (
     Tensor,
 )
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.objects import EXTRACTION, score
-from sie_triton.families.thresholds import threshold
+from sie_triton.families.grounding_dino.files import DinoFiles
+from sie_triton.families.shared.objects import EXTRACTION, score
+from sie_triton.families.shared.thresholds import threshold
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

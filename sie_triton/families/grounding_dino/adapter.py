@@ -13,7 +13,6 @@ import torch
 import transformers
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.grounding_dino import DinoFiles
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
 from sie_triton.contract.tensors import (
     IMAGE_SIZES,
@@ -39,11 +38,12 @@ from sie_triton.families.grounding_dino import (
     USUAL_TEXT_SCORE,
     num_read,
 )
+from sie_triton.families.grounding_dino.files import DinoFiles
 from sie_triton.families.grounding_dino.phrases import labels_of
 from sie_triton.families.grounding_dino.processor import Text
-from sie_triton.families.labelled_words import pieces_of
-from sie_triton.families.objects import Seen, corners, tensors
-from sie_triton.families.thresholds import least_scores
+from sie_triton.families.shared.labels.words import pieces_of
+from sie_triton.families.shared.objects import Seen, corners, tensors
+from sie_triton.families.shared.thresholds import least_scores
 
 # A one-word label for images that are measured.
 SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.grounding_dino import DinoFiles
 from sie_triton.contract import Features, Label, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, READ
 from sie_triton.errors import InputError
 from sie_triton.families.grounding_dino import TOKEN_LABELS, num_read
-from sie_triton.families.label_ids import thresholds_of
-from sie_triton.families.labelled_images import LabelledImages, original_sizes
+from sie_triton.families.grounding_dino.files import DinoFiles
+from sie_triton.families.shared.labels.ids import thresholds_of
+from sie_triton.families.shared.labels.images import LabelledImages, original_sizes
 from sie_triton.inputs.pixels import packed_pixels
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import Runtime

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.lighton_ocr import LightOnFiles, is_lighton_ocr
 from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.families.base import Adapter, Options
-from sie_triton.families.ocr import OcrFamily
+from sie_triton.families.lighton_ocr.files import LightOnFiles, is_lighton_ocr
+from sie_triton.families.shared.ocr.family import OcrFamily
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ import torch
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from sie_triton.checkpoints.lighton_ocr import MODEL_TYPE, LightOnFiles
 from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PageWriter
-from sie_triton.families.ocr_adapter import OcrAdapter
+from sie_triton.families.lighton_ocr.files import MODEL_TYPE, LightOnFiles
+from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.inputs.tokenizer import open_tokenizer
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from sie_triton.checkpoints.lighton_ocr import LightOnFiles
 from sie_triton.contract import Part
-from sie_triton.families.ocr_prompt import OcrProcessor, Sizes
+from sie_triton.families.lighton_ocr.files import LightOnFiles
+from sie_triton.families.shared.ocr.prompt import OcrProcessor, Sizes
 from sie_triton.inputs.chat_template import Message
 from sie_triton.spec import ModelSpec
 

@@ -14,7 +14,7 @@ from sie_triton.engines.torch.heads import TokenHead, last, states_at
 from sie_triton.families.base import Adapter
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.families.llm_reranker.tokens import judgement_ids
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 
 
 class RerankerAdapter(Adapter):

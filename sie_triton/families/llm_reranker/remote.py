@@ -11,7 +11,7 @@ from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.families.llm_reranker.tokens import judgement_ids
-from sie_triton.families.token_batch import limits_of, separate
+from sie_triton.families.shared.token_batch import limits_of, separate
 from sie_triton.spec import ModelSpec
 
 # Lower bound of probabilities.

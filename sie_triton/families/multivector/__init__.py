@@ -11,11 +11,16 @@ from annotated_types import Gt
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.modules import modules_of
-from sie_triton.checkpoints.multi_vector import QUERY_LENGTH, Expansion, MultiVectorFiles, is_saved_by_pylate
-from sie_triton.checkpoints.stanford_colbert import ARCHITECTURE, METADATA, is_stanford_colbert, read_multi_vector
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
+from sie_triton.families.multivector.files import QUERY_LENGTH, Expansion, MultiVectorFiles, is_saved_by_pylate
+from sie_triton.families.multivector.stanford_colbert import (
+    ARCHITECTURE,
+    METADATA,
+    is_stanford_colbert,
+    read_multi_vector,
+)
 from sie_triton.inputs import Processor
 from sie_triton.spec import ONNX, TORCH, ModelSpec
 

@@ -8,7 +8,6 @@ import numpy.typing as npt
 import torch
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.multi_vector import MultiVectorFiles
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.engines.torch.dense_layers import dense_layers
@@ -18,8 +17,9 @@ from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.families.base import Adapter
 from sie_triton.families.multivector import MultiVectorOptions, disagreements, files_of
+from sie_triton.families.multivector.files import MultiVectorFiles
 from sie_triton.families.multivector.tokens import expansion_id, with_markers
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.inputs.tokenizer import read_tokenizer
 from sie_triton.spec import ModelSpec
 

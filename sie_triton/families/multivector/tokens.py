@@ -8,10 +8,10 @@ from typing import Any
 
 import tokenizers
 
-from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
-from sie_triton.checkpoints.stanford_colbert import read_multi_vector
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
+from sie_triton.families.multivector.files import Expansion, MultiVectorFiles
+from sie_triton.families.multivector.stanford_colbert import read_multi_vector
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_encodings, packed_ids, read_tokenizer
 from sie_triton.spec import Profile

@@ -21,7 +21,7 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised, TextFamily
-from sie_triton.families.classes import IS_MULTI, THRESHOLD, ranked_classes
+from sie_triton.families.shared.classes import IS_MULTI, THRESHOLD, ranked_classes
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 from sie_triton.transforms.classes import merged, softmax

@@ -19,7 +19,7 @@ from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.nli_classification import judgement
-from sie_triton.families.sequence_head import SequenceClassifier
+from sie_triton.families.shared.sequence_head import SequenceClassifier
 
 
 class NliAdapter(Adapter):

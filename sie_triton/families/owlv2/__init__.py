@@ -8,14 +8,14 @@ class vector · label → the best label of each box
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.owlv2 import OwlFiles
 from sie_triton.checkpoints.towers import model_type
 from sie_triton.contract import Parameter
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ, Tensor
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
-from sie_triton.families.objects import EXTRACTION, score
-from sie_triton.families.thresholds import threshold
+from sie_triton.families.owlv2.files import OwlFiles
+from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
+from sie_triton.families.shared.objects import EXTRACTION, score
+from sie_triton.families.shared.thresholds import threshold
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

@@ -10,19 +10,19 @@ import numpy.typing as npt
 import torch
 import transformers
 
-from sie_triton.checkpoints.owlv2 import OwlFiles
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.base import Adapter
-from sie_triton.families.kept_labels import Kept, LabelReader
-from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids
-from sie_triton.families.labelled_words import pieces_of
-from sie_triton.families.objects import Seen, corners, tensors
 from sie_triton.families.owlv2 import FINE_PIXELS, FINE_STEPS, SCORE_THRESHOLD, USUAL_SCORE
-from sie_triton.families.thresholds import least_scores
+from sie_triton.families.owlv2.files import OwlFiles
+from sie_triton.families.shared.labels.cache import Kept, LabelReader
+from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels, label_ids
+from sie_triton.families.shared.labels.words import pieces_of
+from sie_triton.families.shared.objects import Seen, corners, tensors
+from sie_triton.families.shared.thresholds import least_scores
 
 # Number of labels for images that are measured.
 SAMPLE_LABELS = 4

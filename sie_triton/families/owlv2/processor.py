@@ -7,14 +7,14 @@ import numpy as np
 
 from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import has_file
-from sie_triton.checkpoints.owlv2 import OwlFiles
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
-from sie_triton.families.label_ids import Labels, label_ids, labels_of
-from sie_triton.families.labelled_images import LabelledImages, original_sizes
 from sie_triton.families.owlv2 import FINE_PIXELS, FINE_STEPS, TEMPLATE, USUAL_TEMPLATE
+from sie_triton.families.owlv2.files import OwlFiles
 from sie_triton.families.owlv2.resizing import in_square
+from sie_triton.families.shared.labels.ids import Labels, label_ids, labels_of
+from sie_triton.families.shared.labels.images import LabelledImages, original_sizes
 from sie_triton.inputs.clip_vocabulary import of_clip
 from sie_triton.inputs.pixels import resized
 from sie_triton.inputs.tokenizer import open_tokenizer

@@ -13,14 +13,14 @@ from sie_triton.checkpoints.patch_plan import USUAL, PatchPlan
 from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Options
-from sie_triton.families.ocr import OcrFamily
-from sie_triton.families.reader_processor import READER_PARAMETERS
+from sie_triton.families.shared.ocr.family import OcrFamily
+from sie_triton.families.shared.readers.processor import READER_PARAMETERS
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.ocr_prompt import OcrProcessor
-    from sie_triton.families.ocr_tasks import PatchFiles
+    from sie_triton.families.shared.ocr.prompt import OcrProcessor
+    from sie_triton.families.shared.ocr.tasks import PatchFiles
 
 MODEL_TYPE = "paddleocr_vl"
 LONGEST = 131_072
@@ -70,8 +70,8 @@ class PaddleOcrVl(OcrFamily):
         return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
 
     def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor":
-        from sie_triton.families.ocr_tasks import Tasks
         from sie_triton.families.paddleocr_vl.prompt import PaddleProcessor
+        from sie_triton.families.shared.ocr.tasks import Tasks
 
         tasks = Tasks(TASKS, self.options_of(spec).default_task or OCR)
         return PaddleProcessor(self.images(directory), tasks, USUAL_NEW_TOKENS, spec)
@@ -83,7 +83,7 @@ class PaddleOcrVl(OcrFamily):
 
     def images(self, directory: Path) -> "PatchFiles":
         """Read the preprocessing; raise LoadError naming the file that cannot be used."""
-        from sie_triton.families.ocr_tasks import PatchFiles
+        from sie_triton.families.shared.ocr.tasks import PatchFiles
 
         files = self.read(directory)
         # config.json may have a setting for video, which the tower of this model does not use.

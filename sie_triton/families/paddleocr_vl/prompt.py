@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import Features, Ragged
-from sie_triton.families.ocr_tasks import TaskProcessor
 from sie_triton.families.paddleocr_vl import TASK
+from sie_triton.families.shared.ocr.tasks import TaskProcessor
 
 
 class PaddleProcessor(TaskProcessor):

@@ -59,8 +59,8 @@ class Qwen3VLEmbedding(Family):
         return read(directory).longest
 
     def processor(self, spec: ModelSpec, directory: Path) -> "ChatProcessor":
-        from sie_triton.families.chat_reader import ChatReader
         from sie_triton.families.qwen3_vl_embedding.tokens import ChatProcessor
+        from sie_triton.families.shared.pages.chat_reader import ChatReader
 
         files = read(directory)
         longest = min(spec.max_sequence_length, files.longest)

@@ -11,8 +11,8 @@ from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.patch_tower import PatchTower
-from sie_triton.families.patch_adapter import PatchAdapter
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
+from sie_triton.families.shared.token_batch import tokens
 
 
 class Qwen3VLEmbeddingAdapter(PatchAdapter):

@@ -8,7 +8,7 @@ import numpy as np
 
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import IMAGE, READ, TEXT
-from sie_triton.families.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, as_sentence, check_text
+from sie_triton.families.shared.pages.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, as_sentence, check_text
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.patch_resizing import patched_size
 from sie_triton.inputs.pixels import packed_pixels

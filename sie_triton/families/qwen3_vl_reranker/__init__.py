@@ -44,8 +44,8 @@ class Qwen3VLReranker(Family):
         return read(directory).longest
 
     def processor(self, spec: ModelSpec, directory: Path) -> "PairProcessor":
-        from sie_triton.families.chat_reader import ChatReader
         from sie_triton.families.qwen3_vl_reranker.tokens import PairProcessor
+        from sie_triton.families.shared.pages.chat_reader import ChatReader
 
         files = read(directory)
         longest = min(spec.max_sequence_length, files.longest)

@@ -17,10 +17,10 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker.adapter import keep_tokens
-from sie_triton.families.page_processor import whole_tokenizer
-from sie_triton.families.patch_adapter import PatchAdapter
 from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
+from sie_triton.families.shared.pages.processor import whole_tokenizer
+from sie_triton.families.shared.token_batch import tokens
 
 ANSWERS = ("no", "yes")
 HEAD = "lm_head"

@@ -8,8 +8,8 @@ import numpy as np
 
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT
-from sie_triton.families.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, check_text
 from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
+from sie_triton.families.shared.pages.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, check_text
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.patch_resizing import patched_size
 from sie_triton.inputs.tokenizer import packed_ids

@@ -11,7 +11,7 @@ from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
-from sie_triton.families.recognised import doubtful, reason_with_file
+from sie_triton.families.shared.recognised import doubtful, reason_with_file
 from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec, Profile

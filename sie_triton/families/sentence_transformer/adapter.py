@@ -14,7 +14,7 @@ from sie_triton.engines.torch.pooling import Pooling
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.sentence_transformer import DenseOptions, log_normalize
-from sie_triton.families.token_batch import prompt_tokens, tokens
+from sie_triton.families.shared.token_batch import prompt_tokens, tokens
 
 
 class SentenceTransformerAdapter(Adapter):

@@ -7,7 +7,7 @@ from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine
 from sie_triton.families.base import Adapter
-from sie_triton.families.token_batch import limits_of, separate
+from sie_triton.families.shared.token_batch import limits_of, separate
 from sie_triton.spec import ModelSpec
 
 

@@ -20,9 +20,9 @@ from sie_triton.contract.tensors import (
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
-from sie_triton.families.classes import is_multi
 from sie_triton.families.sequence_classification import check_problem
-from sie_triton.families.sequence_head import SequenceClassifier
+from sie_triton.families.shared.classes import is_multi
+from sie_triton.families.shared.sequence_head import SequenceClassifier
 
 
 class ClassifierAdapter(Adapter):

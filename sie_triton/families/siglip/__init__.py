@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.siglip import ANY_SHAPE, ONE_SIZE, SiglipFiles
 from sie_triton.checkpoints.towers import model_type, model_type_file
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.open_clip_options import TowerOptions
+from sie_triton.families.shared.towers.options import TowerOptions
+from sie_triton.families.siglip.files import ANY_SHAPE, ONE_SIZE, SiglipFiles
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.towers import TowerProcessor
+    from sie_triton.families.shared.towers.processor import TowerProcessor
 
 
 class Siglip(Family):
@@ -61,7 +61,7 @@ class Siglip(Family):
 
 def processor(spec: ModelSpec, files: SiglipFiles) -> "TowerProcessor":
     """Return the processor. Texts are truncated to the model file's limit, then padded to the checkpoint's length."""
-    from sie_triton.families.towers import TowerProcessor
+    from sie_triton.families.shared.towers.processor import TowerProcessor
     from sie_triton.inputs.cleaning import cleaning
     from sie_triton.inputs.pixels import resized, resized_for_patches
     from sie_triton.inputs.tokenizer import open_tokenizer, padding, truncating

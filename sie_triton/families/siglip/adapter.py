@@ -9,12 +9,12 @@ import torch
 
 from sie_triton.arrays import Ints
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.siglip import SiglipFiles
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import PooledVisionTower
-from sie_triton.families.tower_adapter import TowerAdapter, towers
+from sie_triton.families.shared.towers.adapter import TowerAdapter, towers
+from sie_triton.families.siglip.files import SiglipFiles
 
 
 class SiglipAdapter(TowerAdapter):

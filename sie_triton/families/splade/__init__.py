@@ -11,7 +11,7 @@ from sie_triton.checkpoints.sentence_transformers import SPLADE, SparseEncoderFi
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Adapter, Recognised, TextFamily
-from sie_triton.families.recognised import doubtful, reason_with_file
+from sie_triton.families.shared.recognised import doubtful, reason_with_file
 from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
 from sie_triton.spec import ModelSpec

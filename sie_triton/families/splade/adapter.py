@@ -19,7 +19,7 @@ from sie_triton.engines.torch.heads import TokenHead
 from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 
 # Number of tokens whose logits are computed at once. A row is as wide as the vocabulary, so more would not fit the
 # cache.

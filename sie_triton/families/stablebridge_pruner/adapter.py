@@ -18,9 +18,9 @@ from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
-from sie_triton.families.sequence_head import SequenceClassifier
+from sie_triton.families.shared.sequence_head import SequenceClassifier
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.families.stablebridge_pruner import PrunerOptions, head_file
-from sie_triton.families.token_batch import tokens
 
 # Names of the head's layers; training runs may have saved them with a prefix.
 FIRST, SECOND = "classifier.0.", "classifier.3."

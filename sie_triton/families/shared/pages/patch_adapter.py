@@ -10,8 +10,8 @@ from sie_triton.contract import Batch, Features
 from sie_triton.contract.tensors import IMAGE_SIZES, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
-from sie_triton.families.multimodal_adapter import MultimodalAdapter
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.pages.multimodal_adapter import MultimodalAdapter
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.inputs.grid import grid_positions
 
 

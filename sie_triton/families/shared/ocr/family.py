@@ -15,12 +15,18 @@ from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.contract import Extraction, Findings, Line, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ, Tensor
 from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.families.reader_processor import BEAMS_PARAMETER, GENERATED, NEW_TOKENS, NEW_TOKENS_PARAMETER, text_of
+from sie_triton.families.shared.readers.processor import (
+    BEAMS_PARAMETER,
+    GENERATED,
+    NEW_TOKENS,
+    NEW_TOKENS_PARAMETER,
+    text_of,
+)
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.ocr_prompt import OcrProcessor
+    from sie_triton.families.shared.ocr.prompt import OcrProcessor
 
 MARKDOWN = "markdown"
 

@@ -13,9 +13,9 @@ from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.generate import StopAtDeadline
 from sie_triton.engines.torch.page_writer import PageWriter
-from sie_triton.families.ocr import MARKDOWN
-from sie_triton.families.reader_adapter import SAMPLE_TOKENS, USUAL_TOKENS, ReaderAdapter
-from sie_triton.families.reader_processor import MAX_BEAMS, MAX_NEW_TOKENS, NEW_TOKENS
+from sie_triton.families.shared.ocr.family import MARKDOWN
+from sie_triton.families.shared.readers.adapter import SAMPLE_TOKENS, USUAL_TOKENS, ReaderAdapter
+from sie_triton.families.shared.readers.processor import MAX_BEAMS, MAX_NEW_TOKENS, NEW_TOKENS
 from sie_triton.inputs.features import join
 
 

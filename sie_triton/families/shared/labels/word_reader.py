@@ -12,8 +12,8 @@ from sie_triton.contract.tensors import WORD_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.families.labelled_words import states_at
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.labels.words import states_at
+from sie_triton.families.shared.token_batch import tokens
 
 ENCODER = "token_rep_layer.bert_layer.model."
 PROJECTION = "token_rep_layer.projection."

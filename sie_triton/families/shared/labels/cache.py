@@ -10,8 +10,8 @@ import torch
 
 from sie_triton.arrays import Ints
 from sie_triton.contract import Batch
-from sie_triton.families.label_ids import LABEL_IDS, LABEL_SIZES
-from sie_triton.families.labelled_words import pieces_of
+from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
+from sie_triton.families.shared.labels.words import pieces_of
 
 # Size of the cache in bytes: 21,845 labels of 768 numbers.
 KEPT_BYTES = 64 * 1024**2

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from sie_triton.contract import Class, Findings, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, IS_MULTI_LABEL, LABEL_THRESHOLDS
-from sie_triton.families.thresholds import least_scores, threshold
+from sie_triton.families.shared.thresholds import least_scores, threshold
 from sie_triton.transforms.classes import merged, sigmoid, softmax
 
 SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"

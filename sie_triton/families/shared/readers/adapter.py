@@ -13,7 +13,7 @@ from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.generate import Generator, StopAtDeadline, Writer
 from sie_triton.families.base import Adapter
-from sie_triton.families.reader_processor import GENERATED, GENERATED_LENGTHS, MAX_BEAMS, NEW_TOKENS, num_beams
+from sie_triton.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS, MAX_BEAMS, NEW_TOKENS, num_beams
 
 # Few tokens for measuring: the cost of the image differs between machines, and a pass must be short.
 SAMPLE_TOKENS = 4

@@ -10,7 +10,7 @@ from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.tensors import IMAGE, TEXT
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.page_processor import PATCHES_PER_TOKEN, whole_tokenizer
+from sie_triton.families.shared.pages.processor import PATCHES_PER_TOKEN, whole_tokenizer
 from sie_triton.inputs.cutting import beginning
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.patch_resizing import resized_for_patches

@@ -11,8 +11,14 @@ import numpy.typing as npt
 from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Features, Part
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.page_processor import PATCHES_PER_TOKEN
-from sie_triton.families.reader_processor import NamedImage, ReaderProcessor, ReadingPrompt, new_tokens, num_beams
+from sie_triton.families.shared.pages.processor import PATCHES_PER_TOKEN
+from sie_triton.families.shared.readers.processor import (
+    NamedImage,
+    ReaderProcessor,
+    ReadingPrompt,
+    new_tokens,
+    num_beams,
+)
 from sie_triton.inputs.chat_template import ChatTemplate, Message
 from sie_triton.inputs.patch_resizing import resized_to
 from sie_triton.inputs.tokenizer import open_tokenizer

@@ -11,8 +11,8 @@ from pathlib import Path
 from sie_triton.checkpoints.architecture import is_bare
 from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
 from sie_triton.checkpoints.modules import MAX_WIDTH, DenseLayer, TextFiles, hidden_size
-from sie_triton.checkpoints.multi_vector import Expansion, MultiVectorFiles
 from sie_triton.errors import LoadError
+from sie_triton.families.multivector.files import Expansion, MultiVectorFiles
 
 ARCHITECTURE = "HF_ColBERT"
 METADATA = "artifact.metadata"

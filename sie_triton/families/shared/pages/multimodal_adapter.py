@@ -13,7 +13,7 @@ from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS, PIXELS, READ
 from sie_triton.engines.torch.multimodal import ImageStates, LanguageModel
 from sie_triton.families.base import Adapter
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 
 # Names of the projection in colpali-engine and in transformers.
 PROJECTION, PROJECTION_OF_TRANSFORMERS = "custom_text_proj", "embedding_proj_layer"

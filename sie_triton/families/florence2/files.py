@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.florence2_original import BANNED, TOKENS, as_transformers, is_original
 from sie_triton.checkpoints.image_processor import MAX_SIDE, NESTED, ImagePlan, number
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
+from sie_triton.families.florence2.original_files import BANNED, TOKENS, as_transformers, is_original
 
 MODEL_TYPE = "florence2"
 

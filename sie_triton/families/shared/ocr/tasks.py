@@ -7,8 +7,8 @@ from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.ocr_prompt import OcrProcessor, Sizes
-from sie_triton.families.reader_processor import TASK_PARAMETER
+from sie_triton.families.shared.ocr.prompt import OcrProcessor, Sizes
+from sie_triton.families.shared.readers.processor import TASK_PARAMETER
 from sie_triton.inputs.chat_template import Message
 from sie_triton.spec import ModelSpec
 

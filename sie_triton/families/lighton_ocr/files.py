@@ -5,9 +5,9 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.image_processor import MAX_SIDE, NESTED
-from sie_triton.checkpoints.longest_edge import LongestEdgePlan
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.errors import LoadError
+from sie_triton.families.lighton_ocr.longest_edge import LongestEdgePlan
 
 MODEL_TYPE = "lighton_ocr"
 

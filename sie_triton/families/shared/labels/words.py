@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from sie_triton.contract import Batch, Features
 from sie_triton.errors import ModelError
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 from sie_triton.inputs.words import WordsRow, packed
 
 if TYPE_CHECKING:

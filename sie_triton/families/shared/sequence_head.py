@@ -14,7 +14,7 @@ from sie_triton.contract.tensors import TOKEN_TYPE_IDS
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import DecoderHead, SequenceHead
 from sie_triton.engines.torch.transfers import Indices
-from sie_triton.families.token_batch import tokens
+from sie_triton.families.shared.token_batch import tokens
 
 
 class SequenceClassifier:

@@ -1,0 +1,1 @@
+"""Labels, and the words and images in which a model looks for them."""

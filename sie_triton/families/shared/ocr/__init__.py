@@ -1,0 +1,1 @@
+"""Language models that write down the text of an image."""

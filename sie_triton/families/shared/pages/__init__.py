@@ -1,0 +1,1 @@
+"""Language models that read pages as images."""

@@ -1,0 +1,1 @@
+"""Models that read an image and generate tokens."""

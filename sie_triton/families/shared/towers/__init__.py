@@ -1,0 +1,1 @@
+"""Two transformers with one embedding space: one for texts, one for images."""
