@@ -215,7 +215,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "paddle-ocr": file("paddleocr_vl:PaddleOCRVLAdapter", EXTRACT, {"task": "ocr"}, **SEEN),
 }
 
-PLANNED: dict[str, dict[str, Any]] = {
+NOT_SERVED: dict[str, dict[str, Any]] = {
     "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
 }
 
@@ -223,7 +223,7 @@ PLANNED: dict[str, dict[str, Any]] = {
 def write(directory: Path) -> None:
     """Write all of them as files."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name, document in {**SERVED, **PLANNED}.items():
+    for name, document in {**SERVED, **NOT_SERVED}.items():
         origin = {"package_backed": True} if name == "docling" else {"hf_id": f"org/{name}"}
         named = {"sie_id": sie_id(name), **origin, **document}
         (directory / f"org__{name}.yaml").write_text(yaml.safe_dump(named, sort_keys=False))

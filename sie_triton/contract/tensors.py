@@ -1,4 +1,7 @@
-"""All tensors, each name written once. `n` is the number of items in a request, -1 a dimension that varies."""
+"""Tensors of the contract and of the kinds of input; a family declares its other tensors.
+
+Each name is written once. `n` is the number of items in a request, -1 a dimension that varies.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -128,44 +131,6 @@ LABEL_TOKENS = Tensor(
 )
 LABEL_THRESHOLDS = Tensor(
     "label_thresholds", "FP32", (-1,), "[labels] NaN: the request's threshold", LABEL_LENGTHS.name
-)
-
-SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] index of the token behind the labels", "", 0)
-
-# Feature of texts that are read once for each label.
-LABEL = Tensor("label", "INT32", (-1,), "[pieces] index of the label that the piece is read with", "", 0)
-
-# Features of passages whose tokens are scored one by one.
-PASSAGE_LENGTHS = Tensor("passage_lengths", "INT32", (-1,), "[pieces] passage tokens per piece")
-_OF_PASSAGE = PASSAGE_LENGTHS.name
-PASSAGE = Tensor(
-    "passage",
-    "INT32",
-    (-1, 4),
-    "[tokens, 4] index in the piece, index in the passage, start and end in the text",
-    _OF_PASSAGE,
-    0,
-)
-
-# Results of a forward pass for a piece.
-SPAN_LENGTHS = Tensor("span_lengths", "INT32", (-1,), "[pieces] spans per piece")
-SPANS = Tensor("spans", "INT32", (-1, 3), "[spans, 3] start and end in the text, label", SPAN_LENGTHS.name)
-SPAN_SCORES = Tensor("span_scores", "FP32", (-1,), "[spans]", SPAN_LENGTHS.name)
-
-# Results of a forward pass for an image.
-OBJECT_LENGTHS = Tensor("object_lengths", "INT32", (-1,), "[n] objects per image")
-_OF_OBJECTS = OBJECT_LENGTHS.name
-BOXES = Tensor("boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", _OF_OBJECTS)
-OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", _OF_OBJECTS)
-OBJECT_SCORES = Tensor("object_scores", "FP32", (-1,), "[objects]", _OF_OBJECTS)
-
-KEEP_SCORES = Tensor("keep_scores", "FP32", (-1,), "[tokens] scores of the passage tokens", _OF_PASSAGE)
-CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes per piece")
-CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
-IS_MULTI_LABEL = Tensor("is_multi_label", "INT32", (-1,), "[pieces] 1: the classes are not mutually exclusive")
-NAME_LENGTHS = Tensor("name_lengths", "INT32", (-1,), "[pieces] bytes of class names per piece")
-CLASS_NAMES = Tensor(
-    "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", NAME_LENGTHS.name
 )
 
 COST = Tensor("cost", "INT32", (-1,), "[1] cost of the whole request; the admission hook reads it")

@@ -18,7 +18,6 @@ from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.extension import class_named
 from sie_triton.families.base import Adapter, Family, Options, Recognised
 from sie_triton.families.dims import check_dims
-from sie_triton.families.planned import PLANNED
 from sie_triton.inputs import Processor
 from sie_triton.nearest import did_you_mean
 from sie_triton.spec import ModelSpec
@@ -76,6 +75,9 @@ FAMILIES: Mapping[str, str] = {
 SIE_PACKAGE = "sie_server."
 SIE_PACKAGES = (SIE_PACKAGE, "sie_server_rust.")
 
+# SIE's adapters, as their short names, that this version does not serve.
+NOT_SERVED = ("nemo_colembed",)
+
 # Entry points of installed packages, whose families are tried before ours.
 FAMILIES_GROUP = "sie_triton.families"
 
@@ -97,18 +99,14 @@ def families() -> Iterator[tuple[str, Family]]:
 def family_of(adapter_path: str | None, source: str) -> str:
     """Return the family that an `adapter_path` of ours or of SIE's names; raise CatalogError listing the families.
 
-    `source` is the model file, for the message. Raises UnbuiltFamily for a family in PLANNED, and for other adapters of
-    SIE.
+    `source` is the model file, for the message. Raises UnbuiltFamily for adapters of SIE that are not served.
     """
     where = f"{source}: adapter_path: {adapter_path!r}"
     name = _in_our_words(adapter_path or "")
     for known in FAMILIES:
         if name == known or name in family(known).reference_adapters:
             return known
-    for planned, kind in PLANNED.items():
-        if name == planned or name in kind.reference_adapters:
-            raise UnbuiltFamily(f"{where}: a model that {kind.does} ({planned}) is not served by this version")
-    if (adapter_path or "").startswith(SIE_PACKAGES):
+    if (adapter_path or "").startswith(SIE_PACKAGES) or name.partition(":")[0] in NOT_SERVED:
         raise UnbuiltFamily(f"{where} is not served by this version; its families are {', '.join(FAMILIES)}")
     if ":" in name:
         try:

@@ -41,12 +41,12 @@ def test_sies_own_files_are_served_as_they_are(tmp_path, tiny_directory):
             assert run("models", "add", str(tmp_path / "tiny.yaml"), *running) == "my/tiny: added\n"
             assert client.encode("my/tiny", "hello")["dense"].shape == (64,)
             refused = run("models", "add", str(tmp_path / "models" / "org__nemo.yaml"), *running, status=2)
-            assert "a model that embeds pages for late interaction (nemo_colembed) is not served" in refused
+            assert "adapter_path: 'nemo_colembed:NemoColEmbedAdapter' is not served by this version" in refused
             assert run("models", "rm", "my/tiny", *running) == "my/tiny: removed\n"
             assert set(client.list_models()) == names
             assert "my/tiny is not served" in run("models", "rm", "my/tiny", *running, status=2)
     finally:
         process.terminate()
         _, text = process.communicate(timeout=30)
-    for name in reference_files.PLANNED:
+    for name in reference_files.NOT_SERVED:
         assert re.search(rf"not served: .*org__{name}\.yaml: ", text.replace("\n", " "))

@@ -7,7 +7,7 @@ import pytest
 from sie_triton.catalog import load_file
 from sie_triton.contract import VERBS
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
-from sie_triton.families import PLANNED, family, model_of
+from sie_triton.families import family, model_of
 from sie_triton.render.build import selected, write_repository
 from sie_triton.settings import read_settings
 from sie_triton.spec import ANY_LENGTH, Runtime
@@ -30,7 +30,7 @@ def test_every_adapter_is_known():
     """The list has as many adapters as SIE's own files."""
     paths = [
         profile["adapter_path"]
-        for document in {**reference_files.SERVED, **reference_files.PLANNED}.values()
+        for document in {**reference_files.SERVED, **reference_files.NOT_SERVED}.values()
         for profile in document["profiles"].values()
         if "adapter_path" in profile
     ]
@@ -46,27 +46,21 @@ def test_reference_files_of_implemented_families_are_rendered(directory, tmp_pat
     } | {*variants}
     said = "\n".join(found.problems.values())
     assert "candle:CandleEmbeddingAdapter" in said
-    for name, document in reference_files.PLANNED.items():
+    for name, document in reference_files.NOT_SERVED.items():
         path = document["profiles"]["default"]["adapter_path"]
         assert re.search(
-            rf"org__{name}\.yaml: profiles\.default: adapter_path: '{path}': a model that .* \(\w+\) is", said
+            rf"org__{name}\.yaml: profiles\.default: adapter_path: '{path}' is not served by this version", said
         )
-    assert len(found.problems) == len(reference_files.PLANNED) + 1
+    assert len(found.problems) == len(reference_files.NOT_SERVED) + 1
     lines = write_repository(tmp_path, settings, [], hook=False)
     assert len([line for line in lines if line.startswith("not served: ")]) == len(found.problems)
     assert len(list(tmp_path.glob("*-inference"))) == len(found.models)
 
 
-@pytest.mark.parametrize("name", reference_files.PLANNED)
-def test_a_family_to_come_is_named(directory, name):
+@pytest.mark.parametrize("name", reference_files.NOT_SERVED)
+def test_an_adapter_that_is_not_served_is_refused(directory, name):
     with pytest.raises(UnbuiltFamily, match="is not served by this version"):
         resolved(directory, name)
-
-
-def test_the_families_to_come_are_not_there_yet():
-    for name in PLANNED:
-        with pytest.raises(Exception, match="is not a family this version serves"):
-            family(name)
 
 
 def test_without_a_length_the_checkpoints_holds(directory):

@@ -10,24 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sie_triton.contract import Extraction, Ragged
-from sie_triton.contract.tensors import (
-    CLASS_LOGITS,
-    INPUT_IDS,
-    IS_MULTI_LABEL,
-    LABEL_THRESHOLDS,
-    LABEL_TOKENS,
-    PIECE,
-    SEPARATOR,
-)
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, Tensor
 from sie_triton.families.base import Adapter, Family, Recognised
 from sie_triton.families.gliclass.files import USUAL_LENGTH, GliclassFiles, is_gliclass
-from sie_triton.families.shared.classes import IS_MULTI, THRESHOLD, TYPE, classes
+from sie_triton.families.shared.classes import CLASS_LOGITS, IS_MULTI, IS_MULTI_LABEL, THRESHOLD, TYPE, classes
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.contract import Features
     from sie_triton.engines.torch.engine import TorchEngine
+
+SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] index of the token behind the labels", "", 0)
 
 # Number of label tokens in an item for measuring.
 SAMPLE_LABELS = 4

@@ -8,24 +8,16 @@ import torch
 from torch import nn
 
 from sie_triton.contract import Batch, Rows
-from sie_triton.contract.tensors import (
-    CLASS_LENGTHS,
-    CLASS_LOGITS,
-    INPUT_IDS,
-    IS_MULTI_LABEL,
-    LABEL_LENGTHS,
-    LABEL_THRESHOLDS,
-    LABEL_TOKENS,
-    SEPARATOR,
-)
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_LENGTHS, LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
+from sie_triton.families.gliclass import SEPARATOR
 from sie_triton.families.gliclass.files import GliclassFiles
 from sie_triton.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, Projector
-from sie_triton.families.shared.classes import is_multi
+from sie_triton.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS, IS_MULTI_LABEL, is_multi
 from sie_triton.families.shared.labels.words import pieces_of
 from sie_triton.families.shared.token_batch import tokens
 

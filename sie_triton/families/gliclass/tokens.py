@@ -10,8 +10,9 @@ import tokenizers
 
 from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Label, Part, Ragged
-from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS, SEPARATOR
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, LABEL_TOKENS
 from sie_triton.errors import InputError, LoadError
+from sie_triton.families.gliclass import SEPARATOR
 from sie_triton.families.gliclass.files import GliclassFiles
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole

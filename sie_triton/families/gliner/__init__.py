@@ -16,14 +16,12 @@ from sie_triton.contract.tensors import (
     LABEL_THRESHOLDS,
     LABEL_TOKENS,
     PIECE,
-    SPAN_LENGTHS,
-    SPAN_SCORES,
-    SPANS,
     WORD_SPANS,
     WORD_TOKENS,
     Tensor,
 )
 from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.families.shared.labels.words import sample_words
 from sie_triton.families.shared.thresholds import THRESHOLD
 from sie_triton.inputs import Processor

@@ -9,21 +9,14 @@ import torch
 
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Batch, ParameterValue, Rows
-from sie_triton.contract.tensors import (
-    INPUT_IDS,
-    LABEL_THRESHOLDS,
-    LABEL_TOKENS,
-    SPAN_LENGTHS,
-    SPAN_SCORES,
-    SPANS,
-    WORD_SPANS,
-)
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner import choice
 from sie_triton.families.gliner.heads import SpanHead, TaggingHead
+from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.families.shared.labels.word_reader import WordReader
 from sie_triton.families.shared.labels.words import pieces_of, states_at
 from sie_triton.families.shared.thresholds import least_scores

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sie_triton.contract import Extraction, Features, Label, Part, Ragged
-from sie_triton.contract.tensors import READ, SPAN_LENGTHS, SPAN_SCORES, SPANS, Tensor
+from sie_triton.contract.tensors import READ, Tensor
 from sie_triton.families.base import Adapter, Family
 from sie_triton.families.gliner import FLAT_NER, MERGE_ADJACENT, MULTI_LABEL, entities
+from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.families.shared.thresholds import THRESHOLD
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.spec import ANY_LENGTH, ModelSpec

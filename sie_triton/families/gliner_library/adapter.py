@@ -9,12 +9,13 @@ import numpy as np
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
-from sie_triton.contract.tensors import READ, SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.contract.tensors import READ
 from sie_triton.engines.base import Encoder
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.gliner import choice
 from sie_triton.families.gliner_library import ASKED, PACKAGES
+from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.families.shared.thresholds import least_score, least_scores
 
 MOST_READ = 2**31 - 1

@@ -11,23 +11,18 @@ import numpy as np
 
 from sie_triton.checkpoints.classifier import ClassifierFiles, is_classifier
 from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Rows
-from sie_triton.contract.tensors import (
-    CLASS_LOGITS,
-    INPUT_IDS,
-    LABEL,
-    LABEL_THRESHOLDS,
-    PIECE,
-    TOKEN_TYPE_IDS,
-)
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, TOKEN_TYPE_IDS, Tensor
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised, TextFamily
-from sie_triton.families.shared.classes import IS_MULTI, THRESHOLD, ranked_classes
+from sie_triton.families.shared.classes import CLASS_LOGITS, IS_MULTI, THRESHOLD, ranked_classes
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 from sie_triton.transforms.classes import merged, softmax
 
 if TYPE_CHECKING:
     from sie_triton.engines.torch.engine import TorchEngine
+
+LABEL = Tensor("label", "INT32", (-1,), "[pieces] index of the label that the piece is read with", "", 0)
 
 TEMPLATE = Parameter(
     "hypothesis_template",

@@ -7,18 +7,12 @@ import torch
 
 from sie_triton.checkpoints.classifier import ClassifierFiles
 from sie_triton.contract import Batch, Rows
-from sie_triton.contract.tensors import (
-    CLASS_LENGTHS,
-    CLASS_LOGITS,
-    INPUT_IDS,
-    LABEL,
-    LABEL_LENGTHS,
-    LABEL_THRESHOLDS,
-)
+from sie_triton.contract.tensors import INPUT_IDS, LABEL_LENGTHS, LABEL_THRESHOLDS
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
-from sie_triton.families.nli_classification import judgement
+from sie_triton.families.nli_classification import LABEL, judgement
+from sie_triton.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS
 from sie_triton.families.shared.sequence_head import SequenceClassifier
 
 

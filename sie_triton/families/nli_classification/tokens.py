@@ -7,9 +7,9 @@ import numpy as np
 
 from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Label, Part, Ragged
-from sie_triton.contract.tensors import LABEL, LABEL_THRESHOLDS
+from sie_triton.contract.tensors import LABEL_THRESHOLDS
 from sie_triton.errors import InputError
-from sie_triton.families.nli_classification import TEMPLATE
+from sie_triton.families.nli_classification import LABEL, TEMPLATE
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.windows import MAX_TOKENS, WindowProcessor, num_windows, packed, windows
 from sie_triton.inputs.words import PromptedTexts

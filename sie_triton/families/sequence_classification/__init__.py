@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.classifier import MULTI, SINGLE, ClassifierFiles, is_classifier
 from sie_triton.contract import Extraction
-from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, INPUT_IDS, IS_MULTI_LABEL, PIECE, TOKEN_TYPE_IDS
+from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Recognised, TextFamily
-from sie_triton.families.shared.classes import IS_MULTI, THRESHOLD, TYPE, classes
+from sie_triton.families.shared.classes import (
+    CLASS_LOGITS,
+    CLASS_NAMES,
+    IS_MULTI,
+    IS_MULTI_LABEL,
+    THRESHOLD,
+    TYPE,
+    classes,
+)
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 

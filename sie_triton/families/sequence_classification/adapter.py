@@ -8,20 +8,19 @@ import torch
 
 from sie_triton.checkpoints.classifier import ClassifierFiles
 from sie_triton.contract import Batch, Rows
-from sie_triton.contract.tensors import (
-    CLASS_LENGTHS,
-    CLASS_LOGITS,
-    CLASS_NAMES,
-    INPUT_IDS,
-    IS_MULTI_LABEL,
-    NAME_LENGTHS,
-    PIECE,
-)
+from sie_triton.contract.tensors import INPUT_IDS, PIECE
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.sequence_classification import check_problem
-from sie_triton.families.shared.classes import is_multi
+from sie_triton.families.shared.classes import (
+    CLASS_LENGTHS,
+    CLASS_LOGITS,
+    CLASS_NAMES,
+    IS_MULTI_LABEL,
+    NAME_LENGTHS,
+    is_multi,
+)
 from sie_triton.families.shared.sequence_head import SequenceClassifier
 
 

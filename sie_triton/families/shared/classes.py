@@ -7,9 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Class, Findings, Parameter, ParameterValue, Rows
-from sie_triton.contract.tensors import CLASS_LOGITS, CLASS_NAMES, IS_MULTI_LABEL, LABEL_THRESHOLDS
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, Tensor
 from sie_triton.families.shared.thresholds import least_scores, threshold
 from sie_triton.transforms.classes import merged, sigmoid, softmax
+
+CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes per piece")
+CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
+IS_MULTI_LABEL = Tensor("is_multi_label", "INT32", (-1,), "[pieces] 1: the classes are not mutually exclusive")
+NAME_LENGTHS = Tensor("name_lengths", "INT32", (-1,), "[pieces] bytes of class names per piece")
+CLASS_NAMES = Tensor(
+    "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", NAME_LENGTHS.name
+)
 
 SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"
 

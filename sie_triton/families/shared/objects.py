@@ -7,7 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import Extraction, Findings, Object, Parameter, ParameterValue, Rows
-from sie_triton.contract.tensors import BOXES, OBJECT_LABELS, OBJECT_LENGTHS, OBJECT_SCORES
+from sie_triton.contract.tensors import Tensor
+
+OBJECT_LENGTHS = Tensor("object_lengths", "INT32", (-1,), "[n] objects per image")
+BOXES = Tensor("boxes", "FP32", (-1, 4), "[objects, 4] left, top, right, bottom in pixels", OBJECT_LENGTHS.name)
+OBJECT_LABELS = Tensor("object_labels", "INT32", (-1,), "[objects]", OBJECT_LENGTHS.name)
+OBJECT_SCORES = Tensor("object_scores", "FP32", (-1,), "[objects]", OBJECT_LENGTHS.name)
 
 
 class Seen(NamedTuple):

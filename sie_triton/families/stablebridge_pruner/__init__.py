@@ -16,9 +16,10 @@ from annotated_types import Ge, MinLen
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
 from sie_triton.checkpoints.files import has_file, inside, only_pickled
 from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows, place
-from sie_triton.contract.tensors import INPUT_IDS, KEEP_SCORES, PASSAGE, PIECE, SCORES, TOKEN_TYPE_IDS
+from sie_triton.contract.tensors import INPUT_IDS, PIECE, SCORES, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
+from sie_triton.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE
 from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
 from sie_triton.transforms.runs import best_by_number, runs

@@ -11,7 +11,7 @@ from torch import nn
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Rows
-from sie_triton.contract.tensors import INPUT_IDS, KEEP_SCORES, PASSAGE, PASSAGE_LENGTHS, SCORES
+from sie_triton.contract.tensors import INPUT_IDS, SCORES
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
@@ -21,6 +21,7 @@ from sie_triton.families.base import Adapter
 from sie_triton.families.shared.sequence_head import SequenceClassifier
 from sie_triton.families.shared.token_batch import tokens
 from sie_triton.families.stablebridge_pruner import PrunerOptions, head_file
+from sie_triton.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE, PASSAGE_LENGTHS
 
 # Names of the head's layers; training runs may have saved them with a prefix.
 FIRST, SECOND = "classifier.0.", "classifier.3."

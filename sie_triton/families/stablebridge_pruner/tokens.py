@@ -8,7 +8,7 @@ import tokenizers
 
 from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Part, Ragged
-from sie_triton.contract.tensors import PASSAGE
+from sie_triton.families.stablebridge_pruner.tensors import PASSAGE
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.windows import TextWindow, WindowProcessor, packed, windows
