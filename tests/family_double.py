@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from annotated_types import Ge
@@ -72,7 +72,7 @@ class Own(Family):
         Parameter("labels", str, ("near", "far"), is_list=True),
     )
     options = OwnOptions
-    engines = (f"{__name__}:OwnEngine", "torch")
+    engines: ClassVar = {f"{__name__}:OwnEngine": ".adapter", "torch": ".adapter"}
 
     def processor(self, spec, directory):
         return OwnProcessor()

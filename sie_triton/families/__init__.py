@@ -8,11 +8,10 @@ imports torch when its weights are first needed.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from sie_triton.contract import ENCODE_OUTPUTS, Model
+from sie_triton.contract import ENCODE_OUTPUTS, Extraction, Model
 from sie_triton.engines import Engine, Overflow
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.extension import class_named
@@ -140,7 +139,15 @@ def model_of(spec: ModelSpec) -> Model:
     kind = family(spec.family)
     known = {**ENCODE_OUTPUTS, **{output.name: output for output in kind.outputs}}
     outputs = {name: known[name] for name in spec.dims}
-    return Model(spec, kind.features, outputs, kind.parameters, kind.scores_pairs, kind.extraction, kind.takes_loras)
+    return Model(
+        spec,
+        kind.features,
+        outputs,
+        kind.parameters,
+        kind.scores_pairs,
+        kind.extraction or Extraction(),
+        kind.takes_loras,
+    )
 
 
 def fitted(spec: ModelSpec, directory: Path) -> ModelSpec:
@@ -157,16 +164,15 @@ def load_processor(spec: ModelSpec, directory: Path) -> Processor:
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> Adapter:
     """Load the weights in `directory`; raise LoadError saying what is wrong with them or with the model file."""
     kind = family(spec.family)
-    load = import_module(module).load if (module := kind.loaders.get(spec.engine)) else kind.load
     try:
-        adapter: Adapter | None = load(spec, directory, engine)
+        adapter: Adapter | None = kind.load(spec, directory, engine)
     except Overflow:
         adapter = None
     if adapter is None:
         # Outside the handler: the exception holds on to the weights.
         engine.widen()
         engine.free_unused_memory()
-        adapter = load(spec, directory, engine)
+        adapter = kind.load(spec, directory, engine)
     if "encode" in spec.tasks:
         check_dims(model_of(spec), kind, adapter)
     return adapter

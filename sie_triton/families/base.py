@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,10 @@ from sie_triton.contract import Batch, Extraction, Features, Output, Parameter, 
 from sie_triton.contract.tensors import INPUT_IDS, NUMPY_DTYPES, PROMPT_TOKENS, Tensor
 from sie_triton.engines.base import Encoder
 from sie_triton.inputs import Processor
-from sie_triton.spec import ANY_LENGTH, ModelSpec
+from sie_triton.spec import ANY_LENGTH, TORCH, ModelSpec
+
+# Module of the processor of plain texts.
+TEXT_TOKENIZER = "sie_triton.inputs.tokenizer"
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Options:
     """
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Self:
+        """Return the options in a model file."""
+        return cls(**spec.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +88,25 @@ class Adapter(ABC):
         """Return the tensors of `batch.outputs` by name, all items one after another; `dense` is not yet normalised."""
 
 
-class Family(ABC):
+class Family:
     """A kind of model: its inputs, outputs and options, and how its files are read. Stateless; imports no torch.
+
+    A family is a folder. Its `__init__` declares the family and recognises directories. Its module `processor` has a
+    function `load(spec, directory)`, which returns the processor; its module `adapter` has a function
+    `load(spec, directory, engine)`, which returns the model with its weights. A family in a single module overrides
+    the methods `processor` and `load` instead.
 
     - `inputs`: kinds of input that the family reads. `unread_inputs`: those that SIE's model files name in addition,
       such as the text of labels, which is not an item.
     - `outputs`: output types of encode, the family's own or the contract's. `score_modes`: ways to score by them, the
       default first. With `scores_pairs`, the model reads query and text together.
-    - `verbs`: verbs other than encode and score. `extraction`: how extract works.
+    - `extraction`: how extract works; None if the family does not extract.
     - `features`: what the processor makes of an element. The first feature gives the length of the item: its own length
       or, if it is not ragged, its value.
     - `parameters`: request parameters of the family, which reach `Adapter.forward` item by item.
-    - `engines`: engines that can compute the encoder, the default first. `loaders`: engine → module whose function
-      `load` replaces the method. `unread_options`: engine → options that have no effect with it.
+    - `reader`: module whose function `load` returns the processor.
+    - `engines`: engines that can compute the encoder, the default first: engine → module whose function `load` loads
+      the weights. `unread_options`: engine → options that have no effect with it.
     - `environment`: default worker environment.
     - `reference_adapters`: the family's names in SIE's model files.
     - `files`: patterns of files that a checkpoint has in addition to the usual ones.
@@ -105,13 +120,12 @@ class Family(ABC):
     outputs: ClassVar[tuple[Output, ...]] = ()
     score_modes: ClassVar[tuple[str, ...]] = ()
     scores_pairs: ClassVar[bool] = False
-    verbs: ClassVar[tuple[str, ...]] = ()
-    extraction: ClassVar[Extraction] = Extraction()
+    extraction: ClassVar[Extraction | None] = None
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     options: ClassVar[type[Options]] = Options
-    engines: ClassVar[tuple[str, ...]] = ("torch",)
-    loaders: ClassVar[Mapping[str, str]] = {}
+    reader: ClassVar[str] = ".processor"
+    engines: ClassVar[Mapping[str, str]] = {TORCH: ".adapter"}
     unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     environment: ClassVar[str] = ""
     reference_adapters: ClassVar[tuple[str, ...]] = ()
@@ -126,7 +140,7 @@ class Family(ABC):
         return (
             *(f"encode.{output.name}" for output in self.outputs),
             *(["score"] if self.can_score else []),
-            *self.verbs,
+            *(["extract"] if self.extraction is not None else []),
         )
 
     @property
@@ -148,25 +162,27 @@ class Family(ABC):
         """Return the maximum length of an item, in rows of the first feature, for the checkpoint in `directory`."""
         return ANY_LENGTH
 
-    @abstractmethod
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         """Load the processor, which makes features of elements; raise LoadError saying what is wrong with its files."""
+        processor: Processor = self._module(self.reader).load(spec, directory)
+        return processor
 
-    @abstractmethod
     def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
         """Load the weights in `directory` with one of `engines`; raise LoadError saying what cannot be used."""
+        adapter: Adapter = self._module(self.engines[spec.engine]).load(spec, directory, engine)
+        return adapter
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:
         """Yield each contradiction in the model file, beginning with its key."""
         return iter(())
 
-    def options_of(self, spec: ModelSpec) -> Any:
-        """Return the model's own options."""
-        return self.options(**spec.options)
-
     def sample(self, lengths: Sequence[int]) -> Features:
         """Return features of items of these lengths, for measuring. Their values do not matter."""
         return {tensor.name: _ones(tensor, lengths) for tensor in self.features}
+
+    def _module(self, name: str) -> Any:
+        """Import a module by its full name or, if it begins with a dot, from the family's folder."""
+        return import_module(name, type(self).__module__)
 
 
 class TextFamily(Family):

@@ -14,7 +14,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.families.donut import findings
 from sie_triton.families.donut.files import DonutFiles
 from sie_triton.families.donut.json_tokens import parsed
-from sie_triton.families.donut.prompt import page
+from sie_triton.families.donut.processor import page
 from sie_triton.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
 from tests.deadlines import given_up, tokens_in
 from tests.pictures import of_all_kinds, picture, pictures, saved

@@ -7,7 +7,7 @@ import pytest
 from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.families.gliner import MAX_PROMPT
-from sie_triton.families.gliner.tokens import GlinerTokenizer
+from sie_triton.families.gliner.processor import GlinerTokenizer
 from tests.extraction import Extractor
 from tests.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner
 

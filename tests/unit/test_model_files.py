@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from sie_triton.catalog import load_file, recognise, select
 from sie_triton.cli import cli
 from sie_triton.errors import CatalogError, LoadError, SettingsError
-from sie_triton.families.cross_encoder.tokens import PairTokenizer
-from sie_triton.families.multivector.tokens import MultiVectorTokenizer
+from sie_triton.families.cross_encoder.processor import PairTokenizer
+from sie_triton.families.multivector.processor import MultiVectorTokenizer
 from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.render.build import write_repository
 from sie_triton.settings import read_settings

@@ -85,7 +85,7 @@ def pooling(config, saved=None):
     """`saved`: pooling according to the model's own files."""
     spec = config.resolve(Runtime())
     files = SimpleNamespace(pooling=saved or ("mean",), is_declared=saved is not None)
-    return family(spec.family).options_of(spec).modes(files)
+    return family(spec.family).options.of(spec).modes(files)
 
 
 def test_instructions_and_templates_reach_the_stages(tmp_path):

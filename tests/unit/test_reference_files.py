@@ -70,7 +70,7 @@ def test_without_a_length_the_checkpoints_holds(directory):
 
 def test_options_of_reference_files_are_resolved(directory):
     assert resolved(directory, "gritlm").options == {"pooling": "mean", "forward_kwargs": {"is_causal": False}}
-    grit = family("sentence_transformer").options_of(resolved(directory, "gritlm"))
+    grit = family("sentence_transformer").options.of(resolved(directory, "gritlm"))
     assert grit.is_causal is False
     qwen = resolved(directory, "qwen2")
     assert qwen.options["dense_projection_path"] == "2_Dense_1024"

@@ -7,9 +7,9 @@ import pytest
 
 from sie_triton.contract import Label
 from sie_triton.errors import InputError
-from sie_triton.families.gliclass.tokens import GliclassTokenizer
-from sie_triton.families.gliner2.tokens import Gliner2Tokenizer
-from sie_triton.families.stablebridge_pruner.tokens import PassageTokenizer
+from sie_triton.families.gliclass.processor import GliclassTokenizer
+from sie_triton.families.gliner2.processor import Gliner2Tokenizer
+from sie_triton.families.stablebridge_pruner.processor import PassageTokenizer
 from sie_triton.inputs.text import MAX_CHARACTERS, Unreadable
 from sie_triton.inputs.windows import WindowProcessor
 from sie_triton.inputs.words import Pieces, Words

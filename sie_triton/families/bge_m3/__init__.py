@@ -2,20 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.base import TEXT_TOKENIZER, Recognised, TextFamily
 from sie_triton.families.bge_m3.files import LAYERS, BgeM3Files, read_linear
 from sie_triton.families.sentence_transformer import PoolingOptions
 from sie_triton.families.shared.recognised import reason_with_file
-from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 
 @dataclass(frozen=True)
@@ -29,6 +24,7 @@ class BgeM3(TextFamily):
     outputs = tuple(ENCODE_OUTPUTS[name] for name in ("dense", "sparse", "multivector"))
     score_modes = ("dense", "sparse", "colbert", "hybrid")
     options = BgeM3Options
+    reader = TEXT_TOKENIZER
     takes_loras = True
     reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter", "bge_m3_flag:BGEM3FlagAdapter")
     files = (*(f"{name}.*" for name in LAYERS), *PICKLED_LAYERS)
@@ -54,14 +50,3 @@ class BgeM3(TextFamily):
             query_prompt=own_prompt(files.text.prompts, True),
             weights=(files.text.transformer, *(layer.directory for layer in files.dense.dense)),
         )
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.inputs.tokenizer import TextTokenizer
-
-        return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.bge_m3.adapter import load
-
-        options: Any = self.options_of(spec)
-        return load(directory, engine, options)

@@ -34,6 +34,7 @@ from sie_triton.families.bge_m3 import BgeM3Options
 from sie_triton.families.bge_m3.files import BgeM3Files, read_linear
 from sie_triton.families.sentence_transformer import log_normalize
 from sie_triton.families.shared.token_batch import prompt_tokens, tokens
+from sie_triton.spec import ModelSpec
 
 
 class BgeM3Adapter(Adapter):
@@ -101,8 +102,9 @@ def behind_the_first(lengths: Ints) -> npt.NDArray[np.int64]:
     return np.flatnonzero(placed(lengths)[1])
 
 
-def load(directory: Path, engine: TorchEngine, options: BgeM3Options) -> BgeM3Adapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> BgeM3Adapter:
     """Load a directory with the layers of all outputs; raise LoadError saying what in it cannot be used."""
+    options = BgeM3Options.of(spec)
     files = BgeM3Files.read(directory)
     layers = torch.nn.ModuleDict(
         {

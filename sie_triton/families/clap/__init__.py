@@ -12,18 +12,12 @@ longer sound the library reads random excerpts. Here the embedding of a file is 
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.towers import model_type
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS, MEL, READ
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.clap.files import ClapFiles
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 
 class Clap(Family):
@@ -43,16 +37,3 @@ class Clap(Family):
 
     def longest(self, directory: Path) -> int:
         return ClapFiles.read(directory).longest_text
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.clap.processor import ClapProcessor
-        from sie_triton.inputs.tokenizer import open_tokenizer, truncating
-
-        files = ClapFiles.read(directory)
-        tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
-        return ClapProcessor(tokenizer, files, spec.runtime)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.clap.adapter import load
-
-        return load(directory, engine, spec.runtime.max_audio_s)

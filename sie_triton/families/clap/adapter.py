@@ -16,6 +16,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.sound import FUSED, SoundTower
 from sie_triton.families.base import Adapter
 from sie_triton.families.clap.files import ClapFiles
+from sie_triton.spec import ModelSpec
 
 
 class ClapAdapter(Adapter):
@@ -86,7 +87,7 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.normalize(vectors.float(), dim=-1)
 
 
-def load(directory: Path, engine: TorchEngine, max_s: float) -> ClapAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClapAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClapFiles.read(directory)
     model: Any = engine.load(files.directory)
@@ -94,4 +95,4 @@ def load(directory: Path, engine: TorchEngine, max_s: float) -> ClapAdapter:
     engine.settle(encoder, "texts", files.longest_text)
     tower = engine.prepared(SoundTower(model.audio_model, files.plan))
     heads = (model.text_model.pooler, model.text_projection, model.audio_projection)
-    return ClapAdapter(encoder, tower, heads, files, max_s)
+    return ClapAdapter(encoder, tower, heads, files, spec.runtime.max_audio_s)

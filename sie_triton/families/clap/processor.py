@@ -9,6 +9,7 @@ one core are little compared with a forward pass of 400 ms.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from sie_triton.inputs.base import Processor
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.mel import packed_mels, spectrograms
 from sie_triton.inputs.several import check_alone
-from sie_triton.inputs.tokenizer import packed_ids
-from sie_triton.spec import Runtime
+from sie_triton.inputs.tokenizer import open_tokenizer, packed_ids, truncating
+from sie_triton.spec import ModelSpec, Runtime
 
 
 class ClapProcessor(Processor):
@@ -59,3 +60,10 @@ class ClapProcessor(Processor):
 
     def _cost(self, num_spectrograms: int) -> int:
         return self._window_tokens * (1 if self._plan.is_fused else num_spectrograms)
+
+
+def load(spec: ModelSpec, directory: Path) -> ClapProcessor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files = ClapFiles.read(directory)
+    tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+    return ClapProcessor(tokenizer, files, spec.runtime)

@@ -5,20 +5,14 @@ text → tokens → text transformer → state of the closing token → projecti
 """
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type, model_type_file
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.shared.towers.options import TowerOptions
-from sie_triton.inputs import Processor
 from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 # Image preprocessing of OpenAI's training.
 USUAL_IMAGES = {
@@ -52,25 +46,7 @@ class Clip(Family):
         return read(directory).longest_text
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:
-        options: TowerOptions = self.options_of(spec)
-        return options.refusals(spec)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.shared.towers.processor import TowerProcessor
-        from sie_triton.inputs.clip_tokens import open_clip_tokenizer
-        from sie_triton.inputs.pixels import resized
-        from sie_triton.inputs.tokenizer import truncating
-
-        files = read(directory)
-        tokenizer = truncating(open_clip_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
-        return TowerProcessor(
-            tokenizer, partial(resized, plan=files.plan), lambda _: 1 + files.num_patches, spec.runtime
-        )
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.clip.adapter import load
-
-        return load(directory, engine)
+        return TowerOptions.of(spec).refusals(spec)
 
 
 def read(directory: Path) -> TowerFiles:

@@ -13,6 +13,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.clip import read
 from sie_triton.families.shared.towers.adapter import TowerAdapter, towers
+from sie_triton.spec import ModelSpec
 
 # Configurations from transformers before 4.31 name this id as the closing token, which is wrong.
 WRONG_EOS = 2
@@ -48,7 +49,7 @@ class ClipAdapter(TowerAdapter):
         return of_image
 
 
-def load(directory: Path, engine: TorchEngine) -> ClipAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClipAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     model: Any = towers(files.directory, engine)

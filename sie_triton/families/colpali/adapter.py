@@ -1,6 +1,7 @@
 """ColPali's forward pass: images of one size side by side, then all items packed; each token sees its whole item."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,6 @@ import torch
 from transformers import AutoModelForPreTraining
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import PIXEL_LENGTHS, PIXELS, READ
@@ -18,8 +18,11 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.vision import VisionTower
+from sie_triton.families.colpali import images_of, read
+from sie_triton.families.colpali.processor import load as load_processor
 from sie_triton.families.shared.pages.multimodal_adapter import MultimodalAdapter, UnitVectors
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.spec import ModelSpec
 
 
 class ColPaliAdapter(MultimodalAdapter):
@@ -60,8 +63,11 @@ class ColPaliAdapter(MultimodalAdapter):
         return (places + 1)[None].astype(np.int32)
 
 
-def load(files: PageFiles, plan: ImagePlan, page: Features, engine: TorchEngine) -> ColPaliAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPaliAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
+    files = read(directory)
+    plan, _ = images_of(files)
+    page = load_processor(spec, directory).page(*plan.shape)
     model: Any = engine.load(files.directory, AutoModelForPreTraining)
     vlm = model.vlm
     encoder = engine.language_model(vlm.language_model, is_causal=False)

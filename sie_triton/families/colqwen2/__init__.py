@@ -8,19 +8,12 @@ tokens one after another unless it is given positions.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sie_triton.checkpoints.page_models import PageFiles, kind_of, special_token
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Recognised
+from sie_triton.families.base import Recognised
 from sie_triton.families.shared.pages.family import PageFamily
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 LONGEST = 32768
 KINDS = ("qwen2_vl", "qwen2_5_vl")
@@ -46,58 +39,19 @@ class ColQwen2(PageFamily):
         model_type, architecture = kind_of(directory)
         if model_type != "colqwen2" and not (model_type in KINDS and architecture in OF_ENGINE):
             return None
-        files = self.read(directory)
+        files = read(directory)
         plan = PatchPlan.read(directory, files.vision)
         most = plan.max_pixels // plan.factor**2
         reason = f"config.json: colqwen2 of {files.vlm.text('model_type', KINDS[0])}, images of at most {most} tokens"
         return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
 
-    def read(self, directory: Path) -> PageFiles:
-        return PageFiles.read(directory, KINDS, LONGEST)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.shared.pages.processor import (
-            AUGMENTATION,
-            PageForm,
-            PageImages,
-            PageProcessor,
-            tokens_of,
-            whole_tokenizer,
-        )
-        from sie_triton.inputs.patch_resizing import resized_for_patches
-
-        files = self.read(directory)
-        plan = PatchPlan.read(directory, files.vision)
-        tokenizer, pad = whole_tokenizer(directory), special_token(directory, "pad_token")
-        prompt = tokens_of(tokenizer, files.settings.text("visual_prompt_prefix", IMAGE_PROMPT))
-        if prompt.count(files.image_token) != 1:
-            message = (
-                f"{directory}: the prompt of images must contain the token {files.image_token}, which stands for "
-                "them, exactly once"
-            )
-            raise LoadError(message, "unsupported")
-        place = prompt.index(files.image_token)
-        form = PageForm(
-            before_text=files.settings.text("query_prefix", "Query: "),
-            after_text=pad * AUGMENTATION + ("" if is_of_engine(files) else "\n"),
-            before_image=prompt[:place],
-            after_image=prompt[place + 1 :],
-            image_token=files.image_token,
-        )
-        images = PageImages(
-            lambda picture: resized_for_patches(picture, plan),
-            lambda height, width: (plan.num_patches(height, width), plan.num_tokens(height, width)),
-        )
-        return PageProcessor(tokenizer, form, images, min(spec.max_sequence_length, files.longest), spec.runtime)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.colqwen2.adapter import load
-        from sie_triton.inputs.patch_resizing import patched_size
-
-        files = self.read(directory)
-        plan = PatchPlan.read(directory, files.vision)
-        return load(files, plan, self.page(spec, directory, patched_size(*PAGE, plan)), engine)
+    def longest(self, directory: Path) -> int:
+        return read(directory).longest
 
 
 def is_of_engine(files: PageFiles) -> bool:
     return files.vlm.text("model_type", "") == kind_of(files.directory)[0]
+
+
+def read(directory: Path) -> PageFiles:
+    return PageFiles.read(directory, KINDS, LONGEST)

@@ -1,5 +1,6 @@
 """ColQwen2's weights and output vectors."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,10 +15,13 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
-from sie_triton.families.colqwen2 import is_of_engine
+from sie_triton.families.colqwen2 import PAGE, is_of_engine, read
+from sie_triton.families.colqwen2.processor import load as load_processor
 from sie_triton.families.shared.pages.multimodal_adapter import PROJECTION, UnitVectors
 from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.inputs.patch_resizing import patched_size
+from sie_triton.spec import ModelSpec
 
 PREFIX = f"{PROJECTION}."
 
@@ -40,8 +44,11 @@ class ColQwen2Adapter(PatchAdapter):
         return self._vectors(self.hidden_states(batch), tokens(batch)[1])
 
 
-def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> ColQwen2Adapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
+    files = read(directory)
+    plan = PatchPlan.read(directory, files.vision)
+    page = load_processor(spec, directory).page(*patched_size(*PAGE, plan))
     vlm, projection = parts(files, engine)
     encoder = engine.language_model(vlm.language_model)
     engine.settle(encoder)

@@ -13,6 +13,7 @@ from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.shared.sequence_head import SequenceClassifier
+from sie_triton.spec import ModelSpec
 
 
 class CrossEncoderAdapter(Adapter):
@@ -30,7 +31,7 @@ class CrossEncoderAdapter(Adapter):
         return {SCORES.name: scores[:, 0].cpu().numpy().astype(np.float32)}
 
 
-def load(directory: Path, engine: TorchEngine) -> CrossEncoderAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> CrossEncoderAdapter:
     """Load a CrossEncoder directory; raise LoadError saying what in it cannot be used."""
     files = CrossEncoderFiles.read(directory)
     classifier = SequenceClassifier(files.text.transformer, engine)

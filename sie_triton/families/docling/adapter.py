@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -10,11 +11,21 @@ import numpy as np
 
 from sie_triton.contract import Batch, Features, Ragged, Rows
 from sie_triton.contract.tensors import READ
+from sie_triton.engines import Engine
 from sie_triton.engines.base import Encoder
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
-from sie_triton.families.docling import BYTES_A_TOKEN, CONTENT, CONTENT_LENGTHS, CONVERTED, ERROR, PACKAGES
+from sie_triton.families.docling import (
+    BYTES_A_TOKEN,
+    CONTENT,
+    CONTENT_LENGTHS,
+    CONVERTED,
+    ERROR,
+    PACKAGES,
+    DoclingOptions,
+)
 from sie_triton.inputs.documents import format_of
+from sie_triton.spec import ModelSpec
 
 # Cost of the longest document.
 MOST_READ = 2**31 // BYTES_A_TOKEN
@@ -76,3 +87,8 @@ def _sample(lengths: Sequence[int]) -> Features:
         READ.name: Ragged(np.array(lengths, np.int32)),
         CONTENT.name: Ragged(np.concatenate(files), np.full(len(files), len(SAMPLE), np.int32)),
     }
+
+
+def load(spec: ModelSpec, directory: Path, engine: Engine) -> DoclingAdapter:
+    """Load Docling; raise LoadError if it is not installed."""
+    return DoclingAdapter(DoclingOptions.of(spec).max_num_pages)

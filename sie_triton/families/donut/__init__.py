@@ -8,18 +8,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sie_triton.contract import Class, Extraction, Findings, Line, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
-from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.base import Family, Options, Recognised
 from sie_triton.families.donut.files import DonutFiles, is_donut
 from sie_triton.families.shared.readers.processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 DOCVQA, RVLCDIP = "<s_docvqa>", "<s_rvlcdip>"
 
@@ -78,7 +73,6 @@ class DonutOptions(Options):
 
 class Donut(Family):
     inputs = ("image",)
-    verbs = ("extract",)
     extraction = Extraction((GENERATED,), findings)
     features = (READ, INPUT_IDS, PIXELS, NEW_TOKENS)
     parameters = READER_PARAMETERS
@@ -96,13 +90,3 @@ class Donut(Family):
 
     def longest(self, directory: Path) -> int:
         return DonutFiles.read(directory).positions
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.donut.prompt import DonutProcessor
-
-        return DonutProcessor.load(directory, spec, self.options_of(spec).default_task)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.donut.adapter import load
-
-        return load(directory, engine)

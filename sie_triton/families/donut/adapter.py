@@ -19,6 +19,7 @@ from sie_triton.families.donut.files import START, DonutFiles
 from sie_triton.families.donut.json_tokens import parsed
 from sie_triton.families.shared.readers.adapter import OneSizeAdapter
 from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.spec import ModelSpec
 
 # Names in XLM-RoBERTa's tokenizer, which Donut uses.
 SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -58,7 +59,7 @@ class DonutAdapter(OneSizeAdapter):
         return json.dumps([task[0], parsed(written[task.end() :].strip(), self._added)] if task else ["", {}])
 
 
-def load(directory: Path, engine: TorchEngine) -> DonutAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DonutAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
     special = [special_token(directory, name, usual) for name, usual in SPECIAL.items()]

@@ -8,19 +8,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.contract import Extraction, Findings, Line, Object, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ, Tensor
-from sie_triton.families.base import Adapter, Family, Options, Recognised
+from sie_triton.families.base import Family, Options, Recognised
 from sie_triton.families.florence2.files import Florence2Files, is_florence2
-from sie_triton.families.florence2.tasks import OCR_WITH_REGION, TASKS
+from sie_triton.families.florence2.tasks import TASKS
 from sie_triton.families.shared.readers.processor import GENERATED, NEW_TOKENS, READER_PARAMETERS, text_of
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 # Generated words have no score.
 CERTAIN = 1.0
@@ -67,7 +61,6 @@ class Florence2Options(Options):
 
 class Florence2(Family):
     inputs = ("image",)
-    verbs = ("extract",)
     extraction = Extraction((GENERATED,), findings, "optional")
     features = (READ, INPUT_IDS, PIXELS, NEW_TOKENS, TASK, ORIGINAL_SIZES)
     parameters = READER_PARAMETERS
@@ -85,13 +78,3 @@ class Florence2(Family):
 
     def longest(self, directory: Path) -> int:
         return Florence2Files.read(directory).positions
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.florence2.prompt import Florence2Processor
-
-        return Florence2Processor.load(directory, spec, self.options_of(spec).default_task or OCR_WITH_REGION)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.florence2.adapter import load
-
-        return load(directory, engine)

@@ -17,10 +17,11 @@ from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
 from sie_triton.families.florence2.answers import Answers
 from sie_triton.families.florence2.files import Florence2Files
 from sie_triton.families.florence2.original import load_original
-from sie_triton.families.florence2.prompt import tokenizer_of
+from sie_triton.families.florence2.processor import tokenizer_of
 from sie_triton.families.florence2.tasks import TASKS
 from sie_triton.families.shared.readers.adapter import OneSizeAdapter
 from sie_triton.families.shared.readers.processor import NEW_TOKENS
+from sie_triton.spec import ModelSpec
 
 NAMES = tuple(TASKS)
 
@@ -63,7 +64,7 @@ class Florence2Adapter(OneSizeAdapter):
         return {**features, TASK.name: Ragged(task), ORIGINAL_SIZES.name: Ragged(sizes)}
 
 
-def load(directory: Path, engine: TorchEngine) -> Florence2Adapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Florence2Adapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = Florence2Files.read(directory)
     is_ours = files.original is None

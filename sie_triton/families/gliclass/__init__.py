@@ -11,15 +11,12 @@ import numpy as np
 
 from sie_triton.contract import Extraction, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, Tensor
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.gliclass.files import USUAL_LENGTH, GliclassFiles, is_gliclass
 from sie_triton.families.shared.classes import CLASS_LOGITS, IS_MULTI, IS_MULTI_LABEL, THRESHOLD, TYPE, classes
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.contract import Features
-    from sie_triton.engines.torch.engine import TorchEngine
 
 SEPARATOR = Tensor("separator", "INT32", (-1,), "[pieces] index of the token behind the labels", "", 0)
 
@@ -28,7 +25,6 @@ SAMPLE_LABELS = 4
 
 
 class Gliclass(Family):
-    verbs = ("extract",)
     extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, LABEL_THRESHOLDS), classes, "required")
     features = (INPUT_IDS, PIECE, LABEL_TOKENS, LABEL_THRESHOLDS, SEPARATOR)
     parameters = (THRESHOLD, IS_MULTI, TYPE)
@@ -45,16 +41,6 @@ class Gliclass(Family):
 
     def longest(self, directory: Path) -> int:
         return GliclassFiles.read(directory).longest
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.gliclass.tokens import GliclassTokenizer
-
-        return GliclassTokenizer.load(directory, spec.max_sequence_length)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.gliclass.adapter import load
-
-        return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
         tokens = np.array(lengths, np.int32)

@@ -20,6 +20,7 @@ from sie_triton.families.gliclass.heads import ACTIVATIONS, POOLINGS, SCORERS, P
 from sie_triton.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS, IS_MULTI_LABEL, is_multi
 from sie_triton.families.shared.labels.words import pieces_of
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.spec import ModelSpec
 
 ENCODER = "model.encoder_model."
 TEXT, LABELS, SCORER, SCALE = "model.text_projector.", "model.classes_projector.", "model.scorer.", "model.logit_scale"
@@ -86,7 +87,7 @@ class GliclassAdapter(Adapter):
         return POOLINGS[self._files.pooling](states)
 
 
-def load(directory: Path, engine: TorchEngine) -> GliclassAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GliclassAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GliclassFiles.read(directory)
     if files.activation not in ACTIVATIONS:

@@ -20,17 +20,14 @@ from sie_triton.contract.tensors import (
     WORD_TOKENS,
     Tensor,
 )
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.families.shared.labels.words import sample_words
 from sie_triton.families.shared.thresholds import THRESHOLD
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
 from sie_triton.transforms.spans import chosen, merged_adjacent
 
 if TYPE_CHECKING:
     from sie_triton.contract import Features
-    from sie_triton.engines.torch.engine import TorchEngine
 
 FLAT_NER = Parameter("flat_ner", bool, doc="whether entities must not overlap; default true")
 MULTI_LABEL = Parameter("multi_label", bool, doc="whether the same words may have several labels; default false")
@@ -65,7 +62,6 @@ MAX_PROMPT = 1024
 
 
 class Gliner(Family):
-    verbs = ("extract",)
     extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS), entities, "required")
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_TOKENS, LABEL_THRESHOLDS)
     parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT)
@@ -87,16 +83,6 @@ class Gliner(Family):
 
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(MAX_PROMPT)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.gliner.tokens import GlinerTokenizer
-
-        return GlinerTokenizer.load(directory, spec.max_sequence_length, MAX_PROMPT)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.gliner.adapter import load
-
-        return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
         return sample_words(lengths)

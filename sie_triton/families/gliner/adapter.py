@@ -20,6 +20,7 @@ from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, S
 from sie_triton.families.shared.labels.word_reader import WordReader
 from sie_triton.families.shared.labels.words import pieces_of, states_at
 from sie_triton.families.shared.thresholds import least_scores
+from sie_triton.spec import ModelSpec
 from sie_triton.transforms.spans import chosen
 
 MARKER = "span_rep_layer.span_rep_layer."
@@ -75,7 +76,7 @@ class GlinerAdapter(Adapter):
         return spans[kept], found.score[kept]
 
 
-def load(directory: Path, engine: TorchEngine) -> GlinerAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)

@@ -11,7 +11,7 @@ import numpy as np
 
 from sie_triton.contract import Extraction, Ragged
 from sie_triton.contract.tensors import LABEL_TOKENS
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.gliner2.files import Gliner2Files, is_gliner2
 from sie_triton.families.gliner2.findings import findings
 from sie_triton.families.gliner2.request import PARAMETERS
@@ -25,19 +25,15 @@ from sie_triton.families.gliner2.tensors import (
     LABEL_ROLES,
 )
 from sie_triton.families.shared.labels.words import sample_words
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.contract import Features
-    from sie_triton.engines.torch.engine import TorchEngine
 
 # Maximum tokens of the schema, which is read with each piece of a text.
 MAX_PROMPT = 2048
 
 
 class Gliner2(Family):
-    verbs = ("extract",)
     extraction = Extraction(COMPUTED, findings, "optional")
     features = FEATURES
     parameters = PARAMETERS
@@ -54,16 +50,6 @@ class Gliner2(Family):
 
     def longest(self, directory: Path) -> int:
         return Gliner2Files.read(directory).longest(MAX_PROMPT)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.gliner2.tokens import Gliner2Tokenizer
-
-        return Gliner2Tokenizer.load(directory, spec.max_sequence_length, MAX_PROMPT)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.gliner2.adapter import load
-
-        return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
         """Return items with labels of entities only."""

@@ -38,6 +38,7 @@ from sie_triton.families.gliner2.tensors import (
 from sie_triton.families.shared.labels.words import pieces_of, states_at
 from sie_triton.families.shared.thresholds import least_scores
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.spec import ModelSpec
 from sie_triton.transforms.overlap import resolved
 from sie_triton.transforms.spans import MAX_CANDIDATES
 
@@ -219,7 +220,7 @@ def kept_of(found: ScoredSpans, policy: str) -> npt.NDArray[np.int64]:
     return np.concatenate(kept)
 
 
-def load(directory: Path, engine: TorchEngine) -> Gliner2Adapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Gliner2Adapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = Gliner2Files.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)

@@ -14,16 +14,13 @@ from annotated_types import Ge
 from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, labels_repository
 from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, WORD_SPANS, WORD_TOKENS
-from sie_triton.families.base import Adapter, Options, Recognised
+from sie_triton.families.base import Options, Recognised
 from sie_triton.families.gliner import Gliner
 from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.families.shared.labels.words import SAMPLE_LABELS, sample_words
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
     from sie_triton.contract import Features
-    from sie_triton.engines.torch.engine import TorchEngine
 
 
 @dataclass(frozen=True)
@@ -54,16 +51,6 @@ class GlinerBi(Gliner):
 
     def longest(self, directory: Path) -> int:
         return GlinerFiles.read(directory).longest(0)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.gliner_bi.tokens import GlinerBiTokenizer
-
-        return GlinerBiTokenizer.of(directory, spec.max_sequence_length, self.options_of(spec).max_len)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.gliner_bi.adapter import load
-
-        return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
         num = len(lengths)

@@ -16,6 +16,7 @@ from sie_triton.families.gliner.adapter import GlinerAdapter, Head, head_of, rea
 from sie_triton.families.shared.labels.cache import Kept, LabelReader
 from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.families.shared.labels.word_reader import WordReader, projection_of
+from sie_triton.spec import ModelSpec
 
 LABELS_ENCODER = "token_rep_layer.labels_encoder.model."
 LABELS_PROJECTION = "token_rep_layer.labels_projection."
@@ -51,7 +52,7 @@ class GlinerBiAdapter(LabelReader, GlinerAdapter):
         return [state.clone() for state in self._head.of_labels(means)]
 
 
-def load(directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)

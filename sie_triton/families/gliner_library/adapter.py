@@ -10,6 +10,7 @@ import numpy as np
 from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import Batch, Features, ParameterValue, Ragged, Rows
 from sie_triton.contract.tensors import READ
+from sie_triton.engines import Engine
 from sie_triton.engines.base import Encoder
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
@@ -17,6 +18,7 @@ from sie_triton.families.gliner import choice
 from sie_triton.families.gliner_library import ASKED, PACKAGES
 from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.families.shared.thresholds import least_score, least_scores
+from sie_triton.spec import ModelSpec
 
 MOST_READ = 2**31 - 1
 SAMPLE = json.dumps(["Ada lived in London.", ["person"], [None]]).encode()
@@ -69,7 +71,7 @@ def _sample(lengths: Sequence[int]) -> Features:
     }
 
 
-def load(directory: Path) -> GlinerLibraryAdapter:
+def load(spec: ModelSpec, directory: Path, engine: Engine) -> GlinerLibraryAdapter:
     """Load the model; raise LoadError if the library is not installed, or cannot read the directory."""
     try:
         from gliner import GLiNER

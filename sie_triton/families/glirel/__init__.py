@@ -13,18 +13,15 @@ import numpy as np
 from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Ragged, Relation, Rows
 from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_TOKENS, Tensor
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.gliner import MAX_PROMPT
 from sie_triton.families.glirel.files import GlirelFiles, is_glirel, other_repositories
 from sie_triton.families.shared.labels.words import sample_words
 from sie_triton.families.shared.thresholds import THRESHOLD
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
 from sie_triton.transforms.spans import MAX_CANDIDATES
 
 if TYPE_CHECKING:
     from sie_triton.contract import Features
-    from sie_triton.engines.torch.engine import TorchEngine
 
 # Maximum entities of a text; the number of pairs is quadratic.
 MAX_ENTITIES = 256
@@ -83,7 +80,6 @@ def _best(found: Sequence[tuple[Key, Relation]], limit: int) -> Iterator[tuple[K
 
 
 class Glirel(Family):
-    verbs = ("extract",)
     extraction = Extraction((RELATIONS, RELATION_SCORES), relations, "required", entities=True)
     features = (INPUT_IDS, PIECE, WORD_TOKENS, LABEL_TOKENS, LABEL_THRESHOLDS, KNOWN)
     parameters = (THRESHOLD, TOP_K)
@@ -103,16 +99,6 @@ class Glirel(Family):
 
     def longest(self, directory: Path) -> int:
         return GlirelFiles.read(directory).longest(MAX_PROMPT)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.glirel.tokens import GlirelTokenizer
-
-        return GlirelTokenizer(GlirelFiles.read(directory), spec.max_sequence_length, MAX_PROMPT)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.glirel.adapter import load
-
-        return load(directory, engine)
 
     def sample(self, lengths: Sequence[int]) -> "Features":
         """Return features with a few entities of one word each."""

@@ -20,6 +20,7 @@ from sie_triton.families.glirel.heads import LABEL_LAYERS, RELATION_LAYERS, Refi
 from sie_triton.families.shared.labels.word_reader import WordReader
 from sie_triton.families.shared.labels.words import pieces_of, states_at
 from sie_triton.families.shared.thresholds import least_scores
+from sie_triton.spec import ModelSpec
 
 MARKER = "span_rep_layer.rel_rep_layer."
 REFINED_RELATIONS, REFINED_LABELS = "refine_relation.", "refine_prompt."
@@ -76,7 +77,7 @@ class GlirelAdapter(Adapter):
         return np.concatenate(relations, 1).astype(np.int32), found.score
 
 
-def load(directory: Path, engine: TorchEngine) -> GlirelAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlirelAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlirelFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import USUAL, PatchPlan
-from sie_triton.families.base import Adapter, Options
+from sie_triton.families.base import Options
 from sie_triton.families.shared.ocr.family import OcrFamily
 from sie_triton.families.shared.readers.processor import READER_PARAMETERS
-from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.shared.ocr.prompt import OcrProcessor
     from sie_triton.families.shared.ocr.tasks import PatchFiles
 
 MODEL_TYPE = "glm_ocr"
@@ -50,26 +47,11 @@ class GlmOcr(OcrFamily):
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
-        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+        return read(directory)
 
-    def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor":
-        from sie_triton.families.shared.ocr.tasks import TaskProcessor, Tasks
 
-        options: GlmOcrOptions = self.options_of(spec)
-        tasks = Tasks(TASKS, options.default_task or OCR, options.user_text)
-        return TaskProcessor(self.images(directory), tasks, USUAL_NEW_TOKENS, spec)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.glm_ocr.adapter import load
-
-        return load(self.images(directory), self.processor(spec, directory).page(), engine)
-
-    def images(self, directory: Path) -> "PatchFiles":
-        """Read the preprocessing; raise LoadError naming the file that cannot be used."""
-        from sie_triton.families.shared.ocr.tasks import PatchFiles
-
-        files = self.read(directory)
-        return PatchFiles(files, PatchPlan.read(directory, files.vision, USUAL_IMAGES), page_size)
+def read(directory: Path) -> PageFiles:
+    return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
 
 
 def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
@@ -83,3 +65,11 @@ def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
         grown = max(plan.factor / height, plan.factor / width)
         height, width = int(height * grown), int(width * grown)
     return patched_size(height, width, plan, plan.frames)
+
+
+def images(directory: Path) -> "PatchFiles":
+    """Read the preprocessing; raise LoadError naming the file that cannot be used."""
+    from sie_triton.families.shared.ocr.tasks import PatchFiles
+
+    files = read(directory)
+    return PatchFiles(files, PatchPlan.read(directory, files.vision, USUAL_IMAGES), page_size)

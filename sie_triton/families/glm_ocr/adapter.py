@@ -1,15 +1,19 @@
 """GLM-OCR's weights, and the form in which it takes pages."""
 
+from pathlib import Path
+
 import torch
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product, filmed
+from sie_triton.families.glm_ocr import images
+from sie_triton.families.glm_ocr.processor import load as load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.families.shared.ocr.tasks import PatchFiles
 from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.spec import ModelSpec
 
 
 class GlmWriter(PatchWriter):
@@ -23,9 +27,9 @@ class GlmWriter(PatchWriter):
         return filmed(super().patches(pixels), self._frames)
 
 
-def load(of: PatchFiles, page: Features, engine: TorchEngine) -> OcrAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
-    directory = of.files.directory
+    of, page = images(directory), load_processor(spec, directory).page()
     writer = engine.prepared(GlmWriter(engine.load(directory, AutoModelForImageTextToText), of))
     return OcrAdapter(writer, open_tokenizer(directory), of.files, of.plan.most_pixels, of.counts, page)

@@ -6,7 +6,6 @@ image → resized → Swin → features of several sizes ┐
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.towers import model_type
 from sie_triton.contract.tensors import (
@@ -19,15 +18,10 @@ from sie_triton.contract.tensors import (
     READ,
     Tensor,
 )
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.grounding_dino.files import DinoFiles
 from sie_triton.families.shared.objects import EXTRACTION, score
 from sie_triton.families.shared.thresholds import threshold
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 USUAL_SCORE = USUAL_TEXT_SCORE = 0.25
 
@@ -47,7 +41,6 @@ PATCH = 16
 class GroundingDino(Family):
     inputs = ("image",)
     unread_inputs = ("text",)
-    verbs = ("extract",)
     extraction = EXTRACTION
     features = (READ, PIXELS, IMAGE_SIZES, ORIGINAL_SIZES, INPUT_IDS, TOKEN_LABELS, LABEL_THRESHOLDS)
     parameters = (threshold(USUAL_SCORE), BOX_THRESHOLD, TEXT_THRESHOLD)
@@ -62,16 +55,6 @@ class GroundingDino(Family):
             f"config.json: grounding-dino, images of up to {shorter} × {longer}, {files.num_queries} places in each"
         )
         return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.grounding_dino.processor import DinoProcessor
-
-        return DinoProcessor(DinoFiles.read(directory), spec.runtime)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.grounding_dino.adapter import load
-
-        return load(directory, engine)
 
 
 def num_read(height: int, width: int) -> int:

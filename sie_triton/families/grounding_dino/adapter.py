@@ -44,6 +44,7 @@ from sie_triton.families.grounding_dino.processor import Text
 from sie_triton.families.shared.labels.words import pieces_of
 from sie_triton.families.shared.objects import Seen, corners, tensors
 from sie_triton.families.shared.thresholds import least_scores
+from sie_triton.spec import ModelSpec
 
 # A one-word label for images that are measured.
 SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)
@@ -153,7 +154,7 @@ def _seen(
     return Seen(corners(boxes[kept], width, height), which[kept].astype(np.int32), best[kept])
 
 
-def load(directory: Path, engine: TorchEngine) -> DinoAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = DinoFiles.read(directory)
     auto = transformers.AutoModelForZeroShotObjectDetection

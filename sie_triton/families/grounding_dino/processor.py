@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from sie_triton.families.shared.labels.ids import thresholds_of
 from sie_triton.families.shared.labels.images import LabelledImages, original_sizes
 from sie_triton.inputs.pixels import packed_pixels
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.spec import Runtime
+from sie_triton.spec import ModelSpec, Runtime
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -87,3 +88,8 @@ class DinoProcessor(LabelledImages[Text]):
             TOKEN_LABELS.name: Ragged(np.concatenate([text.labels for text in texts]), lengths),
             LABEL_THRESHOLDS.name: Ragged(np.concatenate([text.thresholds for text in texts]), counts),
         }
+
+
+def load(spec: ModelSpec, directory: Path) -> DinoProcessor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return DinoProcessor(DinoFiles.read(directory), spec.runtime)

@@ -1,18 +1,20 @@
 """LightOnOCR's weights, and the form in which it takes pages."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PageWriter
 from sie_triton.families.lighton_ocr.files import MODEL_TYPE, LightOnFiles
+from sie_triton.families.lighton_ocr.processor import load as load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.spec import ModelSpec
 
 
 class EachAlone(torch.nn.Module):
@@ -53,9 +55,10 @@ class LightOnWriter(PageWriter):
         return {"pixel_values": pixels, "image_sizes": sizes}
 
 
-def load(of: LightOnFiles, page: Features, engine: TorchEngine) -> OcrAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
+    of, page = LightOnFiles.read(directory), load_processor(spec, directory).page()
     files = of.files
     said = {**files.vlm.values, "model_type": MODEL_TYPE, "image_token_id": files.image_token}
     model = engine.load(files.directory, AutoModelForImageTextToText, said)

@@ -2,19 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
-from sie_triton.inputs import Processor
-from sie_triton.spec import REMOTE, ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.families.base import Options, Recognised, TextFamily
+from sie_triton.spec import REMOTE, TORCH
 
 
 @dataclass(frozen=True)
@@ -36,8 +32,7 @@ class LlmReranker(TextFamily):
     scores_pairs = True
     features = (INPUT_IDS,)
     options = RerankerOptions
-    engines = ("torch", REMOTE)
-    loaders: ClassVar = {REMOTE: "sie_triton.families.llm_reranker.remote"}
+    engines: ClassVar = {TORCH: ".adapter", REMOTE: ".remote"}
     takes_loras = True
     reference_adapters = ("qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter",)
 
@@ -47,14 +42,3 @@ class LlmReranker(TextFamily):
             needed = "a language model that scores needs a model file: adapter_path llm_reranker, loadtime.input_format"
             raise LoadError(f"{directory}: {needed}", "unsupported")
         return None
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.llm_reranker.tokens import RerankerTokenizer
-
-        return RerankerTokenizer.of(spec, directory, self.options_of(spec))
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.llm_reranker.adapter import load
-
-        options: Any = self.options_of(spec)
-        return load(directory, engine, options)

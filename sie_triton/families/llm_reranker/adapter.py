@@ -13,8 +13,9 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import TokenHead, last, states_at
 from sie_triton.families.base import Adapter
 from sie_triton.families.llm_reranker import RerankerOptions
-from sie_triton.families.llm_reranker.tokens import judgement_ids
+from sie_triton.families.llm_reranker.processor import judgement_ids
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.spec import ModelSpec
 
 
 class RerankerAdapter(Adapter):
@@ -38,8 +39,9 @@ class RerankerAdapter(Adapter):
         return {SCORES.name: scores.cpu().numpy()}
 
 
-def load(directory: Path, engine: TorchEngine, options: RerankerOptions) -> RerankerAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> RerankerAdapter:
     """Load a causal language model; raise LoadError saying what in it cannot be used."""
+    options = RerankerOptions.of(spec)
     files = TextFiles.read(directory)
     model = engine.load(files.transformer, AutoModelForCausalLM)
     ids = judgement_ids(options, files)

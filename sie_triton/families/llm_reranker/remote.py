@@ -10,7 +10,7 @@ from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine
 from sie_triton.families.base import Adapter
 from sie_triton.families.llm_reranker import RerankerOptions
-from sie_triton.families.llm_reranker.tokens import judgement_ids
+from sie_triton.families.llm_reranker.processor import judgement_ids
 from sie_triton.families.shared.token_batch import limits_of, separate
 from sie_triton.spec import ModelSpec
 
@@ -41,7 +41,7 @@ class RemoteReranker(Adapter):
 
 def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteReranker:
     """Load the small files; raise LoadError saying what in them cannot be used. Other errors are the endpoint's."""
-    options, files, encoder = RerankerOptions(**spec.options), TextFiles.read(directory), engine.encoder()
+    options, files, encoder = RerankerOptions.of(spec), TextFiles.read(directory), engine.encoder()
     no, yes = judgement_ids(options, files)
     encoder.choice_probabilities([PROBE], (yes, no), None)
     return RemoteReranker(encoder, files, (yes, no), options)

@@ -4,7 +4,7 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt
 
@@ -13,7 +13,7 @@ from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
-from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
+from sie_triton.families.base import Options, Recognised, TextFamily
 from sie_triton.families.multivector.files import QUERY_LENGTH, Expansion, MultiVectorFiles, is_saved_by_pylate
 from sie_triton.families.multivector.stanford_colbert import (
     ARCHITECTURE,
@@ -21,12 +21,7 @@ from sie_triton.families.multivector.stanford_colbert import (
     is_stanford_colbert,
     read_multi_vector,
 )
-from sie_triton.inputs import Processor
-from sie_triton.spec import ONNX, TORCH, ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
-
+from sie_triton.spec import ONNX, TORCH
 
 Length = Annotated[int, Gt(0)]
 
@@ -57,7 +52,7 @@ class MultiVector(TextFamily):
     features = (INPUT_IDS,)
     options = MultiVectorOptions
     takes_loras = True
-    engines = (TORCH, ONNX)
+    engines: ClassVar = {TORCH: ".adapter", ONNX: ".adapter"}
     reference_adapters = (
         "colbert:ColBERTAdapter",
         "colbert_modernbert_flash:ColBERTModernBERTFlashAdapter",
@@ -78,17 +73,6 @@ class MultiVector(TextFamily):
             scores=True,
             weights=(files.text.transformer, *(each for each in layers if each != files.text.transformer)),
         )
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.multivector.tokens import MultiVectorTokenizer
-
-        files = files_of(directory, self.options_of(spec))
-        return MultiVectorTokenizer.of(files, spec.max_sequence_length, spec.profiles)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.multivector.adapter import load
-
-        return load(spec, directory, engine, self.options_of(spec))
 
 
 def files_of(directory: Path, options: MultiVectorOptions) -> MultiVectorFiles:

@@ -18,7 +18,7 @@ from sie_triton.engines.torch.transfers import Indices
 from sie_triton.families.base import Adapter
 from sie_triton.families.multivector import MultiVectorOptions, disagreements, files_of
 from sie_triton.families.multivector.files import MultiVectorFiles
-from sie_triton.families.multivector.tokens import expansion_id, with_markers
+from sie_triton.families.multivector.processor import expansion_id, with_markers
 from sie_triton.families.shared.token_batch import tokens
 from sie_triton.inputs.tokenizer import read_tokenizer
 from sie_triton.spec import ModelSpec
@@ -80,8 +80,9 @@ class MultiVectorAdapter(Adapter):
         return keys
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine, options: MultiVectorOptions) -> MultiVectorAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> MultiVectorAdapter:
     """Load a model of MultiVectorEncoder, PyLate or Stanford's ColBERT; raise LoadError saying what cannot be used."""
+    options = MultiVectorOptions.of(spec)
     files = files_of(directory, options)
     for line in disagreements(files, options):
         log.warning("%s", line)

@@ -5,7 +5,6 @@ text and hypothesis of each label → classifier → contradiction and entailmen
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,14 +12,9 @@ from sie_triton.checkpoints.classifier import ClassifierFiles, is_classifier
 from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, PIECE, TOKEN_TYPE_IDS, Tensor
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.base import Recognised, TextFamily
 from sie_triton.families.shared.classes import CLASS_LOGITS, IS_MULTI, THRESHOLD, ranked_classes
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
 from sie_triton.transforms.classes import merged, softmax
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 LABEL = Tensor("label", "INT32", (-1,), "[pieces] index of the label that the piece is read with", "", 0)
 
@@ -50,7 +44,6 @@ def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Find
 
 
 class NliClassification(TextFamily):
-    verbs = ("extract",)
     extraction = Extraction((CLASS_LOGITS, LABEL, LABEL_THRESHOLDS), classes, "required")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, LABEL, LABEL_THRESHOLDS)
     parameters = (THRESHOLD, IS_MULTI, TEMPLATE)
@@ -70,16 +63,6 @@ class NliClassification(TextFamily):
         reason = f"config.json: {files.name}, whose labels are {said}"
         weights = (files.text.transformer,)
         return Recognised(reason, files.text.max_sequence_length, {}, extracts=True, weights=weights)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.nli_classification.tokens import HypothesisTokenizer
-
-        return HypothesisTokenizer.load(directory, spec.max_sequence_length)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.nli_classification.adapter import load
-
-        return load(directory, engine)
 
 
 def judgement(files: ClassifierFiles) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from sie_triton.families.base import Adapter
 from sie_triton.families.nli_classification import LABEL, judgement
 from sie_triton.families.shared.classes import CLASS_LENGTHS, CLASS_LOGITS
 from sie_triton.families.shared.sequence_head import SequenceClassifier
+from sie_triton.spec import ModelSpec
 
 
 class NliAdapter(Adapter):
@@ -39,7 +40,7 @@ class NliAdapter(Adapter):
         }
 
 
-def load(directory: Path, engine: TorchEngine) -> NliAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NliAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     wanted = judgement(files)

@@ -6,21 +6,15 @@ class vector · label → the best label of each box
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.towers import model_type
 from sie_triton.contract import Parameter
 from sie_triton.contract.tensors import LABEL_THRESHOLDS, ORIGINAL_SIZES, PIXEL_LENGTHS, READ, Tensor
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.owlv2.files import OwlFiles
 from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.families.shared.objects import EXTRACTION, score
 from sie_triton.families.shared.thresholds import threshold
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 USUAL_SCORE = 0.1
 
@@ -47,7 +41,6 @@ FINE_PIXELS = Tensor(
 
 class Owlv2(Family):
     inputs = ("image",)
-    verbs = ("extract",)
     extraction = EXTRACTION
     features = (READ, FINE_PIXELS, ORIGINAL_SIZES, LABEL_IDS, LABEL_SIZES, LABEL_THRESHOLDS)
     parameters = (threshold(USUAL_SCORE), SCORE_THRESHOLD, TEMPLATE)
@@ -60,13 +53,3 @@ class Owlv2(Family):
         height, width = files.plan.shape
         reason = f"config.json: {files.name}, images of {height} × {width} in {files.num_patches} patches"
         return Recognised(reason, files.longest_text, {}, extracts=True, weights=(directory,))
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.owlv2.processor import OwlProcessor
-
-        return OwlProcessor(OwlFiles.read(directory), spec.runtime)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.owlv2.adapter import load
-
-        return load(directory, engine)

@@ -23,6 +23,7 @@ from sie_triton.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES, Labels
 from sie_triton.families.shared.labels.words import pieces_of
 from sie_triton.families.shared.objects import Seen, corners, tensors
 from sie_triton.families.shared.thresholds import least_scores
+from sie_triton.spec import ModelSpec
 
 # Number of labels for images that are measured.
 SAMPLE_LABELS = 4
@@ -116,7 +117,7 @@ class OwlAdapter(LabelReader, Adapter):
         }
 
 
-def load(directory: Path, engine: TorchEngine) -> OwlAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OwlAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = OwlFiles.read(directory)
     model: Any = engine.load(directory, transformers.AutoModelForZeroShotObjectDetection)

@@ -1,6 +1,7 @@
 """Images → numbers finer than bytes, as in transformers' processor; labels → tokens of each. No torch."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sie_triton.families.shared.labels.images import LabelledImages, original_si
 from sie_triton.inputs.clip_vocabulary import of_clip
 from sie_triton.inputs.pixels import resized
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.spec import Runtime
+from sie_triton.spec import ModelSpec, Runtime
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -68,3 +69,8 @@ class OwlProcessor(LabelledImages[Labels]):
             **original_sizes(pictures),
             **label_ids(labels),
         }
+
+
+def load(spec: ModelSpec, directory: Path) -> OwlProcessor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return OwlProcessor(OwlFiles.read(directory), spec.runtime)

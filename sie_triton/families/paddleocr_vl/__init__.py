@@ -12,14 +12,11 @@ from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import USUAL, PatchPlan
 from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Options
+from sie_triton.families.base import Options
 from sie_triton.families.shared.ocr.family import OcrFamily
 from sie_triton.families.shared.readers.processor import READER_PARAMETERS
-from sie_triton.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.shared.ocr.prompt import OcrProcessor
     from sie_triton.families.shared.ocr.tasks import PatchFiles
 
 MODEL_TYPE = "paddleocr_vl"
@@ -67,32 +64,11 @@ class PaddleOcrVl(OcrFamily):
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
-        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+        return read(directory)
 
-    def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor":
-        from sie_triton.families.paddleocr_vl.prompt import PaddleProcessor
-        from sie_triton.families.shared.ocr.tasks import Tasks
 
-        tasks = Tasks(TASKS, self.options_of(spec).default_task or OCR)
-        return PaddleProcessor(self.images(directory), tasks, USUAL_NEW_TOKENS, spec)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.paddleocr_vl.adapter import load
-
-        return load(self.images(directory), self.processor(spec, directory).page(), engine)
-
-    def images(self, directory: Path) -> "PatchFiles":
-        """Read the preprocessing; raise LoadError naming the file that cannot be used."""
-        from sie_triton.families.shared.ocr.tasks import PatchFiles
-
-        files = self.read(directory)
-        # config.json may have a setting for video, which the tower of this model does not use.
-        vision = {name: value for name, value in files.vision.values.items() if name != "temporal_patch_size"}
-        plan = PatchPlan.read(directory, Fields(files.vision.where, vision), USUAL_IMAGES)
-        if plan.frames != 1:
-            message = f"{directory}: temporal_patch_size {plan.frames} of the image processor cannot be served"
-            raise LoadError(f"{message}; it must be 1 for this model", "unsupported")
-        return PatchFiles(files, plan, page_size)
+def read(directory: Path) -> PageFiles:
+    return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
 
 
 def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
@@ -105,3 +81,17 @@ def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
     if width < factor:
         height, width = round(height * factor / width), factor
     return patched_size(height, width, plan)
+
+
+def images(directory: Path) -> "PatchFiles":
+    """Read the preprocessing; raise LoadError naming the file that cannot be used."""
+    from sie_triton.families.shared.ocr.tasks import PatchFiles
+
+    files = read(directory)
+    # config.json may have a setting for video, which the tower of this model does not use.
+    vision = {name: value for name, value in files.vision.values.items() if name != "temporal_patch_size"}
+    plan = PatchPlan.read(directory, Fields(files.vision.where, vision), USUAL_IMAGES)
+    if plan.frames != 1:
+        message = f"{directory}: temporal_patch_size {plan.frames} of the image processor cannot be served"
+        raise LoadError(f"{message}; it must be 1 for this model", "unsupported")
+    return PatchFiles(files, plan, page_size)

@@ -1,5 +1,6 @@
 """PaddleOCR-VL's weights, and the form in which it takes pages."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,11 +10,13 @@ from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product
-from sie_triton.families.paddleocr_vl import NAMES, TASK, WITH_PLACES
+from sie_triton.families.paddleocr_vl import NAMES, TASK, WITH_PLACES, images
+from sie_triton.families.paddleocr_vl.processor import load as load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.families.shared.ocr.family import MARKDOWN
 from sie_triton.families.shared.ocr.tasks import PatchFiles
 from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.spec import ModelSpec
 
 
 class PatchProduct(torch.nn.Module):
@@ -46,9 +49,9 @@ class PaddleAdapter(OcrAdapter):
         return name if name in WITH_PLACES else MARKDOWN
 
 
-def load(of: PatchFiles, page: Features, engine: TorchEngine) -> PaddleAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PaddleAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
-    directory = of.files.directory
+    of, page = images(directory), load_processor(spec, directory).page()
     writer = engine.prepared(PaddleWriter(engine.load(directory, AutoModelForImageTextToText), of))
     return PaddleAdapter(writer, open_tokenizer(directory), of.files, of.plan.most_pixels, of.counts, page)

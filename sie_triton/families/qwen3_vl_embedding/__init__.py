@@ -7,18 +7,12 @@ Images are limited to the size in the authors' own code, which is less than prep
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
-from sie_triton.families.base import Adapter, Family, Recognised
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.qwen3_vl_embedding.tokens import ChatProcessor
+from sie_triton.families.base import Family, Recognised
 
 MODEL_TYPE = "qwen3_vl"
 LONGEST = 128_000
@@ -57,20 +51,6 @@ class Qwen3VLEmbedding(Family):
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest
-
-    def processor(self, spec: ModelSpec, directory: Path) -> "ChatProcessor":
-        from sie_triton.families.qwen3_vl_embedding.tokens import ChatProcessor
-        from sie_triton.families.shared.pages.chat_reader import ChatReader
-
-        files = read(directory)
-        longest = min(spec.max_sequence_length, files.longest)
-        return ChatProcessor(ChatReader(files, plan_of(files), longest, spec.runtime))
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.qwen3_vl_embedding.adapter import load
-
-        files = read(directory)
-        return load(files, plan_of(files), self.processor(spec, directory).page(*PAGE), engine)
 
 
 def read(directory: Path) -> PageFiles:

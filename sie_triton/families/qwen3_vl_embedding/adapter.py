@@ -1,18 +1,20 @@
 """Qwen3-VL-Embedding's forward pass: the state of each item's last token."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from sie_triton.checkpoints.page_models import PageFiles
-from sie_triton.checkpoints.patch_plan import PatchPlan
-from sie_triton.contract import Batch, Features, Rows
+from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import DENSE
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.patch_tower import PatchTower
+from sie_triton.families.qwen3_vl_embedding import PAGE, plan_of, read
+from sie_triton.families.qwen3_vl_embedding.processor import load as load_processor
 from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.spec import ModelSpec
 
 
 class Qwen3VLEmbeddingAdapter(PatchAdapter):
@@ -23,8 +25,10 @@ class Qwen3VLEmbeddingAdapter(PatchAdapter):
         return {DENSE.name: states.float().cpu().numpy()}
 
 
-def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> Qwen3VLEmbeddingAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLEmbeddingAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
+    files = read(directory)
+    plan, page = plan_of(files), load_processor(spec, directory).page(*PAGE)
     model: Any = engine.load(files.directory)
     encoder = engine.language_model(model.language_model)
     engine.settle(encoder)

@@ -1,5 +1,6 @@
 """Qwen3-VL-Reranker's forward pass: logits of yes and no for the token after query and document."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -7,7 +8,6 @@ from transformers import AutoModelForImageTextToText
 
 from sie_triton.arrays import Ints
 from sie_triton.checkpoints.page_models import PageFiles
-from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch, Features, Rows
 from sie_triton.contract.tensors import SCORES
 from sie_triton.engines.torch.encoder import num_bytes
@@ -17,10 +17,13 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker.adapter import keep_tokens
+from sie_triton.families.qwen3_vl_embedding import PAGE, plan_of, read
 from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
+from sie_triton.families.qwen3_vl_reranker.processor import load as load_processor
 from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.families.shared.pages.processor import whole_tokenizer
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.spec import ModelSpec
 
 ANSWERS = ("no", "yes")
 HEAD = "lm_head"
@@ -50,8 +53,10 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
         return {SCORES.name: torch.sigmoid(yes - no).cpu().numpy()}
 
 
-def load(files: PageFiles, plan: PatchPlan, page: Features, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
+    files = read(directory)
+    plan, page = plan_of(files), load_processor(spec, directory).page(*PAGE)
     model: Any = engine.load(files.directory, AutoModelForImageTextToText)
     ids = answers(files)
     keep_tokens(model, ids)

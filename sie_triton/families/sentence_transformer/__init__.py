@@ -4,20 +4,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
+from sie_triton.families.base import TEXT_TOKENIZER, Options, Recognised, TextFamily
 from sie_triton.families.shared.recognised import doubtful, reason_with_file
-from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
-from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec, Profile
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.spec import ONNX, REMOTE, TORCH, Profile
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +77,8 @@ class DenseOptions(PoolingOptions):
 class SentenceTransformer(TextFamily):
     outputs = (ENCODE_OUTPUTS["dense"],)
     options = DenseOptions
-    engines = (TORCH, ONNX, REMOTE)
-    loaders: ClassVar = {REMOTE: "sie_triton.families.sentence_transformer.remote"}
+    reader = TEXT_TOKENIZER
+    engines: ClassVar = {TORCH: ".adapter", ONNX: ".adapter", REMOTE: ".remote"}
     unread_options: ClassVar = {REMOTE: tuple(field.name for field in fields(DenseOptions))}
     files = PICKLED_LAYERS
     takes_loras = True
@@ -116,14 +112,3 @@ class SentenceTransformer(TextFamily):
             weights=(files.text.transformer, *(layer.directory for layer in files.dense)),
             doubt=doubt,
         )
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.inputs.tokenizer import TextTokenizer
-
-        return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.sentence_transformer.adapter import load
-
-        options: Any = self.options_of(spec)
-        return load(directory, engine, options)

@@ -15,6 +15,7 @@ from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.sentence_transformer import DenseOptions, log_normalize
 from sie_triton.families.shared.token_batch import prompt_tokens, tokens
+from sie_triton.spec import ModelSpec
 
 
 class SentenceTransformerAdapter(Adapter):
@@ -37,8 +38,9 @@ class SentenceTransformerAdapter(Adapter):
         return {DENSE.name: self._head(pooled.float())[:, : self._dim].cpu().numpy()}
 
 
-def load(directory: Path, engine: TorchEngine, options: DenseOptions) -> SentenceTransformerAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SentenceTransformerAdapter:
     """Load a sentence-transformers directory; raise LoadError saying what in it cannot be used."""
+    options = DenseOptions.of(spec)
     files = SentenceTransformerFiles.read(directory, options.dense_projection_path)
     if options.dense_dim not in (None, files.dim):
         message = f"dense_dim: the model file says {options.dense_dim}, but the layers give {files.dim}"

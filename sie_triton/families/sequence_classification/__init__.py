@@ -4,13 +4,12 @@ text → classifier → logits of its labels → scores
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.classifier import MULTI, SINGLE, ClassifierFiles, is_classifier
 from sie_triton.contract import Extraction
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.base import Recognised, TextFamily
 from sie_triton.families.shared.classes import (
     CLASS_LOGITS,
     CLASS_NAMES,
@@ -20,15 +19,9 @@ from sie_triton.families.shared.classes import (
     TYPE,
     classes,
 )
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 
 class SequenceClassification(TextFamily):
-    verbs = ("extract",)
     extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, CLASS_NAMES), classes, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
     parameters = (THRESHOLD, IS_MULTI, TYPE)
@@ -44,16 +37,6 @@ class SequenceClassification(TextFamily):
         reason = f"config.json: {files.name} with {len(files.labels)} labels: {shown}"
         weights = (files.text.transformer,)
         return Recognised(reason, files.text.max_sequence_length, {}, extracts=True, weights=weights)
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.sequence_classification.tokens import WindowTokenizer
-
-        return WindowTokenizer.load(directory, spec.max_sequence_length)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.sequence_classification.adapter import load
-
-        return load(directory, engine)
 
 
 def check_problem(files: ClassifierFiles) -> None:

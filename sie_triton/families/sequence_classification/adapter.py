@@ -22,6 +22,7 @@ from sie_triton.families.shared.classes import (
     is_multi,
 )
 from sie_triton.families.shared.sequence_head import SequenceClassifier
+from sie_triton.spec import ModelSpec
 
 
 class ClassifierAdapter(Adapter):
@@ -48,7 +49,7 @@ class ClassifierAdapter(Adapter):
         }
 
 
-def load(directory: Path, engine: TorchEngine) -> ClassifierAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClassifierAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     check_problem(files)

@@ -15,6 +15,7 @@ from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.vision import PooledVisionTower
 from sie_triton.families.shared.towers.adapter import TowerAdapter, towers
 from sie_triton.families.siglip.files import SiglipFiles
+from sie_triton.spec import ModelSpec
 
 
 class SiglipAdapter(TowerAdapter):
@@ -40,7 +41,7 @@ class SiglipAdapter(TowerAdapter):
         return self.vision.vectors(pixels, shapes)
 
 
-def load(directory: Path, engine: TorchEngine) -> SiglipAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SiglipAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = SiglipFiles.read(directory)
     return adapter_of(towers(files.directory, engine), files, engine)

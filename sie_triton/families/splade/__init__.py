@@ -1,7 +1,6 @@
 """Sparse models: a weight for each token of the vocabulary."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.architecture import MASKED_LM, head, is_bare
 from sie_triton.checkpoints.contents import CONFIG
@@ -10,15 +9,9 @@ from sie_triton.checkpoints.modules import modules_of
 from sie_triton.checkpoints.sentence_transformers import SPLADE, SparseEncoderFiles
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
-from sie_triton.families.base import Adapter, Recognised, TextFamily
+from sie_triton.families.base import TEXT_TOKENIZER, Recognised, TextFamily
 from sie_triton.families.shared.recognised import doubtful, reason_with_file
-from sie_triton.inputs import Processor
 from sie_triton.inputs.prompt import own_prompt
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
-
 
 # The two ways to serve a bare masked language model.
 MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (sentence_transformer)")
@@ -27,6 +20,7 @@ MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (senten
 class Splade(TextFamily):
     outputs = (ENCODE_OUTPUTS["sparse"],)
     features = (INPUT_IDS,)
+    reader = TEXT_TOKENIZER
     takes_loras = True
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")
 
@@ -44,13 +38,3 @@ class Splade(TextFamily):
             weights=(files.text.transformer, *([files.idf] if files.idf is not None else [])),
             doubt=doubtful(files.text, *MEANINGS) if is_doubtful else "",
         )
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.inputs.tokenizer import TextTokenizer
-
-        return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.splade.adapter import load
-
-        return load(directory, engine)

@@ -20,6 +20,7 @@ from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.spec import ModelSpec
 
 # Number of tokens whose logits are computed at once. A row is as wide as the vocabulary, so more would not fit the
 # cache.
@@ -106,7 +107,7 @@ def load_idf(directory: Path) -> torch.Tensor:
     return weights
 
 
-def load(directory: Path, engine: TorchEngine) -> SpladeAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SpladeAdapter:
     """Load a SparseEncoder directory; raise LoadError saying what in it cannot be used."""
     files = SparseEncoderFiles.read(directory)
     head = TokenHead(engine.load(files.text.transformer, AutoModelForMaskedLM))

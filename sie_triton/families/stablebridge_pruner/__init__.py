@@ -8,7 +8,7 @@ The query of extract is the request's instruction.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, MinLen
@@ -18,14 +18,9 @@ from sie_triton.checkpoints.files import has_file, inside, only_pickled
 from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows, place
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, SCORES, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
-from sie_triton.families.base import Adapter, Options, Recognised, TextFamily
+from sie_triton.families.base import Options, Recognised, TextFamily
 from sie_triton.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
 from sie_triton.transforms.runs import best_by_number, runs
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
 
 PRUNE = Parameter("prune_threshold", float, minimum=0, maximum=1, doc="minimum score of kept text; default 0.6")
 HIGHLIGHT = Parameter(
@@ -81,7 +76,6 @@ def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findi
 
 class StablebridgePruner(TextFamily):
     scores_pairs = True
-    verbs = ("extract",)
     extraction = Extraction((PASSAGE, KEEP_SCORES, SCORES), judged, "")
     features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, PASSAGE)
     parameters = (PRUNE, HIGHLIGHT)
@@ -104,17 +98,6 @@ class StablebridgePruner(TextFamily):
             options={"pruning_head_file": named},
             weights=(files.text.transformer,),
         )
-
-    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
-        from sie_triton.families.stablebridge_pruner.tokens import PassageTokenizer
-
-        return PassageTokenizer.load(directory, spec.max_sequence_length)
-
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter:
-        from sie_triton.families.stablebridge_pruner.adapter import load
-
-        options: Any = self.options_of(spec)
-        return load(directory, engine, options)
 
 
 def head_file(directory: Path, options: PrunerOptions) -> Path:

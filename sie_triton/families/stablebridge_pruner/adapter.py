@@ -22,6 +22,7 @@ from sie_triton.families.shared.sequence_head import SequenceClassifier
 from sie_triton.families.shared.token_batch import tokens
 from sie_triton.families.stablebridge_pruner import PrunerOptions, head_file
 from sie_triton.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE, PASSAGE_LENGTHS
+from sie_triton.spec import ModelSpec
 
 # Names of the head's layers; training runs may have saved them with a prefix.
 FIRST, SECOND = "classifier.0.", "classifier.3."
@@ -55,8 +56,9 @@ class PrunerAdapter(Adapter):
         }
 
 
-def load(directory: Path, engine: TorchEngine, options: PrunerOptions) -> PrunerAdapter:
+def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PrunerAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
+    options = PrunerOptions.of(spec)
     files = CrossEncoderFiles.read(directory)
     weights = head_weights(head_file(directory, options), options)
     classifier = SequenceClassifier(files.text.transformer, engine)

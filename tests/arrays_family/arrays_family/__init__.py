@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class ArraysProcessor(Processor):
 class Arrays(Family):
     outputs = (ENCODE_OUTPUTS["dense"], ENCODE_OUTPUTS["multivector"], Output(NUMPY_VERSION.name, (NUMPY_VERSION,)))
     features = (FRAMES,)
-    engines = ("sie_triton.engines:Engine",)
+    engines: ClassVar = {"sie_triton.engines:Engine": ".adapter"}
     files = ("*.npy",)
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class Frames(Family):
     features = (FRAMES,)
     parameters = (POWER,)
     options = FramesOptions
-    engines = ("frames_family.engine:NumpyEngine",)
+    engines: ClassVar = {"frames_family.engine:NumpyEngine": ".adapter"}
     files = ("*.npz",)
 
     def recognise(self, directory: Path) -> Recognised | None:

@@ -5,16 +5,16 @@ instruction → chat template → tokens ─────────┴→ langu
 """
 
 import json
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sie_triton.checkpoints.chat_template import FILE
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
 from sie_triton.contract import Extraction, Findings, Line, Parameter, ParameterValue, Rows
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ, Tensor
-from sie_triton.families.base import Adapter, Family, Recognised
+from sie_triton.families.base import Family, Recognised
 from sie_triton.families.shared.readers.processor import (
     BEAMS_PARAMETER,
     GENERATED,
@@ -22,11 +22,6 @@ from sie_triton.families.shared.readers.processor import (
     NEW_TOKENS_PARAMETER,
     text_of,
 )
-from sie_triton.spec import ModelSpec
-
-if TYPE_CHECKING:
-    from sie_triton.engines.torch.engine import TorchEngine
-    from sie_triton.families.shared.ocr.prompt import OcrProcessor
 
 MARKDOWN = "markdown"
 
@@ -41,9 +36,8 @@ def findings(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fin
     return Findings(data=text, lines=[Line(text, None, label, CERTAIN)] if text else [])
 
 
-class OcrFamily(Family):
+class OcrFamily(Family, ABC):
     inputs = ("image",)
-    verbs = ("extract",)
     extraction = Extraction((GENERATED,), findings)
     features: ClassVar[tuple[Tensor, ...]] = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES, NEW_TOKENS)
     parameters: ClassVar[tuple[Parameter, ...]] = (NEW_TOKENS_PARAMETER, BEAMS_PARAMETER)
@@ -64,12 +58,6 @@ class OcrFamily(Family):
     @abstractmethod
     def read(self, directory: Path) -> PageFiles:
         """Read the files; raise LoadError naming the one that cannot be used."""
-
-    @abstractmethod
-    def processor(self, spec: ModelSpec, directory: Path) -> "OcrProcessor": ...
-
-    @abstractmethod
-    def load(self, spec: ModelSpec, directory: Path, engine: "TorchEngine") -> Adapter: ...
 
     def longest(self, directory: Path) -> int:
         return self.read(directory).longest

@@ -83,6 +83,10 @@ class PageProcessor(Processor):
         lengths = Ragged(np.array(read, np.int32))
         return {READ.name: lengths, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
 
+    def page(self, height: int, width: int) -> Features:
+        """Return the features of one white page of this size, after resizing; for measuring."""
+        return self.encode([{IMAGE.name: np.full((height, width, 3), 255, np.uint8)}])
+
     def _image_tokens(self, image: Bytes) -> Sequence[int]:
         _, num_tokens = self._images.counts(*image.shape[:2])
         return [*self._form.before_image, *[self._form.image_token] * num_tokens, *self._form.after_image]

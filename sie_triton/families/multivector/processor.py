@@ -10,11 +10,11 @@ import tokenizers
 
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
+from sie_triton.families.multivector import MultiVectorOptions, files_of
 from sie_triton.families.multivector.files import Expansion, MultiVectorFiles
-from sie_triton.families.multivector.stanford_colbert import read_multi_vector
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_encodings, packed_ids, read_tokenizer
-from sie_triton.spec import Profile
+from sie_triton.spec import ModelSpec, Profile
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +33,6 @@ class MultiVectorTokenizer(TextTokenizer):
         self._queries = queries
         self._expansion = expansion
         self._filler = expansion_id(queries, expansion) if expansion else 0
-
-    @classmethod
-    def load(cls, directory: Path, max_length: int, profiles: Sequence[Profile] = ()) -> "MultiVectorTokenizer":
-        """Read the tokenizer of a model directory, truncating to `max_length` tokens or the model's own limits."""
-        return cls.of(read_multi_vector(directory), max_length, profiles)
 
     @classmethod
     def of(cls, files: MultiVectorFiles, max_length: int, profiles: Sequence[Profile] = ()) -> "MultiVectorTokenizer":
@@ -93,3 +88,9 @@ def with_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> tok
         if name is not None and tokenizer.encode(name, add_special_tokens=False).tokens != [name]:
             tokenizer.add_special_tokens([tokenizers.AddedToken(name, normalized=False, special=True)])
     return tokenizer
+
+
+def load(spec: ModelSpec, directory: Path) -> MultiVectorTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files = files_of(directory, MultiVectorOptions.of(spec))
+    return MultiVectorTokenizer.of(files, spec.max_sequence_length, spec.profiles)

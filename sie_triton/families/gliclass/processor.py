@@ -19,6 +19,7 @@ from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.windows import TextWindow, WindowProcessor, packed, windows
 from sie_triton.inputs.words import PromptedTexts
+from sie_triton.spec import ModelSpec
 
 MARKER, END = "<<LABEL>>", "<<SEP>>"
 
@@ -52,12 +53,6 @@ class GliclassTokenizer(WindowProcessor):
         self._end = self._only_token(END, files)
         if self._only_token(MARKER, files) != files.marker_id:
             raise LoadError(f"{files.config.where}: class_token_index is not the id of the token {MARKER}", "corrupt")
-
-    @classmethod
-    def load(cls, directory: Path, max_length: int) -> "GliclassTokenizer":
-        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
-        files = GliclassFiles.read(directory)
-        return cls(open_tokenizer(directory), files, min(max_length, files.longest))
 
     def frame(self, part: Part) -> Frame:
         labels, instruction = tuple(part.labels), part.instruction or ""
@@ -131,3 +126,9 @@ def _parted(encoding: tokenizers.Encoding, length: int) -> tuple[Ints, Ints]:
     first = sum(begin < length for begin, _ in encoding.offsets)
     ids = _ids(encoding)
     return ids[:first], ids[first:]
+
+
+def load(spec: ModelSpec, directory: Path) -> GliclassTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files = GliclassFiles.read(directory)
+    return GliclassTokenizer(open_tokenizer(directory), files, min(spec.max_sequence_length, files.longest))

@@ -13,6 +13,7 @@ from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_SPANS, WORD_TOKENS
 from sie_triton.errors import InputError, LoadError
+from sie_triton.families.gliner2 import MAX_PROMPT
 from sie_triton.families.gliner2.files import Gliner2Files
 from sie_triton.families.gliner2.prompt import MARKERS, question_of
 from sie_triton.families.gliner2.request import PARAMETERS, ExtractionRequest, request_of
@@ -23,6 +24,7 @@ from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
+from sie_triton.spec import ModelSpec
 
 # Number of words that two neighbouring pieces share.
 OVERLAP = 64
@@ -60,16 +62,6 @@ class Gliner2Tokenizer(Processor):
         self._max_prompt = max_prompt
         self._prompt = lru_cache(KEPT_PROMPTS)(self._prompt_of)
         self._end = self._words.tokens([["."]])[0][0]
-
-    @classmethod
-    def load(cls, directory: Path, max_length: int, max_prompt: int) -> "Gliner2Tokenizer":
-        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
-        files, tokenizer = Gliner2Files.read(directory), open_tokenizer(directory)
-        missing = [marker for marker in MARKERS if tokenizer.token_to_id(marker) is None]
-        if missing:
-            raise LoadError(f"{directory / 'tokenizer.json'}: has no {', '.join(missing)}", "corrupt")
-        longest = min(max_length, files.longest(max_prompt))
-        return cls(tokenizer, Pieces(files.max_words, longest, OVERLAP), min(max_prompt, longest // 2))
 
     def frame(self, part: Part) -> Frame:
         super().frame(part)
@@ -163,3 +155,13 @@ def packed(rows: Sequence[SchemaRow]) -> Features:
 
 def lengths(arrays: "Iterator[npt.NDArray[Any]]") -> Ints:
     return np.array([len(each) for each in arrays], np.int32)
+
+
+def load(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files, tokenizer = Gliner2Files.read(directory), open_tokenizer(directory)
+    missing = [marker for marker in MARKERS if tokenizer.token_to_id(marker) is None]
+    if missing:
+        raise LoadError(f"{directory / 'tokenizer.json'}: has no {', '.join(missing)}", "corrupt")
+    longest = min(spec.max_sequence_length, files.longest(MAX_PROMPT))
+    return Gliner2Tokenizer(tokenizer, Pieces(files.max_words, longest, OVERLAP), min(MAX_PROMPT, longest // 2))

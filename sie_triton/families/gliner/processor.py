@@ -7,8 +7,10 @@ import numpy as np
 
 from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Label
+from sie_triton.families.gliner import MAX_PROMPT
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import LabelledWords, Pieces, WordsPrompt, WordTokenizer
+from sie_triton.spec import ModelSpec
 
 # Number of words that two neighbouring pieces share; at least the maximum width of an entity.
 OVERLAP = 48
@@ -29,11 +31,6 @@ class GlinerTokenizer(LabelledWords):
         super().__init__(tokenizer, pieces, min(max_prompt, longest // 2), by_last_token=by_last_token)
         self._files = files
 
-    @classmethod
-    def load(cls, directory: Path, max_length: int, max_prompt: int) -> "GlinerTokenizer":
-        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
-        return cls(GlinerFiles.read(directory), max_length, max_prompt)
-
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
         files = self._files
         written = [word for label in labels for word in (files.marker, label.read)]
@@ -42,3 +39,8 @@ class GlinerTokenizer(LabelledWords):
         thresholds = [np.nan if label.threshold is None else label.threshold for label in labels]
         places = starts[:-1][is_marker] + files.label_offset
         return WordsPrompt(ids, places.astype(np.int32), np.array(thresholds, np.float32))
+
+
+def load(spec: ModelSpec, directory: Path) -> GlinerTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return GlinerTokenizer(GlinerFiles.read(directory), spec.max_sequence_length, MAX_PROMPT)

@@ -1,10 +1,12 @@
 """Text → a row of packed token ids for each of its windows. No torch."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sie_triton.contract import Features
 from sie_triton.inputs.windows import WindowProcessor, packed, windows
+from sie_triton.spec import ModelSpec
 
 
 class WindowTokenizer(WindowProcessor):
@@ -20,3 +22,8 @@ class WindowTokenizer(WindowProcessor):
                 for number, (start, end) in enumerate(windows(len(text), self._room))
             ]
         )
+
+
+def load(spec: ModelSpec, directory: Path) -> WindowTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return WindowTokenizer.load(directory, spec.max_sequence_length)

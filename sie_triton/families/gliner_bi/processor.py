@@ -11,11 +11,13 @@ from sie_triton.checkpoints.gliner import GlinerFiles
 from sie_triton.contract import Features, Label, Part
 from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError
-from sie_triton.families.gliner.tokens import OVERLAP
+from sie_triton.families.gliner.processor import OVERLAP
+from sie_triton.families.gliner_bi import GlinerBiOptions
 from sie_triton.families.shared.labels.ids import Labels, label_ids, labels_of
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, LabelledWords, Pieces, WordsPrompt, WordTokenizer
+from sie_triton.spec import ModelSpec
 
 # Maximum label tokens of a request; every text carries those of all labels.
 MAX_LABEL_TOKENS = 1 << 24
@@ -59,15 +61,6 @@ class GlinerBiTokenizer(LabelledWords):
         self._labels_tokenizer.enable_truncation(files.longest_label)
         self.labels = lru_cache(KEPT_PROMPTS)(self._labels_of)
 
-    @classmethod
-    def of(cls, directory: Path, max_length: int, max_words: int | None) -> "GlinerBiTokenizer":
-        """Load the tokenizers; raise LoadError saying what is wrong with their files.
-
-        `max_words` limits a piece; None is the checkpoint's limit.
-        """
-        files = GlinerFiles.read(directory)
-        return cls(files, max_length, max_words or files.max_words)
-
     def prompt(self, labels: Sequence[Label], words: WordTokenizer) -> WordsPrompt:
         """Return an empty prompt, since labels are not in the row."""
         return NO_PROMPT
@@ -83,3 +76,9 @@ class GlinerBiTokenizer(LabelledWords):
     def _labels_of(self, labels: Sequence[Label]) -> Labels:
         encodings = self._labels_tokenizer.encode_batch_fast([label.read for label in labels])
         return labels_of(labels, [encoding.ids for encoding in encodings])
+
+
+def load(spec: ModelSpec, directory: Path) -> GlinerBiTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files, max_words = GlinerFiles.read(directory), GlinerBiOptions.of(spec).max_len
+    return GlinerBiTokenizer(files, spec.max_sequence_length, max_words or files.max_words)

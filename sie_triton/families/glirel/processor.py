@@ -1,6 +1,7 @@
 """Labels, words and the entities among them → rows of packed token ids, as glirel writes them. No torch."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,13 @@ import numpy as np
 from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Known, Label, Part, Ragged
 from sie_triton.errors import InputError
+from sie_triton.families.gliner import MAX_PROMPT
 from sie_triton.families.glirel import KNOWN, MAX_ENTITIES
 from sie_triton.families.glirel.files import ADDED, ADDED_SPECIAL, MARKER, SEPARATOR, GlirelFiles
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import LabelledWords, Pieces, Words, WordsPrompt, WordsRow, WordTokenizer, packed
+from sie_triton.spec import ModelSpec
 
 
 class GlirelTokenizer(LabelledWords):
@@ -82,3 +85,8 @@ def _within(known: Ints, first: int, end: int) -> Ints:
     """Return the entities inside a piece, with words counted in the piece."""
     own: Ints = known[(known[:, 1] >= first) & (known[:, 2] < end)] - np.array([0, first, first, 0, 0], np.int32)
     return own
+
+
+def load(spec: ModelSpec, directory: Path) -> GlirelTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return GlirelTokenizer(GlirelFiles.read(directory), spec.max_sequence_length, MAX_PROMPT)

@@ -1,6 +1,7 @@
 """Text and labels → a row of packed token ids for each window of the text and each label. No torch."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from sie_triton.families.nli_classification import LABEL, TEMPLATE
 from sie_triton.inputs.base import Frame
 from sie_triton.inputs.windows import MAX_TOKENS, WindowProcessor, num_windows, packed, windows
 from sie_triton.inputs.words import PromptedTexts
+from sie_triton.spec import ModelSpec
 
 # Maximum pairs of a request, since all their rows are in memory at once.
 MAX_PAIRS = 100_000
@@ -92,3 +94,8 @@ class HypothesisTokenizer(WindowProcessor):
                 f"{num_tokens} tokens; at most {MAX_TOKENS} are allowed; send a shorter text, or fewer labels",
             )
         return True
+
+
+def load(spec: ModelSpec, directory: Path) -> HypothesisTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return HypothesisTokenizer.load(directory, spec.max_sequence_length)

@@ -1,12 +1,14 @@
 """Query and text → one row of packed token ids, with type ids that distinguish the two. No torch."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.tokenizer import TextTokenizer, packed_encodings, packed_ids
+from sie_triton.spec import ModelSpec
 
 
 class PairTokenizer(TextTokenizer):
@@ -19,3 +21,8 @@ class PairTokenizer(TextTokenizer):
         features = packed_encodings(encodings)
         types = packed_ids([encoding.type_ids for encoding in encodings])[INPUT_IDS.name].values
         return {**features, TOKEN_TYPE_IDS.name: Ragged(types, features[INPUT_IDS.name].lengths)}
+
+
+def load(spec: ModelSpec, directory: Path) -> PairTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return PairTokenizer.load(directory, spec.max_sequence_length)

@@ -84,15 +84,6 @@ class RerankerTokenizer(TextTokenizer):
             )
             raise LoadError(message, "unsupported")
 
-    @classmethod
-    def of(cls, spec: ModelSpec, directory: Path, options: RerankerOptions) -> "RerankerTokenizer":
-        files = TextFiles.read(directory)
-        log_disagreements(files, spec.max_sequence_length)
-        max_length = min(spec.max_sequence_length, files.max_sequence_length)
-        tokenizer = read_tokenizer(files, max_length)
-        tokenizer.no_truncation()
-        return cls(tokenizer, files, FORMATS[options.input_format], options.default_instruction, max_length)
-
     def question(self, query: str, instruction: str | None) -> Question:
         form = self._format
         told = self._instruction if instruction is None else instruction
@@ -130,3 +121,14 @@ def judgement_ids(options: RerankerOptions, files: TextFiles) -> list[int]:
             raise LoadError(f"the tokenizer makes no token of {word!r}; set yes_token and no_token", "unsupported")
         ids.append(int(found[0]))
     return ids
+
+
+def load(spec: ModelSpec, directory: Path) -> RerankerTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files, options = TextFiles.read(directory), RerankerOptions.of(spec)
+    log_disagreements(files, spec.max_sequence_length)
+    max_length = min(spec.max_sequence_length, files.max_sequence_length)
+    tokenizer = read_tokenizer(files, max_length)
+    tokenizer.no_truncation()
+    form = FORMATS[options.input_format]
+    return RerankerTokenizer(tokenizer, files, form, options.default_instruction, max_length)

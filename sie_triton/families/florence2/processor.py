@@ -11,9 +11,9 @@ import tokenizers
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK
+from sie_triton.families.florence2 import ORIGINAL_SIZES, TASK, Florence2Options
 from sie_triton.families.florence2.files import Florence2Files
-from sie_triton.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, TASKS, ReadingTask
+from sie_triton.families.florence2.tasks import DOCVQA, GROUNDING, NUMBERS, OCR_WITH_REGION, TASKS, ReadingTask
 from sie_triton.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.pixels import resized
 from sie_triton.inputs.tokenizer import open_tokenizer
@@ -43,17 +43,6 @@ class Florence2Processor(ReaderProcessor):
         super().__init__(tokenizer, runtime)
         self._files, self._longest = files, min(longest, files.positions)
         self._around, self._task = around, task
-
-    @classmethod
-    def load(cls, directory: Path, spec: ModelSpec, task: str) -> "Florence2Processor":
-        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
-        if task not in TASKS:
-            message = f"default_task: {task!r} is not a task of this model; give one of {', '.join(TASKS)}"
-            raise LoadError(message, "unsupported")
-        files = Florence2Files.read(directory)
-        tokenizer = tokenizer_of(files)
-        around = special_token(directory, "bos_token", "<s>"), special_token(directory, "eos_token", "</s>")
-        return cls(tokenizer, files, spec.max_sequence_length, around, task, spec.runtime)
 
     def frame(self, part: Part) -> ReadingPrompt:
         task, question = task_and_prompt(part, self._task)
@@ -122,3 +111,14 @@ def _task(name: str) -> ReadingTask:
     if name not in TASKS:
         raise InputError.at("parameter task", f"{name!r} is not a task of this model; give one of {', '.join(TASKS)}")
     return TASKS[name]
+
+
+def load(spec: ModelSpec, directory: Path) -> Florence2Processor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    task = Florence2Options.of(spec).default_task or OCR_WITH_REGION
+    if task not in TASKS:
+        message = f"default_task: {task!r} is not a task of this model; give one of {', '.join(TASKS)}"
+        raise LoadError(message, "unsupported")
+    files = Florence2Files.read(directory)
+    around = special_token(directory, "bos_token", "<s>"), special_token(directory, "eos_token", "</s>")
+    return Florence2Processor(tokenizer_of(files), files, spec.max_sequence_length, around, task, spec.runtime)

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import IMAGE, READ, TEXT
+from sie_triton.families.qwen3_vl_embedding import plan_of, read
 from sie_triton.families.shared.pages.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, as_sentence, check_text
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.patch_resizing import patched_size
 from sie_triton.inputs.pixels import packed_pixels
 from sie_triton.inputs.tokenizer import packed_ids
+from sie_triton.spec import ModelSpec
 
 INSTRUCTION = "Represent the user's input."
 
@@ -65,3 +68,10 @@ class ChatProcessor(Processor):
         """Return the features of one white page of this size, with the default instruction."""
         white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
         return self.encode([(INSTRUCTION, {IMAGE.name: white})])
+
+
+def load(spec: ModelSpec, directory: Path) -> ChatProcessor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files = read(directory)
+    longest = min(spec.max_sequence_length, files.longest)
+    return ChatProcessor(ChatReader(files, plan_of(files), longest, spec.runtime))

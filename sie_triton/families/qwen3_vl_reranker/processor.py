@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT
-from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
+from sie_triton.families.qwen3_vl_embedding import plan_of, read
+from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES, Qwen3VLRerankerOptions
 from sie_triton.families.shared.pages.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, check_text
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.patch_resizing import patched_size
 from sie_triton.inputs.tokenizer import packed_ids
+from sie_triton.spec import ModelSpec
 
 INSTRUCTION = "Given a search query, retrieve relevant candidates that answer the query."
 JUDGE = (
@@ -90,3 +93,11 @@ def shown(item: Any, shorten: Callable[[str], str]) -> str:
     ('a', 'NULL')
     """
     return f"{PICTURE if IMAGE.name in item else ''}{shorten(item.get(TEXT.name, ''))}" or NOTHING
+
+
+def load(spec: ModelSpec, directory: Path) -> PairProcessor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files = read(directory)
+    longest = min(spec.max_sequence_length, files.longest)
+    reader = ChatReader(files, plan_of(files), longest, spec.runtime)
+    return PairProcessor(reader, Qwen3VLRerankerOptions.of(spec).default_instruction)

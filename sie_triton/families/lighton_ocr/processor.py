@@ -1,8 +1,10 @@
 """A page → LightOnOCR's input: pixels as Pixtral's processor makes them, after a system prompt."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sie_triton.contract import Part
+from sie_triton.families.lighton_ocr import LightOnOcrOptions
 from sie_triton.families.lighton_ocr.files import LightOnFiles
 from sie_triton.families.shared.ocr.prompt import OcrProcessor, Sizes
 from sie_triton.inputs.chat_template import Message
@@ -20,3 +22,8 @@ class LightOnProcessor(OcrProcessor):
         content = [{"type": "image"}, *([{"type": "text", "text": part.instruction}] if part.instruction else [])]
         before = [{"role": "system", "content": self._system}] if self._system else []
         return [*before, {"role": "user", "content": content}], 0
+
+
+def load(spec: ModelSpec, directory: Path) -> LightOnProcessor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return LightOnProcessor(LightOnFiles.read(directory), LightOnOcrOptions.of(spec).system_prompt, spec)

@@ -9,6 +9,7 @@ import tokenizers
 
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, LoadError
+from sie_triton.families.donut import DonutOptions
 from sie_triton.families.donut.files import PRETRAINING, START, DonutFiles, tasks_of
 from sie_triton.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
 from sie_triton.inputs.pixels import with_shortest_edge
@@ -41,12 +42,6 @@ class DonutProcessor(ReaderProcessor):
             raise LoadError(message, "unsupported")
         trained_for = [each for each in self._tasks if each not in PRETRAINING]
         self._task = task or (trained_for[0] if len(trained_for) == 1 else "")
-
-    @classmethod
-    def load(cls, directory: Path, spec: ModelSpec, task: str) -> "DonutProcessor":
-        """Load the tokenizer; raise LoadError saying what is wrong with its files."""
-        files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
-        return cls(tokenizer, files, spec.max_sequence_length, task, spec.runtime)
 
     def frame(self, part: Part) -> ReadingPrompt:
         ids = self.ids(self._task_prompt(part))
@@ -110,3 +105,9 @@ def thumbnail(height: int, width: int, most_height: int, most_width: int) -> tup
     elif width > height:
         fitting_height = int(height * fitting_width / width)
     return fitting_height, fitting_width
+
+
+def load(spec: ModelSpec, directory: Path) -> DonutProcessor:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
+    return DonutProcessor(tokenizer, files, spec.max_sequence_length, DonutOptions.of(spec).default_task, spec.runtime)

@@ -1,6 +1,7 @@
 """Query and passage → rows of packed token ids, with each token's place in the passage. No torch."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from sie_triton.inputs.base import Frame
 from sie_triton.inputs.text import check_whole
 from sie_triton.inputs.windows import TextWindow, WindowProcessor, packed, windows
 from sie_triton.inputs.words import PromptedTexts
+from sie_triton.spec import ModelSpec
 
 
 class Query(NamedTuple):
@@ -84,3 +86,8 @@ def both_cut(first: int, second: int, room: int) -> tuple[int, int]:
     if less + more > room:
         less, more = room // 2, room // 2 + room % 2
     return (more, less) if first > second else (less, more)
+
+
+def load(spec: ModelSpec, directory: Path) -> PassageTokenizer:
+    """Load the processor; raise LoadError saying what is wrong with its files."""
+    return PassageTokenizer.load(directory, spec.max_sequence_length)
