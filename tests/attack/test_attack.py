@@ -167,7 +167,7 @@ def fuzz(served: Served, seconds: float, kills: int) -> tuple[Seen, list[float]]
 
 
 @pytest.mark.timeout(240)
-def test_a_short_attack_and_one_death_of_tritonserver(served):
+def test_a_short_attack_and_a_tritonserver_crash_do_no_harm(served):
     """`-m slow` has the long form."""
     seen, back = fuzz(served, seconds=16, kills=1)
     seen.check()

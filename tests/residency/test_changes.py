@@ -200,7 +200,7 @@ def site(root: Path, variants: dict[str, Variant], **given: Any) -> Iterator[Sit
             yield Site(crowd, models_dir, variants)
 
 
-def test_models_come_change_and_go_and_no_request_fails(tmp_path, variants):
+def test_model_file_changes_fail_no_request(tmp_path, variants):
     mean, cls, dense = variants["mean"], variants["cls"], variants["dense"]
     with site(tmp_path, variants) as here, watching(here.copies, 0.02) as copies:
         with here.asking(A, A, B):
@@ -268,7 +268,7 @@ def test_twenty_rounds_of_changes_with_evictions_and_deaths_of_the_controller(tm
 
 
 @pytest.mark.slow
-def test_clients_that_score_go_on_while_the_ensemble_that_does_comes_and_goes(tmp_path, variants, minilm_directory):
+def test_scoring_continues_while_its_ensemble_is_replaced(tmp_path, variants, minilm_directory):
     """`test/c` becomes a model that encodes and scores, then one that scores by its bare name, and so on."""
     colbert = save_pylate(tmp_path / "colbert", minilm_directory)
     cross_encoder = save_cross_encoder(tmp_path / "cross-encoder", minilm_directory)
@@ -296,7 +296,7 @@ def test_clients_that_score_go_on_while_the_ensemble_that_does_comes_and_goes(tm
 
 
 @pytest.mark.slow
-def test_a_tritonserver_that_dies_in_mid_change_comes_back_with_it_and_what_was_added_stays(tmp_path, variants):
+def test_pending_changes_and_added_models_survive_a_tritonserver_crash(tmp_path, variants):
     models_dir = tmp_path / "models"
     models_dir.mkdir()
     path = models_dir / "a.yaml"

@@ -23,7 +23,7 @@ from tests.models import save_pylate
 from tests.residency.conftest import ADMIN_TOKEN, MODELS, TEXT, busy, serving, wait_for
 
 
-def test_load_and_evict_want_the_token(crowd):
+def test_eviction_requires_the_admin_token(crowd):
     url = f"{crowd.url}/v1/models/{triton_name(MODELS[0])}/evict"
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -107,7 +107,7 @@ def test_a_model_that_never_fits_reports_that_it_does_not_fit(tmp_path, tiny_dir
             wait_for(lambda: crowd.models()[model]["failure"] == "too large")
 
 
-def test_load_failures_are_distinguished_remembered_and_spoil_no_other_model(tmp_path, tiny_directory):
+def test_load_failures_are_classified_cached_and_isolated(tmp_path, tiny_directory):
     good, corrupt, missing = "test/good", "test/corrupt", "test/missing"
     directories = {name: tmp_path / triton_name(name) for name in (good, corrupt, missing)}
     for directory in directories.values():

@@ -23,7 +23,7 @@ FORWARD_TIMEOUT_S = 1.0
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
-def test_a_worker_that_dies_under_load_is_not_noticed(crowd, vector, sent, rounds):
+def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds):
     model, back = EXTRACTOR, []
     with SIEClient(crowd.grpc) as client:
         answer(client, model)
@@ -39,7 +39,9 @@ def test_a_worker_that_dies_under_load_is_not_noticed(crowd, vector, sent, round
 
 @pytest.mark.parametrize("model", ["test/encoder", EXTRACTOR])
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=LONG)])
-def test_a_forward_pass_that_never_ends(tmp_path, tiny_directory, minilm_directory, monkeypatch, model, rounds):
+def test_an_endless_forward_pass_is_ended_at_the_timeout(
+    tmp_path, tiny_directory, minilm_directory, monkeypatch, model, rounds
+):
     """The request gets an error, and so may those computed with it; the others wait for the next worker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
     late, back, extracts = [], [], model == EXTRACTOR
@@ -92,7 +94,7 @@ def test_a_stage_that_dies_is_healed(crowd, vector, stage, sent):
     wait_for(lambda: num_regions(crowd) <= regions, 20)
 
 
-def test_without_its_controller_traffic_goes_on_and_another_one_is_started(crowd, vector):
+def test_traffic_continues_while_a_dead_controller_is_replaced(crowd, vector):
     before = crowd.companion.pid
     with busy(crowd, MODELS[3], vector, clients=2) as log:
         wait_for(lambda: len(log.calls) > 2)
@@ -108,7 +110,7 @@ def test_without_its_controller_traffic_goes_on_and_another_one_is_started(crowd
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=LONG)])
 @pytest.mark.parametrize("action", ["load", "evict"])
-def test_a_controller_killed_in_the_middle_of_it_loses_nothing(crowd, vector, action, rounds):
+def test_a_controller_killed_during_load_or_evict_fails_no_request(crowd, vector, action, rounds):
     model, other = MODELS[5], MODELS[0]
     for _ in range(rounds):
         wait_for(crowd.answers)

@@ -40,7 +40,7 @@ def answers(client: SIEClient) -> bool:
     return False
 
 
-def test_out_of_service_and_back_and_another_tritonserver(tmp_path, tiny_directory):
+def test_a_model_recovers_from_unload_and_a_tritonserver_restart(tmp_path, tiny_directory):
     with serving(tmp_path, {MODEL: tiny_directory}, 64, memory_limit_bytes=LIMIT) as crowd:
         with SIEClient(crowd.grpc) as client:
             client.encode(MODEL, TEXT)

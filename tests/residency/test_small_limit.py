@@ -24,7 +24,7 @@ def crowd(tmp_path: Path, wide_directory: Path) -> Iterator[Crowd]:
 
 
 @pytest.mark.parametrize("seconds", [35, pytest.param(300, marks=LONG)])
-def test_models_in_turns_under_a_limit_for_two(crowd, seconds):
+def test_alternating_requests_respect_a_memory_limit_for_two_models(crowd, seconds):
     """Every request is answered, and the server's own share of memory does not grow."""
     with SIEClient(crowd.grpc) as client, watching(lambda: ask(crowd.settings, "/v1/models")) as seen:
         vector = answer(client, MODELS[0])

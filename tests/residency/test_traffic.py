@@ -35,7 +35,7 @@ TIE_S = 0.5
 
 
 @pytest.mark.parametrize("seconds", [40, pytest.param(600, marks=LONG)])
-def test_models_come_and_go_and_no_request_fails(crowd, vector, seconds):
+def test_evictions_under_traffic_fail_no_request(crowd, vector, seconds):
     usual = zipf(crowd, vector, seconds / 4, MODELS[:2])
     num_before = len(crowd.evictions())
     psutil.cpu_percent()
@@ -118,7 +118,7 @@ def resident_calls(log: Log, seen: list) -> tuple[list[float], list[float]]:
     return warm, beside
 
 
-def test_the_one_used_longest_ago_goes(crowd):
+def test_eviction_takes_the_least_recently_used_model(crowd):
     """Eviction takes neither the first loaded nor the last by name."""
     others, newcomer = [MODELS[i] for i in (4, 5, 6)], MODELS[7]
     with SIEClient(crowd.grpc) as client:

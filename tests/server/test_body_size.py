@@ -159,7 +159,7 @@ def test_larger_requests_would_end_tritonserver(tiny, monkeypatch, send, size, s
         say(send, size, f"ended it, with a stack of {stack_bytes // 1024**2} MB")
 
 
-def test_bodies_that_overrun_a_small_stack(tiny):
+def test_bodies_that_would_overflow_a_small_stack_get_status_500(tiny):
     """A few megabytes that would end a tritonserver started otherwise, which is shown above."""
     with tiny.serving():
         for send, size in ((form, 9 * MB // 2), (brackets, 200_000), (chunks, 600_000)):

@@ -18,7 +18,7 @@ def run(*arguments, status=0):
     return err if status else out
 
 
-def test_sies_own_files_are_served_as_they_are(tmp_path, tiny_directory):
+def test_sie_model_files_are_served_unmodified(tmp_path, tiny_directory):
     """SIE's public models have no weights here: each is ready, cold, and names what is missing.
 
     Beside them a model comes and goes by the commands that a user types.

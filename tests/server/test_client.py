@@ -76,7 +76,7 @@ def test_a_full_server_is_retried(strict_server, address):
     assert strict_server.status(TINY, "preprocess")["num_refused"] > before
 
 
-def test_the_asyncio_client_asks_again_too(strict_server):
+def test_the_asyncio_client_retries_a_full_server(strict_server):
     async def ask():
         async with AsyncSIEClient(strict_server.grpc, timeout=60) as client:
             return await asyncio.gather(*(client.encode(TINY, texts(40)) for _ in range(32)))
@@ -105,21 +105,21 @@ def test_retries_end_with_the_callers_time(server, connection, monkeypatch):
     assert asked == sorted(asked, reverse=True)
 
 
-def test_nothing_else_is_tried_again(strict_server, address):
+def test_invalid_input_is_not_retried(strict_server, address):
     before = strict_server.status(TINY, "preprocess")["num_requests"]
     with SIEClient(address) as client, pytest.raises(InputError):
         client.encode(TINY, "text", options={"dimensions": 0})
     assert strict_server.status(TINY, "preprocess")["num_requests"] == before + 1
 
 
-def test_an_unknown_model_is_answered_with_those_that_are_served(client):
+def test_an_unknown_model_error_lists_the_served_models(client):
     served = f"model: test/tinny is not served; served models: {TINY}, {TINY_NO_HOOK}, .*{MINILM}.*; {SEE_STATUS}$"
     for ask in (lambda: client.encode("test/tinny", "a"), lambda: client.score("test/tinny", "a", ["b"])):
         with pytest.raises(InputError, match=served):
             ask()
 
 
-def test_the_asyncio_client_names_what_is_served_too(server):
+def test_the_asyncio_client_lists_the_served_models(server):
     async def ask():
         async with AsyncSIEClient(server.grpc) as client:
             served = f"model: minilm is not served; served models: .*MiniLM.*; {SEE_STATUS}$"
@@ -129,7 +129,7 @@ def test_the_asyncio_client_names_what_is_served_too(server):
     asyncio.run(ask())
 
 
-def test_a_call_is_over_when_its_time_is(client):
+def test_a_call_ends_at_its_timeout(client):
     started = time.monotonic()
     with pytest.raises(BusyError, match="timeout"):
         client.encode(TINY, texts(20_000), timeout=0.3)

@@ -18,7 +18,7 @@ MODEL = "my/frames"
 SCALE = POWER = 2.0  # of the model file
 
 
-def test_the_family_of_your_own(tmp_path, monkeypatch):
+def test_the_documented_example_family_is_served(tmp_path, monkeypatch):
     site = private_directory(tmp_path / "data" / "python")  # where Triton's stubs look first; they have no PYTHONPATH
     (site / "my_package").mkdir()
     (site / "my_package" / "my_module.py").write_text(BLOCKS["python"])

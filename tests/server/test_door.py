@@ -78,7 +78,7 @@ def test_vectors_are_those_of_the_client_bit_for_bit(http, sie, model, types, dt
             assert np.array_equal(np.array(plain[name]["values"], numbers.dtype), numbers)
 
 
-def test_each_output_tells_its_size(http):
+def test_each_output_states_its_dimensions(http):
     item = post(http, f"/v1/encode/{BGE_M3}", {"items": [{"text": "one two"}], "params": {}})["items"][0]
     assert item["dense"]["dims"] == 64
     assert item["sparse"]["dims"] == 30522
@@ -91,7 +91,7 @@ def test_each_output_tells_its_size(http):
     assert (item["multivector"]["token_dims"], item["multivector"]["values"].shape[1]) == (32, 4)
 
 
-def test_arrays_stand_in_maps_whose_keys_are_bin(http):
+def test_msgpack_arrays_use_the_msgpack_numpy_format(http):
     answer = http.post(f"/v1/encode/{TINY}", content=msgpack.packb({"items": [{"text": "a"}]}), headers=PACKED)
     values = msgpack.unpackb(answer.content, strict_map_key=True)["items"][0]["dense"]["values"]
     assert {key: values[key] for key in values if key != b"data"} == {
@@ -224,7 +224,7 @@ def test_a_wrong_request_gets_the_reason(http, path, body, status, message):
         assert "Retry-After" not in answer.headers
 
 
-def test_a_cold_model_is_loaded_while_its_clients_are_told_to_retry(http, server):
+def test_clients_get_retry_after_while_a_cold_model_loads(http, server):
     control = ModelControl(server.grpc, server.control_token)
     control.swap(f"{TINY_NO_HOOK.replace('/', '__')}-inference")
     control.close()
@@ -263,7 +263,7 @@ def test_probes_answer(http):
     assert http.get("/health").json()["status"] == "healthy"
 
 
-def test_many_clients_at_once_get_each_their_own(http, sie):
+def test_concurrent_clients_get_their_own_results(http, sie):
     texts = [f"client {i}" for i in range(64)]
     expected = sie.encode(TINY, texts)
     with ThreadPoolExecutor(16) as pool:
@@ -318,7 +318,7 @@ def test_work_for_a_client_that_has_gone_ends(http, server):
     assert counts(server, "num_cancelled") > cancelled
 
 
-def test_answers_count_among_the_memory_of_their_requests(server):
+def test_responses_count_towards_the_doors_memory_limit(server):
     """Number of Triton's answers so far, before any is serialized."""
     body = {"items": ["vines climb " * 40] * 64, "params": {"output_types": ["multivector"]}}
     with opened(server.settings, door_max_memory_bytes=300_000) as url:

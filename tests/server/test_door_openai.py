@@ -44,7 +44,7 @@ def test_vectors_are_those_of_the_client_bit_for_bit(client, ours, how):
     )
 
 
-def test_base64_as_it_was_sent(client, ours):
+def test_base64_embeddings_contain_the_client_vectors(client, ours):
     found = client.embeddings.create(model=MINILM, input="hello", encoding_format="base64")
     expected = ours.encode(MINILM, "hello")["dense"].astype("<f4").tobytes()
     assert found.data[0].embedding == base64.b64encode(expected).decode()
@@ -55,7 +55,7 @@ def test_dimensions_are_honoured(client, ours):
     assert np.array_equal(vectors(found)[0], ours.encode(MINILM, "hello", options={"dimensions": 64})["dense"])
 
 
-def test_a_profile_behind_the_model_and_options_of_ours(client, ours):
+def test_profiles_and_extra_parameters_are_honoured(client, ours):
     by_name = client.embeddings.create(model=f"{BGE_M3}:asking", input="roses", extra_body={"is_query": True})
     by_body = client.embeddings.create(model=BGE_M3, input="roses", extra_body={"is_query": True, "profile": "asking"})
     expected = ours.encode(BGE_M3, "roses", is_query=True, profile="asking", output_types=["dense"])["dense"]
@@ -94,7 +94,7 @@ def test_a_model_that_is_not_served(client):
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
-def test_a_cold_model_is_waited_for_by_the_package_itself(door, server, monkeypatch):
+def test_the_openai_client_retries_until_a_cold_model_is_loaded(door, server, monkeypatch):
     """The client waits in steps of a tenth of the intended time."""
     control = ModelControl(server.grpc, server.control_token)
     control.swap(f"{triton_name(TINY_NO_HOOK)}-inference")
@@ -107,7 +107,7 @@ def test_a_cold_model_is_waited_for_by_the_package_itself(door, server, monkeypa
     assert waits[0] == 5
 
 
-def test_models_are_listed_as_it_lists_them_and_as_we_do(client, http):
+def test_models_are_listed_in_openai_and_native_form(client, http):
     found = {model.id: model for model in client.models.list()}
     assert (found[MINILM].object, found[MINILM].owned_by) == ("model", "sentence-transformers")
     assert [*found] == [model["name"] for model in http.get("/v1/models").json()["models"]]

@@ -64,7 +64,7 @@ def test_requests_in_progress_are_answered_before_the_door_ends(server, http):
         httpx.get(f"{url}/healthz")
 
 
-def test_a_door_alone_before_a_server_that_runs(server, tmp_path):
+def test_a_separate_door_serves_a_running_server(server, tmp_path):
     port = free_ports(1)[0]
     flags = [f"--grpc-port={server.settings.grpc_port}", f"--door-port={port}", f"--data-dir={tmp_path}"]
     process = sie("door", *flags)
@@ -86,7 +86,7 @@ def test_a_door_alone_before_a_server_that_runs(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_tritonserver_that_dies_leaves_the_door_where_it_is(tmp_path):
+def test_the_door_survives_a_tritonserver_crash(tmp_path):
     with serving(tmp_path, num_ports=5) as (process, _):
         names = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in descendants(process.pid)}
         (triton,) = [pid for pid, name in names.items() if name.startswith(b"/") and b"--grpc-port" in name]
@@ -136,7 +136,7 @@ def test_many_requests_of_any_bytes_do_no_harm(door):
 
 
 @pytest.mark.slow
-def test_a_minute_of_five_times_too_many_is_refused_in_order(tmp_path, tiny_directory):
+def test_a_minute_of_overload_is_refused_quickly(tmp_path, tiny_directory):
     """40 clients send as fast as they can to a model that takes 8 requests at once."""
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))

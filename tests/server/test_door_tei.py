@@ -38,7 +38,7 @@ def test_embed(tei, ours):
     assert np.array_equal(np.array(one.json(), np.float32), [plain])
 
 
-def test_the_hubs_own_client(tei, ours):
+def test_the_huggingface_inference_client_works(tei, ours):
     client = InferenceClient(str(tei.base_url), provider="hf-inference", token="none")
     found = client.feature_extraction(TEXTS, normalize=True, truncate=True, dimensions=8)
     assert np.array_equal(found, [each["dense"] for each in ours.encode(MINILM, TEXTS, options={"dimensions": 8})])

@@ -74,7 +74,7 @@ def check(served: Served, model: str = MODEL) -> None:
             assert result["numpy_version"][0] == 2
 
 
-def test_the_worker_has_another_numpy_than_its_stage(served, environments):
+def test_the_worker_uses_the_numpy_of_its_environment(served, environments):
     check(served)
     record = served.record(MODEL)
     assert np.__version__.startswith("1.")
@@ -119,7 +119,7 @@ def test_a_missing_environment_fails_only_its_model_until_it_is_made(served, env
 
 
 @pytest.mark.slow  # imports torch in a venv of its own
-def test_a_worker_of_ours_is_forked_by_the_fork_server_of_its_environment(served, environments):
+def test_a_worker_is_forked_by_the_fork_server_of_its_environment(served, environments):
     (fork_server,) = fork_server_ids(fork_server_directory(served.settings.status_dir, TORCH))
     assert "numpy" not in mapped(fork_server.pid)  # nobody has asked it yet
     with served.client() as client:

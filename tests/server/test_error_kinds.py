@@ -284,7 +284,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_an_error_is_a_sentence_for_people_and_data_for_programs(served, kind):
+def test_errors_carry_a_readable_message_and_structured_fields(served, kind):
     ensemble, parameters = triton_name(kind.model), dict(kind.parameters)
     asked: dict[str, Any] = {"model_name": ensemble, "parameters": parameters, "timeout": int(kind.seconds * 1e6)}
     with kind.provoke(served):

@@ -104,7 +104,7 @@ def test_a_bad_request_gets_the_reason_and_31_neighbours_are_answered(server, ex
         assert_parity(np.stack([n.result()["dense"] for n in neighbours]), expected, TO_ITSELF)
 
 
-def test_a_parameter_that_is_no_utf_8(server):
+def test_a_parameter_with_invalid_utf_8_is_refused(server):
     """Triton's JSON reader lets it through."""
     body = b'{"parameters": {"instruction": "\xed\xa0\x80"}, "inputs": [%s]}' % (
         b'{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}'
@@ -118,7 +118,7 @@ def test_a_parameter_that_is_no_utf_8(server):
     assert server.status(TINY, "preprocess")["num_open"] == 0
 
 
-def test_a_false_cost_changes_nothing(server):
+def test_a_false_cost_does_not_change_results(server):
     """The hook reads `cost`; inference counts for itself."""
     with triton.InferenceServerClient(server.grpc) as raw:
         answers = [raw.infer(**inference(cost=[[cost]])).as_numpy("dense") for cost in (2, 0, -5, 2**31 - 1)]

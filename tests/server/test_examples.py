@@ -219,7 +219,7 @@ def test_blocks_of_text_are_errors_of_stages():
     assert all(without_prefix(line.partition(END_OF_FRAMING)[2]) for line in lines)
 
 
-def test_a_new_line_is_noticed():
+def test_a_documented_command_that_is_not_run_is_reported():
     (block,) = blocks_of("text\n```bash\nscripts/new --flag  # why\n```\n")
     assert block.line == 2
     assert lines_not_run([block]) == ["scripts/new --flag"]

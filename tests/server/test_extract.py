@@ -76,7 +76,7 @@ def as_parameters(options):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "none")
-def test_the_client(client, extractor, options):
+def test_client_results_match_the_extractor(client, extractor, options):
     found = client.extract(GLINER, TEXTS, LABELS, **options)
     expected, usual = extractor(TEXTS, LABELS, **as_parameters(options)), extractor(TEXTS, LABELS)
     assert_same(found, expected)
@@ -225,7 +225,7 @@ def test_bad_requests_get_the_reason_and_their_neighbours_are_answered(server, e
         assert_same(told(answer), expected)
 
 
-def test_the_clients_say_it_too(client):
+def test_the_client_reports_invalid_extract_requests(client):
     with pytest.raises(InputError, match=r"^labels: is empty; send the labels"):
         client.extract(GLINER, "text")
     with pytest.raises(InputError, match="parameter output_schema: unknown here"):
@@ -241,7 +241,7 @@ def test_the_clients_say_it_too(client):
 # --- long texts
 
 
-def test_a_megabyte_beside_small_requests(server, extractor, expected):
+def test_a_one_megabyte_text_does_not_block_small_requests(server, extractor, expected):
     """The text is prose, and between its paragraphs single words of thousands of letters, like pictures in mails."""
     document = "\n".join(f"naïve 😀 {paragraph}\n{'x' * 2_000}" for paragraph in texts(480, seed=9))
     assert len(document) > 1_000_000
@@ -280,7 +280,7 @@ def test_the_tokens_of_all_pieces_are_counted(client, extractor):
 # --- the command
 
 
-def test_the_command(server, client):
+def test_the_extract_command_prints_the_client_results(server, client):
     arguments = ["extract", GLINER, "--labels", " , ".join(LABELS), "--threshold", "0.999"]
     found = client.extract(GLINER, TEXTS, LABELS, threshold=0.999)
     assert sum(len(each["entities"]) for each in found) > 10

@@ -92,7 +92,7 @@ def test_requests_succeed_while_the_graph_takes_over(tmp_path, reference):
 
 
 @slow
-def test_the_first_answer_comes_no_later(tmp_path):
+def test_engine_auto_does_not_delay_the_first_response(tmp_path):
     """The measurements are cold, each on a new server with earlier calibration; medians of alternating runs."""
     firsts = {"auto": [], "torch": []}
     for _ in range(4):

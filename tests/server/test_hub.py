@@ -47,7 +47,7 @@ def test_a_hub_id_is_served_and_its_weights_come_with_the_first_request(hub, tmp
     assert 1 <= log.count("org__tiny: fetching org/tiny from the hub") <= 5
 
 
-def test_a_request_may_name_an_adapter_of_the_hub_where_the_operator_lets_it(hub, tmp_path, tiny_directory):
+def test_a_request_may_name_a_hub_adapter_if_allowed(hub, tmp_path, tiny_directory):
     library = SentenceTransformer(str(tiny_directory), device="cpu")
     library[0].model = save_lora(tmp_path / "lora", library[0].model)
     hub.put("org/tiny", tiny_directory)

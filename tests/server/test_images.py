@@ -110,7 +110,7 @@ def test_an_unreadable_image_spoils_only_its_own_request(server, expected):
     assert flood.count
 
 
-def test_limits_and_what_else_is_refused(client):
+def test_too_large_images_and_unsupported_inputs_are_refused(client):
     with pytest.raises(InputError, match=r"image\[0\]: has 50000 × 1 pixels; no side"):
         client.encode(CLIP, {"image": saved(Image.new("RGB", (50_000, 1)))})
     with pytest.raises(InputError, match="image"):

@@ -182,7 +182,7 @@ def test_the_control_token_is_visible_in_no_command_line(server):
     assert f"{CONTROL_KEY}=" not in server.log_path.read_text()
 
 
-def test_nothing_is_imported_from_where_it_was_started(tmp_path, monkeypatch):
+def test_no_module_is_imported_from_the_current_directory(tmp_path, monkeypatch):
     """Python, and so Triton's stubs, put the current directory first on the path, even if it is /tmp."""
     (tmp_path / "here").mkdir()
     for module in ("numpy", "torch", "sie_triton", "tritonclient"):
@@ -208,7 +208,7 @@ print(open("/proc/{server.pid}/environ").read())
     assert "PermissionError" in other.stderr
 
 
-def test_a_data_directory_of_any_name_and_a_host_by_name(tmp_path):
+def test_unusual_data_directory_names_and_host_names_are_supported(tmp_path):
     settings = fresh_settings(tmp_path / """it's "ünï" in $HOME""")
     address = f"http://127.0.0.1:{settings.http_port}"
     with launched(settings, "--host=localhost") as process, SIEClient(address) as client:
@@ -222,7 +222,7 @@ def test_a_data_directory_of_any_name_and_a_host_by_name(tmp_path):
         assert not status_dir.exists()
 
 
-def test_a_data_directory_that_cannot_be_used_is_one_line(tmp_path):
+def test_an_unusable_data_directory_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").touch()
     process = sie("serve", f"--data-dir={tmp_path / 'file' / 'data'}")
     _, told = process.communicate(timeout=60)

@@ -106,7 +106,7 @@ def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
 
 
 @pytest.mark.parametrize(("seconds", "hangs_up"), [(8, False), pytest.param(60, True, marks=LONG.marks)])
-def test_deadlines_that_pass_in_the_middle_of_bulk_requests(server, seconds, hangs_up):
+def test_deadlines_that_expire_during_bulk_requests_do_no_harm(server, seconds, hangs_up):
     """With `hangs_up` the transport's deadline passes too: the client disconnects just as its response is sent.
 
     Triton 24.10's gRPC front end may crash on that by itself (ARCHITECTURE.md), so it is no part of CI.

@@ -81,7 +81,7 @@ def resident(server: Running, model: str = TINY) -> list[str]:
     return [lora["name"] for lora in sorted(held, key=lambda lora: lora["last_used_ns"])]
 
 
-def test_each_adapter_gives_what_peft_gives_and_the_base_what_it_gave(client, tenants):
+def test_adapter_vectors_match_peft_and_the_base_is_unchanged(client, tenants):
     for name in ("", *NAMES[:3]):
         found = np.stack([each["dense"] for each in client.encode(TINY, TEXTS, lora=name)])
         assert least_cosine(found, tenants.vectors[name]) >= LEAST_COSINE
@@ -170,7 +170,7 @@ def test_adapters_count_as_memory_of_the_model(server, tenants):
 
 
 @pytest.mark.parametrize("seconds", [6, LONG])
-def test_more_adapters_than_may_be_held_and_a_worker_killed_in_the_middle(server, tenants, seconds):
+def test_adapters_over_the_limit_and_a_killed_worker_fail_no_request(server, tenants, seconds):
     """Requests follow Zipf: some adapters stay resident, others do not. No request fails or gets another's vector."""
     zipf = {name: 1 / rank for rank, name in enumerate(NAMES, 1)} | {"": 1.0}
     traffic, most = Traffic(server, tenants), 0
@@ -204,7 +204,7 @@ def test_more_adapters_than_may_be_held_and_a_worker_killed_in_the_middle(server
 
 
 @pytest.mark.parametrize("seconds", [3, LONG])
-def test_a_cold_adapter_beside_a_hot_one(server, request, seconds):
+def test_cold_adapters_are_served_beside_a_hot_one(server, request, seconds):
     """Again and again an adapter that is not held, while another is asked for without pause.
 
     The long form is of a real model: beside passes of a tiny one, which are Python for the most part, a load waits for
@@ -264,7 +264,7 @@ def test_a_faulty_adapter_is_reported_and_affects_no_other(server, tenants, tmp_
             assert least_cosine(found[None], tenants.vectors[name][:1]) >= LEAST_COSINE
 
 
-def test_pairs_are_scored_and_entities_found_by_an_adapter(server, tmp_path):
+def test_score_applies_an_adapter_and_extract_refuses_an_unknown_one(server, tmp_path):
     """The parameter reaches the other verbs; tests/unit compares the results themselves."""
     from transformers import AutoModelForSequenceClassification
 

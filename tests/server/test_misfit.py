@@ -100,7 +100,7 @@ def clients(server: Running, request: pytest.FixtureRequest) -> Iterator[list[An
 
 
 @pytest.mark.parametrize("case", MISFITS)
-def test_the_answer_names_what_was_sent_and_what_the_model_takes(clients, case):
+def test_an_unsupported_request_error_names_what_the_model_takes(clients, case):
     call, complaint = MISFITS[case]
     for client in clients:
         for _ in range(2):  # the second time the client knows the ensemble

@@ -61,7 +61,7 @@ def test_three_outputs_of_one_forward_pass(client, server):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_profile_gives_what_the_request_leaves_open(client):
+def test_the_request_overrides_the_profiles_output_types(client):
     assert set(client.encode(BGE_M3, "a", profile="sparse")) == {"sparse", "token_count", "timing"}
     over = client.encode(BGE_M3, "a", profile="sparse", output_types=["dense"])
     assert set(over) == {"dense", "token_count", "timing"}
@@ -91,7 +91,7 @@ def test_templates(client, text, options, whole):
     np.testing.assert_allclose(filled, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_only_what_is_asked_for(client):
+def test_only_requested_outputs_are_returned(client):
     (result,) = client.encode(COLBERT, ["a"], output_types=["muvera"])
     assert set(result) == {"muvera", "token_count", "timing"}
     (result,) = client.encode(COLBERT, ["a"], output_types=["multivector"])
@@ -143,7 +143,7 @@ def test_dimensions_are_cut_normalised_and_then_quantised(client):
     assert np.abs(small["dense"] - quantize(cut[None], "int8").view(np.int8)[0].astype(int)).max() <= 1
 
 
-def test_raw_tensors_of_what_was_not_asked_for_are_empty(server):
+def test_raw_tensors_of_unrequested_outputs_are_empty(server):
     with triton.InferenceServerClient(server.http) as client:
         text = triton.InferInput("text", [1], "BYTES")
         text.set_data_from_numpy(np.array([b"a"], object))
@@ -163,7 +163,7 @@ def test_raw_tensors_of_what_was_not_asked_for_are_empty(server):
         (BGE_M3, "muvera", "dense, sparse, multivector"),
     ],
 )
-def test_asking_for_what_a_model_has_not(client, model, output, has):
+def test_unsupported_outputs_are_refused(client, model, output, has):
     with pytest.raises(
         InputError, match=f"output_types: '{output}' is not allowed; give a comma-separated list of {has}"
     ):

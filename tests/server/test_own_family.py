@@ -137,7 +137,7 @@ def test_option_parameter_profile_and_instruction(served):
         check(client.encode(RECOGNISED, "b", instruction="A1 "), expected(served.directory, "A1 b"))
 
 
-def test_only_what_was_asked_for(served):
+def test_only_requested_outputs_are_returned(served):
     with served.client() as client:
         assert set(client.encode(RECOGNISED, TEXT, output_types=["spectrum"])) == {"spectrum", "token_count", "timing"}
         assert set(client.encode(RECOGNISED, TEXT, output_types=["dense"])) == {"dense", "token_count", "timing"}
@@ -162,7 +162,7 @@ def test_a_text_of_no_frames(served):
         client.encode(RECOGNISED, ["a", ""])
 
 
-def test_many_give_the_same_as_alone(served):
+def test_batching_does_not_change_results(served):
     with served.client() as client:
         for text, result in zip(TEXTS, client.encode(RECOGNISED, TEXTS), strict=True):
             alone = client.encode(RECOGNISED, text)
@@ -188,7 +188,7 @@ def test_requests_share_forward_passes(served):
         check(result, expected(served.directory, text, 2.0 if i % 2 else 1.0))
 
 
-def test_the_process_that_computes_has_no_torch(served):
+def test_the_worker_does_not_load_torch(served):
     """The process has nothing either that the fork server has imported for others."""
     with served.client() as client:
         client.encode(RECOGNISED, TEXT)

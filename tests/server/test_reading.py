@@ -34,7 +34,7 @@ def without_times(found):
     return [{key: each[key] for key in ("entities", "objects", "data")} for each in found]
 
 
-def test_tasks_of_many_requests_at_once(client, expected):
+def test_concurrent_requests_with_different_tasks_get_their_results(client, expected):
     items = [{"image": file} for file in FILES]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda asked: extract(client, items, **asked), ASKED * 2))

@@ -72,7 +72,7 @@ def test_an_eight_bit_minilm_is_close_to_the_one_it_was_made_of(models, referenc
     assert np.argmax(ours[1:] @ ours[0]) == 1
 
 
-def test_onnx_files_are_computed_as_they_are(models, minilm_directory):
+def test_onnx_vectors_match_onnxruntime(models, minilm_directory):
     """8-bit products depend on what they are computed with: each text alone, in both."""
     client, directories = models
     session = InferenceSession(f"{directories[MINILM_ONNX]}/onnx/model.onnx")
@@ -99,7 +99,7 @@ def test_an_onnx_reranker_ranks(models):
     assert ranked[0]["score"] > 5 > -5 > ranked[-1]["score"]
 
 
-def test_nothing_says_that_it_is_sparse_but_a_model_file():
+def test_a_sparse_model_is_not_recognised_without_a_model_file():
     directory = locate("package://cognition/model", allow_hub=False)
     with pytest.raises(CatalogError, match=r"BertForMaskedLM can be served as a sparse model \(splade\)"):
         recognise(directory, SPLADE, {"weights_path": str(directory)})

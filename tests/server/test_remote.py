@@ -119,7 +119,7 @@ def test_vectors_are_those_of_the_weights(served, reference, protocol):
     assert served.endpoint.headers["Authorization"] == "Bearer secret"
 
 
-def test_outputs_are_made_here(served, reference):
+def test_remote_vectors_are_truncated_and_quantised_locally(served, reference):
     with served.client() as client:
         cut = client.encode(DENSE, TEXTS[0], options={"dimensions": 16})["dense"]
         quantised = client.encode(DENSE, TEXTS[0], output_dtype="int8")
@@ -128,7 +128,7 @@ def test_outputs_are_made_here(served, reference):
     assert quantised["dense"].dtype == np.int8
 
 
-def test_scores_rank_as_the_judge_does(served):
+def test_remote_scores_come_from_the_score_endpoint(served):
     with served.client() as client:
         scores = {
             each["item_id"]: each["score"] for each in client.score(RERANKER, "how do vines climb?", TEXTS)["scores"]
@@ -167,7 +167,7 @@ def test_errors_of_the_endpoint_reach_the_client(served, name, kind, said):
         assert len(client.encode(DENSE, TEXTS[0])["dense"]) == 64
 
 
-def test_a_client_that_waits_is_answered_when_the_endpoint_is_back(served):
+def test_a_waiting_client_is_answered_after_the_endpoint_recovers(served):
     with served.client() as client, ThreadPoolExecutor(1) as pool:
         client.encode(DENSE, TEXTS[0])
         worker = served.record(DENSE)["worker_pid"]

@@ -37,7 +37,7 @@ def test_a_cross_encoder(client, server):
     assert result["timing"]["total_ms"] > 0
 
 
-def test_late_interaction_is_scored_as_the_client_would(client):
+def test_late_interaction_scores_match_client_side_maxsim(client):
     query = client.encode(COLBERT, QUERY, is_query=True, output_types=["multivector"])["multivector"]
     documents = client.encode(COLBERT, TEXTS, is_query=False, output_types=["multivector"])
     expected = maxsim(query, [document["multivector"] for document in documents])
@@ -88,7 +88,7 @@ def test_ids_come_back(client):
 
 
 @pytest.mark.parametrize("model", SCORED)
-def test_alone_in_company_and_in_bulk(client, model):
+def test_scores_do_not_depend_on_batch_size(client, model):
     together = in_order(client.score(model, QUERY, TEXTS))
     alone = [client.score(model, QUERY, [text])["scores"][0]["score"] for text in TEXTS]
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)

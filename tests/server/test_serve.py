@@ -108,7 +108,7 @@ def test_a_signal_ends_everything_cleanly(tmp_path, signum):
         assert regions(process) == []
 
 
-def test_a_killed_launcher_takes_triton_along(tmp_path):
+def test_child_processes_end_with_a_killed_launcher(tmp_path):
     with serving(tmp_path) as (process, _):
         children = descendants(process.pid)
         process.kill()
@@ -173,7 +173,7 @@ def test_the_embedded_server_stays_on_loopback(tmp_path):
     assert "--allow-remote" in text
 
 
-def test_weights_that_are_gone_fail_their_model_alone(tmp_path, tiny_directory):
+def test_missing_weights_fail_only_their_model(tmp_path, tiny_directory):
     from sie_triton import LoadError
 
     models = tmp_path / "models"
@@ -228,7 +228,7 @@ def test_perf_analyzer_prints_its_table(server):
     assert "Concurrency: 4, throughput:" in text
 
 
-def test_with_tokens_only_the_door_is_on_the_host_and_no_secret_is_shown(tmp_path):
+def test_token_auth_exposes_only_the_door_and_hides_secrets(tmp_path):
     """127.0.0.2 stands for an address that other machines can reach."""
     secrets = ["--admin-token", "adm1n", "--auth-tokens=t0ken"]
     with serving(tmp_path, "--host=127.0.0.2", "--auth-mode=token", *secrets, num_ports=5) as (process, _):
@@ -263,14 +263,14 @@ def is_open(host: str, port: int) -> bool:
         (OWL, rf"error: model: {OWL} reads image.*; perf sends texts only"),
     ],
 )
-def test_a_model_that_perf_cannot_ask_is_one_line(server, model, said):
+def test_perf_refuses_an_unsuitable_model_in_one_line(server, model, said):
     process = sie("perf", model, f"--grpc-port={server.settings.grpc_port}")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert re.fullmatch(said, errors.strip()), errors
 
 
-def test_a_wrong_model_file_is_reported_on_the_terminal_in_the_table_and_to_clients(tmp_path, tiny_directory):
+def test_an_invalid_model_file_is_reported_to_operator_and_clients(tmp_path, tiny_directory):
     models = tmp_path / "models"
     models.mkdir()
     (models / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))

@@ -81,7 +81,7 @@ def test_postprocess_takes_nothing_from_clients(raw, unharmed, case):
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
 
 
-def test_inference_takes_no_context_from_clients_also_beside_deferred_work(raw, server, unharmed):
+def test_inference_refuses_client_contexts_beside_deferred_work(raw, server, unharmed):
     """An error that leaves `execute` beside a deferred request used to end tritonserver."""
     model = triton_name(MINILM)
     features = {"input_ids": ints(101, 102), "lengths": ints(2), "prompt_tokens": ints(0), "cost": ints(2)}
@@ -94,7 +94,7 @@ def test_inference_takes_no_context_from_clients_also_beside_deferred_work(raw, 
         assert all(len(each.result()) == 40 for each in bulk)
 
 
-def test_open_steps_answer_also_absurd_times(raw, server):
+def test_open_steps_survive_absurd_times(raw, server):
     """Open steps serve whoever measures a step; the reported times are nonsense, the responses are not."""
     features = {"input_ids": ints(101, 102), "lengths": ints(2), "prompt_tokens": ints(0), "cost": ints(2)}
     last = 2**63 - 1
@@ -105,7 +105,7 @@ def test_open_steps_answer_also_absurd_times(raw, server):
         assert client.encode(TINY, "hello vine")["dense"].shape == (64,)
 
 
-def test_the_next_step_accepts_only_what_a_step_really_sent(raw, server, unharmed):
+def test_steps_accept_only_unmodified_output_of_the_previous_step(raw, server, unharmed):
     """A client may look at each step of its own request, but change nothing on the way."""
     model = triton_name(MINILM)
     text = np.array([[b"hello vine"]], object)
@@ -146,7 +146,7 @@ def test_each_output_may_be_asked_for_alone(raw, model):
             np.testing.assert_array_equal(answer.as_numpy(name), every[name])
 
 
-def test_a_request_without_a_batch_is_its_senders_alone(raw, server, unharmed):
+def test_an_empty_batch_delays_only_its_sender(raw, server, unharmed):
     """Triton itself never forms a batch of such a request: only its sender waits, and gets no response."""
     with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
         call(raw, f"{triton_name(COLBERT)}-preprocess", {"encode_text": np.zeros((0, 0), object)}, client_timeout=1)

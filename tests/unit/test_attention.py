@@ -32,7 +32,7 @@ WITH_KEYS = (5, 5, 5, 17, 17, 40), (5, 3, 3, 16, 9, 33)
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (30, 10)], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("name", KERNELS)
-def test_tokens_that_are_no_keys_are_not_attended_to(name, heads, kv_heads, width, window):
+def test_non_key_tokens_are_not_attended_to(name, heads, kv_heads, width, window):
     """Kernels for GPUs leave items on a CPU to PyTorch's kernel."""
     lengths, keys = WITH_KEYS
     query, key, value = tensors(heads, kv_heads, width, sum(lengths))
@@ -41,7 +41,7 @@ def test_tokens_that_are_no_keys_are_not_attended_to(name, heads, kv_heads, widt
     torch.testing.assert_close(ours.double(), expected, atol=2e-5, rtol=0)
 
 
-def test_neighbours_are_one_run_where_lengths_and_keys_agree():
+def test_adjacent_items_of_equal_lengths_and_keys_form_one_run():
     lengths, keys = WITH_KEYS
     assert Segments.of(lengths, keys).runs == ((1, 5, 5), (2, 5, 3), (1, 17, 16), (1, 17, 9), (1, 40, 33))
     assert not Segments.of(lengths, keys).all_are_keys
@@ -50,7 +50,7 @@ def test_neighbours_are_one_run_where_lengths_and_keys_agree():
 
 
 @pytest.mark.parametrize(("scaling", "used"), [(None, 64**-0.5), (0.3, 0.3)])
-def test_without_a_scaling_it_is_that_of_the_width(scaling, used):
+def test_default_scaling_follows_the_head_width(scaling, used):
     query, key, value = tensors(4, 2, 64, sum(LENGTHS))
     with attending(Segments.of(LENGTHS)):
         ours, _ = packed_attention(torch.nn.Identity(), query, key, value, None, scaling=scaling)

@@ -174,7 +174,7 @@ def test_a_checkpoint_published_as_pickles_gives_the_same_results(ours, director
         recognise(published, "m", {"weights_path": str(published)})
 
 
-def test_without_modules_it_is_the_first_tokens_state_all_the_same(ours, tmp_path, minilm_directory):
+def test_without_modules_json_dense_vectors_use_the_first_token(ours, tmp_path, minilm_directory):
     directory = save_bge_m3(tmp_path, minilm_directory, DIM)
     (directory / "modules.json").unlink()
     other = Ours(directory)

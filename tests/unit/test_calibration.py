@@ -175,7 +175,7 @@ def test_a_size_chosen_while_memory_is_short_is_not_stored(monkeypatch, num_toke
     assert measurements.get(calibration_name(DEVICE.num_lanes)) is None
 
 
-def test_other_errors_of_trial_passes_are_errors():
+def test_trial_pass_errors_other_than_out_of_memory_are_raised():
     def forward(batch):
         raise RuntimeError("shape mismatch")
 

@@ -76,7 +76,7 @@ def test_captured_passes_give_the_results_of_the_packed_path(architecture):
 
 
 @pytest.mark.parametrize("architecture", ALIKE)
-def test_nothing_of_a_pass_is_left_to_the_processor(architecture):
+def test_a_captured_pass_runs_entirely_on_the_device(architecture):
     """A recording runs on the device alone: reading a number back would fail, and tensors made on the processor are not
     in it.
     """
@@ -109,14 +109,14 @@ def test_in_bfloat16_too():
 
 
 @pytest.mark.parametrize("architecture", OF_THEIR_OWN)
-def test_attention_that_is_no_call_of_ours_is_refused(architecture):
+def test_models_with_their_own_attention_cannot_be_captured(architecture):
     encoder = encoder_of(architecture)
     assert encoder.path == PACKED
     with pytest.raises(LoadError, match=r"differs from the packed path|cannot be run"):
         graph_comparison.probe_graph(encoder, CapturedPasses(encoder, Recorder))
 
 
-def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
+def test_each_size_is_recorded_once_without_overwriting_earlier_results(xlm_roberta):
     record = Recorder()
     passes = CapturedPasses(xlm_roberta, lambda: record)
     whole = states_of(passes, xlm_roberta)
@@ -129,7 +129,7 @@ def test_each_size_is_recorded_once_and_what_it_gave_stays(xlm_roberta):
     assert (record.num_recorded, record.num_replayed) == (2, 5)
 
 
-def test_up_to_what_it_serves_all_is_recorded_before(xlm_roberta):
+def test_serve_records_all_sizes_up_to_its_limit_in_advance(xlm_roberta):
     """Warm-up uses a recorder of its own, whose memory is not shared; it records the largest pass first, which
     allocates that memory.
     """
@@ -201,7 +201,7 @@ def test_a_pass_with_an_adapter_is_not_captured(tmp_path, monkeypatch):
     assert record.num_replayed == 1
 
 
-def test_a_model_on_a_gpu_may_have_them_in_every_format():
+def test_captured_passes_are_available_to_bfloat16_models_on_a_gpu():
     encoder = encoder_of("BERT", torch.bfloat16)
     assert not may_have_graph(encoder, Measurements(), "")
     encoder.device = torch.device("cuda:0")

@@ -302,7 +302,7 @@ def test_a_model_cannot_score_without_the_outputs_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["my/m-score", "my/m-inference"])
-def test_a_name_is_none_of_a_models_parts(tmp_path, name, minilm_directory):
+def test_model_names_must_not_end_in_a_step_suffix(tmp_path, name, minilm_directory):
     with pytest.raises(CatalogError, match=r"sie_id: .*must not end in -preprocess"):
         load(tmp_path, MODEL_FILE.replace("sie_id: org/name", f"sie_id: {name}"))
     with pytest.raises(CatalogError, match="must not end in -preprocess"):

@@ -38,7 +38,7 @@ def test_models_that_are_served_correctly_are_left_alone(world):
     assert world.changes.leaving(world.stages()) == set()
 
 
-def test_a_change_loads_the_steps_and_then_the_ensembles_and_then_ends_the_old(world):
+def test_a_change_loads_steps_then_ensembles_then_unloads_old_steps(world):
     world.serve("m", "m")
     world.change(lambda: world.write("m@1", "m")).result(10)
     *loaded, last = world.done()
@@ -84,7 +84,7 @@ def test_the_old_steps_stay_while_a_request_is_in_any_of_them(world, stage):
     assert world.done() == unloads("m")
 
 
-def test_steps_that_cannot_be_loaded_leave_the_model_as_it_was_and_are_tried_again(world):
+def test_a_failed_step_load_keeps_the_old_model_and_is_retried(world):
     world.serve("m", "m")
     world.triton.broken.add("m@1-inference")
     world.outcome.__dict__["model"] = "m"
@@ -106,7 +106,7 @@ def test_steps_that_cannot_be_loaded_leave_the_model_as_it_was_and_are_tried_aga
     assert world.changes.problems == {}
 
 
-def test_tasks_come_before_the_bare_name_and_go_after_it(world):
+def test_task_ensembles_load_before_the_main_ensemble_and_unload_after_it(world):
     """A client that sees the bare name encode must also find the ensemble that scores."""
     world.serve("m", "m")
     world.change(lambda: world.write("m@1", "m", "m-score")).result(10)
@@ -134,7 +134,7 @@ def test_a_removed_models_steps_are_unloaded_once_they_are_idle(world):
     assert not [path for path in world.repository.iterdir() if path.name.startswith("m")]
 
 
-def test_a_model_that_comes_back_while_it_goes_is_not_taken_for_what_it_was(world):
+def test_a_model_readded_during_removal_gets_new_steps(world):
     world.serve("m", "m")
     world.open["m-inference"] = 1
     world.change(lambda: world.remove("m")).result(10)
@@ -182,7 +182,7 @@ def test_a_new_controller_finishes_what_another_began(world, loaded):
     assert world.done() == unloads("m")
 
 
-def test_a_new_controller_takes_out_what_another_was_to_take_out(world):
+def test_a_new_controller_completes_a_pending_removal(world):
     world.serve("m", "m")
     world.remove("m")
     world.changes.close()
@@ -193,7 +193,7 @@ def test_a_new_controller_takes_out_what_another_was_to_take_out(world):
     assert world.done() == ["unload m", *unloads("m")]
 
 
-def test_another_tritonserver_has_started_with_the_new_steps(world):
+def test_old_step_directories_are_removed_after_a_tritonserver_restart(world):
     world.serve("m", "m")
     world.write("m@1", "m")
     world.triton.states.clear()

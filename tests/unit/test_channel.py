@@ -104,7 +104,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("what", MESSAGES)
-def test_a_message_comes_as_it_went(what):
+def test_messages_arrive_unchanged(what):
     with peer(echo) as (channel, _):
         for _ in range(3):
             channel.send(MESSAGES[what])
@@ -253,7 +253,7 @@ def test_a_peer_that_dies_in_the_middle_of_a_message(size, monkeypatch):
 
 
 @pytest.mark.parametrize("num_bytes", [10, 4 * MB])
-def test_a_peer_killed_at_any_time_gives_an_error_and_never_something_wrong(num_bytes):
+def test_killing_the_peer_at_any_time_raises_an_error(num_bytes):
     message = ["x" * 1000, numbers(num_bytes)]
     for attempt in range(40):
         with peer(echo) as (channel, pid):
@@ -272,7 +272,7 @@ def talk(channel: Channel, message: object) -> None:
         assert same(channel.recv(), message)
 
 
-def test_a_stopped_peer_that_is_killed_is_noticed_by_who_waits_to_send():
+def test_a_blocked_send_fails_when_the_stopped_peer_is_killed():
     """The socket is full, and the sender blocks."""
     with peer(lambda channel: time.sleep(60)) as (channel, pid):
         os.kill(pid, signal.SIGSTOP)

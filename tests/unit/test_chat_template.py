@@ -47,7 +47,7 @@ def test_conversations_are_those_of_the_library(template):
         ("{{ '\\ud800' }}", "refuses the prompt: 'utf-8' codec can't encode"),
     ],
 )
-def test_a_template_that_does_more_is_refused(template, said):
+def test_templates_with_unsafe_or_failing_operations_are_refused(template, said):
     with pytest.raises(InputError, match=said):
         ChatTemplate(template, {}, "here").text(TALKS[0])
 

@@ -45,7 +45,7 @@ def test_secondary_features_may_have_a_limit_too():
         check({"num_patches": 3})
 
 
-def test_items_may_be_as_long_as_a_feature_says():
+def test_item_lengths_given_by_a_feature_must_be_within_the_limit():
     read = Tensor("read", "INT32", (-1,), "", "", 1)
     declared = (read, IDS)
     legal = {"read": Ragged(ints(2, 7)), "ids": Ragged(ints(5, 6), ints(2, 0))}
@@ -95,12 +95,12 @@ def test_the_first_feature_that_is_wrong_is_named(changes, complaint):
 @pytest.mark.parametrize(
     ("limits", "complaint"), [({"ids": 8}, "ids: must be from 0 to 8"), ({"types": 0}, "types: must be from 0 to 0")]
 )
-def test_a_models_own_limit_goes_before_what_all_of_its_kind_have(limits, complaint):
+def test_a_models_limit_overrides_the_features_default_limit(limits, complaint):
     with pytest.raises(InputError, match=complaint):
         check(limits)
 
 
-def test_lengths_that_overflow_are_no_fit():
+def test_lengths_whose_sum_overflows_int32_are_refused():
     huge = ints(2**31 - 1, 2**31 - 1, 6)
     with pytest.raises(InputError, match="num_ids: sum to 4294967300, but ids holds 4"):
         check_features({"ids": Ragged(ints(1, 1, 1, 1), huge)}, (IDS,), 2**31 - 1, {})
@@ -114,7 +114,7 @@ def test_lengths_that_overflow_are_no_fit():
         (np.zeros((2, 5, 2), np.float32), r"patches: has shape \[2, 5, 2\]"),
     ],
 )
-def test_a_shape_is_that_of_one_request(sent, complaint):
+def test_a_missing_or_wrongly_shaped_array_is_refused(sent, complaint):
     with pytest.raises(InputError, match=complaint):
         array_of(FakeRequest(patches=sent), PATCHES)
 
@@ -137,7 +137,7 @@ def computed(dense=(2, 2), rows=(3, 3), lengths=(1, 2)):
     check_computed(tensors, (DENSE, MULTIVECTOR), 2, WIDTHS)
 
 
-def test_a_forward_pass_gives_rows_of_each_item():
+def test_results_with_matching_rows_are_accepted():
     computed()
     computed(rows=(0, 3), lengths=(0, 0))
 

@@ -8,7 +8,7 @@ from sie_triton.bench.ports import free_ports
 
 
 @pytest.mark.parametrize("missing", ["click", "pydantic_settings"])
-def test_a_client_only_install_names_the_packages_that_the_command_line_needs(missing):
+def test_the_cli_names_packages_missing_from_a_client_only_install(missing):
     program = f"import sys; sys.modules[{missing!r}] = None; from sie_triton.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     expected = f"error: the command line needs {missing}: pip install 'sie-triton[server,embedded]'\n"

@@ -70,7 +70,7 @@ def test_each_page_of_a_pdf_is_reported(printed):
 IN_COLOUR = {"force_terminal": True, "color_system": "standard", "no_color": False}
 
 
-def test_in_a_terminal_words_stand_in_colour_with_their_label(printed):
+def test_terminal_output_colours_entities_and_their_labels(printed):
     text, *rows = printed(FOUND, **IN_COLOUR).splitlines()
     bold, italic, end = "\x1b[1;3{}m", "\x1b[3;3{}m", "\x1b[0m"
     assert text.startswith(f"{bold.format(2)}Ada Lovelace{end}{italic.format(2)} person{end} lived")
@@ -81,7 +81,7 @@ def test_in_a_terminal_words_stand_in_colour_with_their_label(printed):
         assert all(cell in table for cell in cells)
 
 
-def test_in_a_terminal_what_was_seen_stands_in_tables(printed):
+def test_terminal_output_shows_image_findings_in_tables(printed):
     output = printed(SEEN, **IN_COLOUR)
     assert TEXT.split()[0] in output.splitlines()[0]
     for cells in (

@@ -117,7 +117,7 @@ def test_a_server_that_never_comes_back(kind, fake, impatient):
 
 
 @KINDS
-def test_a_server_that_never_was(kind, fake, monkeypatch):
+def test_a_server_that_is_not_running_is_reported_unreachable(kind, fake, monkeypatch):
     monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.5)
     fake.stop()
     with kind(fake.url) as client:

@@ -10,7 +10,7 @@ from tests.doors import door_of, listening
 @KINDS
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 @pytest.mark.parametrize("settings", [{}, {"auth_mode": "static", "auth_tokens": "secret"}], ids=["open", "token"])
-def test_a_client_that_is_given_the_door_names_the_ports_of_triton(kind, transport, settings):
+def test_a_client_connected_to_the_door_names_tritons_ports(kind, transport, settings):
     door, _ = door_of(**settings)
     complaint = r"this is SIE's HTTP door, not Triton\. .* by default at http://127\.0\.0\.1:8000 or grpc://127"
     with listening(door) as port, kind(f"{transport}://127.0.0.1:{port}", timeout=20) as client:

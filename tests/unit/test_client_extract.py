@@ -93,7 +93,7 @@ class Response(dict):
         super().__init__(extraction=extraction, token_count=np.arange(len(found)) + 3, timing_ms=timing)
 
 
-def test_each_item_gets_its_own():
+def test_each_item_gets_its_own_findings():
     found = [{**NONE, "entities": [{"text": text}]} for text in "abc"]
     made = call(["a", {"text": "b", "id": "mine"}, {"text": "c", "id": 0}])
     made.pieces = [slice(0, 2), slice(2, 3)]

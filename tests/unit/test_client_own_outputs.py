@@ -20,7 +20,7 @@ def shown(values):
     return [each.tolist() for each in values]
 
 
-def test_an_own_output_is_cut_by_the_lengths_behind_its_name_or_row_by_row():
+def test_own_outputs_are_split_by_their_lengths_or_by_row():
     results = encode_results(Response(**TAGS, label=LABEL, dense=f32([1], [2], [3])), ITEMS, None, "float32")
     assert shown(each["tags"] for each in results) == [[[1]], [], [[2], [3], [4]]]
     assert shown(each["label"] for each in results) == LABEL.tolist()
@@ -35,7 +35,7 @@ def test_an_own_output_may_be_asked_for_by_name():
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_own_outputs_are_those_that_the_contract_has_no_name_for(as_json):
+def test_outputs_outside_the_contract_are_own_outputs(as_json):
     """Without the lengths of one of them; a name that only ends like those is an output."""
     of_contract = [
         tensor.name
@@ -75,7 +75,7 @@ def metadata(*names, as_json=True):
         (SCORE, ["query", "text", "labels"], False),
     ],
 )
-def test_a_model_does_a_verb_if_it_takes_what_the_verb_does_and_no_more(verb, inputs, does, as_json):
+def test_a_verb_requires_a_model_with_matching_inputs(verb, inputs, does, as_json):
     given = metadata(*inputs, as_json=as_json)
     assert ensemble_of("org/m", verb, given, has_own=True) == f"org__m-{verb.name}"
     if does:
@@ -112,7 +112,7 @@ def test_results_of_several_requests_are_in_the_order_of_the_items():
     assert [(each["dense"].tolist(), each["token_count"]) for each in call.results(responses)] == [([0], 0), ([1], 1)]
 
 
-def test_equal_scores_stay_in_the_order_of_the_items_and_the_longest_request_tells_the_time():
+def test_equal_scores_keep_item_order_and_timing_is_the_slowest_requests():
     call = ScoreCall(tritonclient.grpc, "m", "q", ["x" * 40_000, "y" * 40_000, "z"], {})
     assert [(piece.start, piece.stop) for piece in call.pieces] == [(0, 1), (1, 3)]
     quick, slow = Response(scores=f32(2)), Response(scores=f32(5, 2))

@@ -127,7 +127,7 @@ def test_scores_are_ranked_best_first(client, triton):
     ]
 
 
-def test_a_model_may_score_by_another_ensemble_since_it_was_asked_first(client, triton):
+def test_scoring_follows_a_change_of_the_models_ensemble(client, triton):
     for triton.scoring in ("org__model", "org__model-score", "org__model"):
         for _ in range(2):
             assert len(client.score(MODEL, "q", ["a", "b"])["scores"]) == 2
@@ -153,7 +153,7 @@ def test_the_server_gets_the_timeout_and_the_transport_waits_longer(client, trit
     assert asked["timeout"] / 1e6 < asked["client_timeout"] < 10
 
 
-def test_a_time_that_is_over_is_never_sent_as_none(client, triton):
+def test_an_expired_deadline_is_never_sent_as_unlimited(client, triton):
     """Triton takes 0 for no limit."""
     with suppress(BusyError):
         client.encode(MODEL, "a", timeout=1e-9)
@@ -178,7 +178,7 @@ def test_a_busy_server_is_retried_by_default(client, triton):
     assert len(triton.asked) == 3
 
 
-def test_patience_ends(client, triton, monkeypatch):
+def test_retrying_a_busy_server_ends_within_30_seconds(client, triton, monkeypatch):
     """Only sleeping moves the clock."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -200,7 +200,7 @@ def test_a_wrong_request_is_not_retried(client, triton, status):
 # --- what does not fit the model
 
 
-def test_where_a_model_is_not_served_its_file_may_be_wrong(client, triton):
+def test_the_error_for_an_unserved_model_points_to_status(client, triton):
     """Triton knows no model files; the client names the command that lists those with errors."""
 
     def unknown(num_items):
@@ -222,7 +222,7 @@ def test_the_metadata_of_a_model_is_read_only_after_an_error(client, triton):
 
 
 @pytest.mark.parametrize("takes", [None, ["text"]])
-def test_an_error_stays_as_it_is_where_all_fits_or_where_that_is_not_known(client, triton, takes):
+def test_an_error_is_unchanged_if_metadata_does_not_explain_it(client, triton, takes):
     triton.takes = takes
     triton.infer_of = failing("INVALID_ARGUMENT")
     with pytest.raises(InputError, match=r"^no$"):

@@ -56,7 +56,7 @@ def test_a_request_says_what_its_items_are():
     assert (text.name(), text.datatype(), text.shape()) == ("text", "BYTES", [2])
 
 
-def test_scoring_has_a_name_of_its_own_where_the_model_encodes_too():
+def test_score_has_its_own_ensemble_if_the_model_also_encodes():
     query = {"inputs": [{"name": "query"}, {"name": "text"}]}
     assert ensemble_of("org/model", SCORE, query, has_own=True) == "org__model-score"
     assert ensemble_of("org/model", SCORE, query, has_own=False) == "org__model"
@@ -67,7 +67,7 @@ def test_scoring_has_a_name_of_its_own_where_the_model_encodes_too():
 # --- results
 
 
-def test_each_item_gets_its_own():
+def test_each_item_gets_its_own_outputs():
     first, second, third = encode_results(
         Response(
             dense=f32([1, 2], [3, 4], [5, 6]),
@@ -91,7 +91,7 @@ def test_each_item_gets_its_own():
     assert first["timing"] == {f"{name}_ms": i for i, name in enumerate(TIMING_FIELDS)}
 
 
-def test_an_item_of_which_only_the_beginning_was_read_is_said_to_be_truncated():
+def test_truncated_items_are_marked_in_results():
     cut = Response(dense=f32([1], [2], [3]), truncated=np.array([False, True, False]))
     assert [each.get("truncated") for each in encode_results(cut, ITEMS, None, "float32")] == [None, True, None]
     scored = score_entries(Response(scores=f32(1, 2, 3), truncated=np.array([True, False, False])), ["a", "b", "c"])
@@ -146,7 +146,7 @@ def failure(message, status):
         ("StatusCode.UNKNOWN", SIEError),
     ],
 )
-def test_an_error_has_the_class_of_its_status_and_our_words(status, error):
+def test_status_decides_the_error_class_and_tritons_prefix_is_removed(status, error):
     told = failure("in ensemble 'org__model', dimensions: must be an integer", status)
     assert (type(told), str(told)) == (error, "dimensions: must be an integer")
     assert str(failure("a', b", status)) == "a', b"

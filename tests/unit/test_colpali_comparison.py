@@ -89,7 +89,7 @@ def test_pages_of_a_pdf_are_scored_each(ours):
         ours.together("score", [({"query_image": [PDF], "image": [FILES[0]]}, {})])
 
 
-def test_items_one_by_one_where_a_model_cannot_be_packed(ours, library):
+def test_the_padded_path_gives_the_same_vectors(ours, library):
     ours.adapter.encoder.use("padded")
     try:
         found = vectors_of(ours.encode([TEXTS[0], {"image": FILES[0]}]))
@@ -113,7 +113,7 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, lib
     assert not same(found, library.image(FILES[0]))
 
 
-def test_attention_that_looks_back_only_fails_it_too(tmp_path, directory, library, monkeypatch):
+def test_causal_attention_fails_the_same_comparison(tmp_path, directory, library, monkeypatch):
     usual = TorchEngine.language_model
     monkeypatch.setattr(TorchEngine, "language_model", lambda self, model, is_causal: usual(self, model, True))
     (found,) = vectors_of(Served("colpali", directory, **OPTIONS).encode([TEXTS[0]]))

@@ -72,7 +72,7 @@ def test_positions_that_forget_the_grid_fail_the_same_comparison(ours, library):
     assert not same(found, library.image(FILES[0], has_grid=False))
 
 
-def test_items_one_by_one_where_a_model_cannot_be_packed(ours, library):
+def test_the_padded_path_gives_the_same_vectors(ours, library):
     ours.adapter.encoder.use("padded")
     try:
         found = vectors_of(ours.encode([TEXTS[0], {"image": FILES[0]}]))

@@ -47,7 +47,7 @@ def test_every_field_comes_back_as_itself():
 
 
 @pytest.mark.parametrize("place", range(14))
-def test_a_field_of_another_type_or_too_few_are_no_context(place):
+def test_contexts_with_wrong_field_types_or_counts_are_refused(place):
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
     assert len(fields) == 14
     for wrong in ([*fields[:place], None, *fields[place + 1 :]], fields[:place], [*fields, 1]):
@@ -55,7 +55,7 @@ def test_a_field_of_another_type_or_too_few_are_no_context(place):
             Context.from_json(json.dumps(wrong).encode())
 
 
-def test_a_number_is_no_truth_value():
+def test_a_context_with_a_boolean_field_is_refused():
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
     with pytest.raises(ValueError, match="not the fields"):
         Context.from_json(json.dumps([*fields[:-2], True, []]).encode())
@@ -103,7 +103,7 @@ TRAVELLING = [
 
 
 @pytest.mark.parametrize(("verb", "name", "value"), TRAVELLING)
-def test_a_request_beats_its_profile_and_that_the_default(seal, verb, name, value):
+def test_request_options_override_the_profile_and_the_profile_the_defaults(seal, verb, name, value):
     contexts = Contexts(MODEL, seal)
 
     def options(**given):
@@ -117,7 +117,7 @@ def test_a_request_beats_its_profile_and_that_the_default(seal, verb, name, valu
     assert options(profile="default", **{name: value}) == {name: value}
 
 
-def test_a_profile_gives_each_verb_what_that_one_reads(seal):
+def test_a_profile_passes_each_verb_only_its_options(seal):
     contexts = Contexts(MODEL, seal)
     found = {
         verb.name: set(contexts.enter(FakeRequest({"profile": "other"}), verb, 0)[0].options)
@@ -183,7 +183,7 @@ def test_a_context_survives_writing_and_reading(seal):
         contexts.read(request, [TENSORS[0], np.zeros((2, 5), np.float32)])
 
 
-def test_only_an_open_step_looks_into_the_options_again(tmp_path):
+def test_only_an_open_step_revalidates_options(tmp_path):
     made = Context(ENCODE, {"normalize": "no"}, **COUNTED)
     closed, opened = (Contexts(MODEL, Seal(tmp_path, is_open=is_open)) for is_open in (False, True))
     request = sent(closed.write(made, TENSORS))
@@ -192,7 +192,7 @@ def test_only_an_open_step_looks_into_the_options_again(tmp_path):
         opened.read(request, TENSORS)
 
 
-def test_a_verb_that_the_model_has_not_is_no_context(tmp_path):
+def test_a_context_of_an_unsupported_verb_is_refused(tmp_path):
     only_encode = Contexts(model_of(replace(MODEL.spec, tasks=("encode",))), Seal(tmp_path, is_open=True))
     request = FakeRequest(context=context("score"))
     with pytest.raises(InputError, match="context: must be as the previous step writes it"):

@@ -80,7 +80,7 @@ def test_a_model_takes_the_parameters_that_it_has_a_use_for(changes, task, expec
         (("sparse",), ("float32",)),
     ],
 )
-def test_only_vectors_come_in_fewer_bits(output_types, dtypes):
+def test_only_vector_outputs_offer_quantised_dtypes(output_types, dtypes):
     assert model_parameters(spec(dims=dict.fromkeys(output_types, 8)))["output_dtype"].choices == dtypes
 
 

@@ -79,7 +79,7 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     assert DeviceMemory(90, 100, "").over(85) == 5
 
 
-def test_room_is_granted_where_there_is_some(controller, control):
+def test_a_load_that_fits_is_granted_without_eviction(controller, control):
     waiting = stage(controller, "a", wanted_bytes=800)
     controller.tick()
     assert answer_path(controller._directory, os.getpid()).read_text() == GRANTED

@@ -77,7 +77,7 @@ def test_a_failed_load_is_reported_with_its_reason(controller, rounds):
     assert caught.value.reason == list(REASONS)[1]
 
 
-def test_a_load_whose_place_another_process_has_taken_is_waited_for_no_longer(controller, rounds):
+def test_waiting_for_a_load_ends_if_the_model_is_evicted(controller, rounds):
     """The model was evicted meanwhile."""
     process = stage(controller, "a", generation=5)
     rounds += [becomes(process, state=LOADING), becomes(process, state=0, generation=6), lambda: pytest.fail("waits")]

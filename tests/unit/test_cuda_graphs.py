@@ -141,7 +141,7 @@ class Pretended:
 
 
 @pytest.mark.parametrize("fault", [torch.OutOfMemoryError("of 2 GiB"), RuntimeError("CUDA error: busy")], ids=str)
-def test_a_lack_of_memory_is_no_verdict(monkeypatch, fault):
+def test_out_of_memory_does_not_rule_out_a_graph(monkeypatch, fault):
     pretended = Pretended(monkeypatch, fault)
     for _ in range(2 * MOST_TRIES):
         with pytest.raises(type(fault)):
@@ -151,7 +151,7 @@ def test_a_lack_of_memory_is_no_verdict(monkeypatch, fault):
     assert pretended.take() == 256
 
 
-def test_a_verdict_stays_where_memory_lacks_afterwards(monkeypatch):
+def test_a_stored_measurement_survives_a_later_out_of_memory_error(monkeypatch):
     """A recording for use is no new measurement."""
     pretended = Pretended(monkeypatch)
     pretended.measurements.put(graph={"max_tokens": 64, "beside_others": 64})
@@ -163,7 +163,7 @@ def test_a_verdict_stays_where_memory_lacks_afterwards(monkeypatch):
     assert pretended.take() == 64
 
 
-def test_a_graph_that_gives_something_else_is_refused_for_good(monkeypatch):
+def test_a_graph_with_wrong_results_is_refused_permanently(monkeypatch):
     pretended = Pretended(monkeypatch)
     pretended.record = lambda run: lambda: run() * 2
     assert pretended.take() == 0

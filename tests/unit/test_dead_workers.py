@@ -55,7 +55,7 @@ def make(tmp_path):
         stage.close()
 
 
-def test_a_request_that_ends_every_worker_spoils_none_that_shared_a_pass_with_it(make):
+def test_a_request_that_kills_its_workers_fails_alone(make):
     """They ran together once, then each by itself: the first pass and two of its own end three workers, no more."""
     stage = make(1)
     answers = run(stage, [tokens([each] * 10) for each in (1, POISON, 2)])

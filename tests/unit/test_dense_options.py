@@ -54,7 +54,7 @@ def test_a_decoder_can_see_all_of_a_text(decoder, options):
     assert np.abs(found - theirs(directory, ids, "mean", sees_all=False)).max() > 1e-3
 
 
-def test_a_checkpoint_may_say_so_itself(decoder):
+def test_a_checkpoint_can_request_bidirectional_attention(decoder):
     directory, ids = decoder
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "is_causal": False}))

@@ -103,7 +103,7 @@ def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
         gpu_memory(name)
 
 
-def test_of_a_limit_only_what_our_workers_take_counts(machine, tmp_path, child):
+def test_only_our_workers_count_towards_a_memory_limit(machine, tmp_path, child):
     """Another program has 3 GiB of the GPU; no model is evicted for these."""
     machine(4)
     (tmp_path / "status").mkdir()
@@ -146,7 +146,7 @@ def test_settings_name_one_device(machine, num_gpus, asked, chosen):
         ({"model_instance_kind": "GPU", "model_instance_device_id": "3"}, "auto", "cuda:3"),
     ],
 )
-def test_a_stage_of_a_stock_tritonserver_finds_it_out(machine, instance, asked, chosen):
+def test_a_stage_in_a_stock_tritonserver_chooses_its_device(machine, instance, asked, chosen):
     machine(4)
     assert instance_device(asked, instance) == chosen
 
@@ -240,9 +240,7 @@ def test_a_device_that_cannot_be_used_is_one_line_with_a_remedy(machine, num_gpu
         ("GPU-7", "CUDA_VISIBLE_DEVICES: GPU-7 matches the UUIDs of 0 GPUs"),
     ],
 )
-def test_a_name_that_the_controller_could_not_measure_is_refused_at_the_start(
-    machine, monkeypatch, tmp_path, visible, said
-):
+def test_ambiguous_or_unknown_gpu_uuids_are_refused_at_startup(machine, monkeypatch, tmp_path, visible, said):
     machine(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert "".join(check_gpu_name("cuda:0", visible_gpus())).startswith(said)
@@ -293,7 +291,7 @@ def test_torchs_cuda_version_is_read_without_importing_torch(tmp_path, monkeypat
     assert preflight.cuda_of_torch() == ""
 
 
-def test_the_driver_says_what_it_knows(tmp_path, monkeypatch):
+def test_the_drivers_cuda_version_is_read(tmp_path, monkeypatch):
     """Without a driver nothing is known; a library of a driver's kind is compiled here."""
     (tmp_path / "cuda.c").write_text("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
     load = ctypes.CDLL
@@ -325,7 +323,7 @@ def test_the_environment_gets_a_pytorch_for_the_gpu_that_is_there(tmp_path, file
     assert done.stdout == f"torch==1{installs}\n"
 
 
-def test_serve_refuses_it_before_anything_starts(machine, tmp_path):
+def test_serve_refuses_an_unusable_device_at_startup(machine, tmp_path):
     machine(0)
     with pytest.raises(ServerError, match=r"^--device cuda: no NVIDIA GPU .* or use --device cpu$"):
         serve.check_machine(read_settings(device="cuda", data_dir=tmp_path / "data"), 1)

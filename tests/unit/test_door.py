@@ -65,7 +65,7 @@ def test_our_own_commands_have_a_token_for_questions(door, monkeypatch, tmp_path
     assert ServedOfDoor(reader, None)._ask_controller().memory
 
 
-def test_the_token_of_a_server_without_one_is_found_by_its_own_user(door, controller, control, child, capsys):
+def test_a_generated_admin_token_is_read_from_the_data_directory(door, controller, control, child, capsys):
     path = door.data_dir / TOKEN_FILE
     assert path.stat().st_mode & 0o777 == 0o600
     stage(controller, "org__a", child.pid)
@@ -85,7 +85,7 @@ def test_a_given_token_leaves_no_file(tmp_path):
 
 
 @pytest.mark.parametrize("model", ["a b", "ä", "..", "a?b", "%", "a/b/c"])
-def test_any_name_of_a_model_is_answered_in_one_line(door, model):
+def test_odd_model_names_get_a_one_line_error(door, model):
     with pytest.raises(ServerError) as caught:
         act(door, model, "evict")
     assert len(str(caught.value).splitlines()) == 1

@@ -50,11 +50,11 @@ def models_of(triton, *whats, named=""):
     return asyncio.run(found())
 
 
-def test_the_only_one_that_can():
+def test_the_only_capable_model_is_chosen():
     assert models_of(Triton(EMBEDDER, RERANKER, PICTURES), DENSE, SCORES) == ["a/embedder", "a/reranker"]
 
 
-def test_the_first_that_can_of_those_that_are_named():
+def test_the_first_capable_model_of_the_setting_is_chosen():
     triton = Triton(EMBEDDER, OTHER, RERANKER)
     assert models_of(triton, DENSE, SPARSE, named="a/reranker,a/other,a/embedder") == ["a/other", "a/other"]
 
@@ -72,7 +72,7 @@ def test_an_ambiguous_model_is_refused_with_the_setting_to_set(what, named, mess
         models_of(Triton(EMBEDDER, OTHER), what, named=named)
 
 
-def test_triton_that_is_away_is_no_missing_model():
+def test_an_unreachable_triton_is_not_reported_as_a_missing_model():
     triton = Triton(EMBEDDER)
     triton.is_away = True
     with pytest.raises(Unreachable):

@@ -63,7 +63,7 @@ LOADS = {
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_a_model_that_cannot_be_loaded_says_why_and_whether_for_good(reason):
+def test_a_failed_load_reports_its_class_and_permanence(reason):
     door, backend = door_of()
     backend.failure = LoadError("it is not there", reason).refusal("put it there")
     answer = post(door)
@@ -142,7 +142,7 @@ def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):
         assert answer.json()["detail"]["message"] == message
 
 
-def test_a_request_has_the_trace_id_that_its_client_gave_unless_it_is_too_long():
+def test_a_request_keeps_its_clients_valid_trace_id():
     given = {"X-Request-ID": "a" * 128}
     traced = {"traceparent": f"00-{'4' * 32}-{'5' * 16}-01", **given}
     assert post(door_of()[0], headers=given).headers["X-Trace-ID"] == "a" * 128

@@ -34,7 +34,7 @@ def answers(port: int) -> int:
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1", HEAD, HEAD + b"{"], ids=["nothing", "half a head", "head", "body"])
-def test_a_client_gets_in_beside_any_number_of_connections_that_only_wait(sent):
+def test_waiting_connections_do_not_shut_out_a_client(sent):
     with listening(door_of(door_max_connections=8)[0]) as port, ExitStack() as stack:
         for _ in range(40):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
@@ -252,7 +252,7 @@ def test_commas_in_strings_are_no_values(monkeypatch):
         measure.json_values(b'["' + b"," * 100 + b'"' + b',"a"' * 50)
 
 
-def test_an_answer_counts_too():
+def test_responses_count_towards_the_memory_limit():
     door, backend = door_of(door_max_memory_bytes=20_000)
     for dims, status in ((10, 200), (10_000, 503)):
         backend.dims = dims
@@ -286,7 +286,7 @@ TOKENS = {"auth_mode": "token", "auth_tokens": "a-token"}
         (TOKENS, "sie.example", 200),
     ],
 )
-def test_a_host_name_chosen_by_somebody_else_is_refused(settings, host, status):
+def test_a_foreign_host_header_is_refused(settings, host, status):
     headers = {"Host": host, "Authorization": "a-token"}
     assert post(door_of(**settings)[0], headers=headers).status_code == status
 
@@ -309,7 +309,7 @@ def test_web_pages_call_where_their_origin_may(origins, origin, status):
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", None])
-def test_watchers_are_counted_and_pages_of_others_are_none(origin, monkeypatch):
+def test_watchers_are_limited_and_foreign_origins_refused(origin, monkeypatch):
     monkeypatch.setattr(health, "MAX_WATCHERS", 2)
 
     async def watch(port: int) -> list[bool]:
@@ -329,7 +329,7 @@ def test_watchers_are_counted_and_pages_of_others_are_none(origin, monkeypatch):
         assert asyncio.run(watch(port)) == ([False] * 3 if origin else [True, True, False])
 
 
-def test_probes_know_no_foreign_names_either():
+def test_probes_refuse_foreign_host_headers():
     assert knock(door_of()[0], lambda client: client.get("/", headers={"Host": "evil.example"})).status_code == 403
 
 

@@ -60,7 +60,7 @@ def test_an_invalid_field_is_named(change, message):
         asked({**BODY, **change})
 
 
-def test_the_best_come_first_under_their_own_numbers():
+def test_results_are_sorted_by_score_with_original_indices():
     found = answer("2", asked({**BODY, "top_n": 2}), [0.25, 0.75, 0.5], 30)
     assert found["results"] == [{"index": 1, "relevance_score": 0.75}, {"index": 2, "relevance_score": 0.5}]
     assert found["meta"] == {

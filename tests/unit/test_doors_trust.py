@@ -26,7 +26,7 @@ def test_any_of_the_tokens_opens_the_door(header):
 
 @pytest.mark.parametrize("mode", ["static", "token"])
 @pytest.mark.parametrize("header", [None, "Bearer", "Bearer x", "Bearer first", "Basic first-token", "Bearer admins"])
-def test_nothing_else_does(mode, header):
+def test_requests_without_a_valid_token_are_refused(mode, header):
     door, backend = door_of(**{**TOKENS, "auth_mode": mode})
     answer = post(door, headers={"Authorization": header} if header else {})
     assert (answer.status_code, answer.json()["detail"]["code"]) == (401, "UNAUTHORIZED")
@@ -59,7 +59,7 @@ PATHS = {"/healthz": 200, "/readyz": 200, "/": 200, "/health": 401, "/v1/models"
         ({**TOKENS, "admin_token": "first-token"}, "--admin-token: is one of auth_tokens"),
     ],
 )
-def test_a_mistake_in_them_stops_the_start(given, message):
+def test_invalid_token_settings_are_refused_at_startup(given, message):
     with pytest.raises(SettingsError, match=message) as failure:
         read_settings(**given)
     assert "first-token" not in str(failure.value)
@@ -221,7 +221,7 @@ def test_watchers_need_a_token_too(token, status):
         assert asyncio.run(watch(port)) == status
 
 
-def test_a_client_that_is_gone_is_worked_for_no_longer():
+def test_a_disconnected_clients_call_is_cancelled():
     door, backend = door_of()
     backend.seconds = 100
     with listening(door) as port:
@@ -239,7 +239,7 @@ def test_the_client_may_set_the_timeout(given, seconds):
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "soon", "1e9"])
-def test_a_time_that_is_none_is_refused(given):
+def test_an_invalid_request_timeout_header_is_refused(given):
     answer = post(door_of()[0], headers={"X-Request-Timeout": given})
     assert answer.status_code == 400
     assert answer.json()["detail"]["message"].startswith("X-Request-Timeout: must be above 0")

@@ -105,7 +105,7 @@ def test_no_string_is_ever_a_path(kind, tmp_path):
         ({"image": {"data": 3}}, r"items\[0\].image: must be a file, not int"),
     ],
 )
-def test_an_item_that_is_none_is_told_what_is_wrong(item, message):
+def test_an_invalid_item_is_refused_with_the_reason(item, message):
     with pytest.raises(Failure, match=message):
         item_in(item, "items[0]")
 
@@ -123,7 +123,7 @@ def test_an_answer_in_parts_is_the_same(number):
         assert asyncio.run(written(value, MSGPACK)) == write_msgpack(value)
 
 
-def test_an_item_of_which_only_the_beginning_was_read_says_so():
+def test_truncated_items_are_marked_in_responses():
     vectors = {"dense": np.ones(2, np.float32), "token_count": 2, "timing": TIMING}
     found = {"entities": [], "token_count": 2, "timing": TIMING}
     cut = {"truncated": True}

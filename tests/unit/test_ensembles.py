@@ -42,7 +42,7 @@ def test_every_name_of_a_configuration_is_there_once(made):
             assert len(set(names(tensors))) == len(tensors)
 
 
-def test_steps_are_wired_by_tensors_that_exist_and_have_all_that_they_need(made):
+def test_ensemble_steps_are_wired_with_all_required_tensors(made):
     _, found, steps = made
     for ensemble in found:
         written = set(names(ensemble.input))
@@ -119,7 +119,7 @@ def test_if_one_input_is_optional_all_are(changes, inputs):
 @pytest.mark.parametrize(
     ("inputs", "passed_on"), [(("text",), {"text": "text", "labels": "labels"}), (("image",), {"labels": "labels"})]
 )
-def test_words_go_past_the_worker(inputs, passed_on):
+def test_texts_and_labels_bypass_inference(inputs, passed_on):
     """Inference returns positions; postprocess replaces them by words and names."""
     (ensemble,) = ensembles(spec(family="gliner", tasks=("extract",), dims={}, inputs=inputs), "m", "m")
     *_, postprocess = ensemble.ensemble_scheduling.step

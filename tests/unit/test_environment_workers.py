@@ -156,7 +156,7 @@ def test_a_lazy_fork_server_imports_at_its_first_request(empty, tmp_path):
     assert child.wait(0)
 
 
-def test_the_launcher_has_one_for_each_environment_that_torch_is_needed_in(arrays, tmp_path, tiny_directory):
+def test_each_environment_that_needs_torch_has_a_fork_server(arrays, tmp_path, tiny_directory):
     """An unusable environment gets none, and the forked process names what is missing there."""
     environments = arrays.directory.parent
     without = linked(environments, "a", SITE_PACKAGES)

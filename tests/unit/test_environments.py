@@ -183,13 +183,13 @@ def test_a_damaged_environment_is_reported_when_a_model_is_loaded(empty, tmp_pat
     assert caught.value.reason == "dependency"
 
 
-def test_the_command_that_makes_one_anew(tmp_path):
+def test_a_broken_environment_names_the_command_to_recreate_it(tmp_path):
     venv = Venv(tmp_path / "x", ("numpy>=2", "b"), "/usr/bin/python3.12", "3.12.1", "")
     said = "recreate it: sie-triton env rm x && sie-triton env add --python /usr/bin/python3.12 x 'numpy>=2' b"
     assert str(venv.broken("it is old")) == f"environment x: it is old; {said}"
 
 
-def test_rendering_warns_of_what_requests_would_fail_of(empty, tmp_path):
+def test_rendering_warns_about_an_unusable_environment(empty, tmp_path):
     (tmp_path / "models").mkdir()
     content = model_file(
         "test/letters", save_frames(tmp_path / "letters"), "frames_family:Frames", {"encode": {"dense": {"dim": 8}}}
@@ -212,7 +212,7 @@ def test_a_model_file_names_no_path(name, tmp_path):
         find(tmp_path, name)
 
 
-def test_tritons_libpython_is_no_business_of_a_worker(tmp_path, arrays, monkeypatch):
+def test_tritons_libpython_is_removed_from_a_workers_library_path(tmp_path, arrays, monkeypatch):
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / "libpython3.11.so.1.0").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path / 'python'}:/opt/cuda:")

@@ -224,7 +224,7 @@ def test_the_door_answers_it_in_every_dialect(case):
     assert answers[1].headers.get("X-Should-Retry") == ("false" if is_final else None)
 
 
-def test_the_door_says_nothing_of_its_own_client():
+def test_a_cancelled_request_gets_a_neutral_message():
     failure = failure_of(CANCELLED.error)
     assert (failure.message, failure.row.code, failure.retry_after_s) == (
         "the request was cancelled",

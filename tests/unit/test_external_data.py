@@ -40,7 +40,7 @@ def test_no_other_file_is_read(tmp_path, model, location):
         open_session(model, "cpu", 1)
 
 
-def test_its_own_are_also_where_the_hubs_cache_keeps_both_by_links(tmp_path, model):
+def test_external_data_is_read_through_the_hub_caches_symlinks(tmp_path, model):
     save(model, "own.bin")
     snapshot = tmp_path / "snapshot"
     snapshot.mkdir()

@@ -98,7 +98,7 @@ def installed(monkeypatch):
     return entry.value
 
 
-def test_installed_families_recognise_first_and_ours_in_the_order_of_the_table(installed, tmp_path, minilm_directory):
+def test_installed_families_are_tried_before_ours(installed, tmp_path, minilm_directory):
     assert [name for name, _ in families.families()] == [installed, *FAMILIES]
     assert list(FAMILIES)[-1] == "sentence_transformer"
     # A directory that ours would take too.
@@ -142,7 +142,7 @@ def test_can_score_agrees_with_the_tasks():
     assert family("bge_m3").tasks == ("encode.dense", "encode.sparse", "encode.multivector", "score")
 
 
-def test_outputs_of_a_familys_own_stand_beside_the_contracts_and_before_them(monkeypatch):
+def test_a_familys_outputs_extend_and_override_the_contracts(monkeypatch):
     assert list(model_of(OWN).outputs) == ["dense", "tags"]
     dense = replace(ENCODE_OUTPUTS["dense"], quantized=None, scales=None)
     monkeypatch.setattr(Own, "outputs", (dense,))
@@ -191,7 +191,7 @@ def test_sizes_of_outputs_are_those_of_the_model_file(dims, complaint):
     assert caught.value.reason == "unsupported"
 
 
-def test_sizes_that_tensors_do_not_show_are_those_that_the_adapter_says(monkeypatch):
+def test_sizes_declared_by_the_adapter_must_match_the_model_file(monkeypatch):
     monkeypatch.setattr(OwnAdapter, "__init__", lambda self, encoder: setattr(self, "dims", {"tags": 9}))
     with pytest.raises(LoadError, match=r"tags\.dim: the model file says 4, but the weights give 9"):
         load()

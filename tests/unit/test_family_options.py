@@ -42,7 +42,7 @@ def test_a_model_file_sets_a_familys_options_and_a_profile_its_parameters(tmp_pa
     }
 
 
-def test_an_option_may_stand_at_run_time_and_beats_what_stands_at_load_time(tmp_path):
+def test_runtime_options_override_loadtime_options(tmp_path):
     assert resolve(tmp_path, default={"loadtime": {"depth": 5}, "runtime": {"depth": 7}}).options == {"depth": 7}
     assert resolve(tmp_path).options == {"depth": 3}
 
@@ -94,7 +94,7 @@ def test_an_engine_that_the_family_cannot_use_is_refused(tmp_path):
         ({"runtime": {"max_seq_length": 9}}, "adapter_options.runtime.max_seq_length"),
     ],
 )
-def test_a_profile_that_needs_weights_of_its_own_is_a_model_of_its_own(tmp_path, other, key):
+def test_a_profile_that_needs_other_weights_is_served_separately(tmp_path, other, key):
     default = {"engine": f"{family_double.__name__}:OwnEngine"}
     (line,) = resolve(tmp_path, default=default, other=other, warnings=True)
     assert line.endswith(

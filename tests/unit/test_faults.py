@@ -46,7 +46,7 @@ def preprocess(tmp_path, minilm_directory):
     stage.close()
 
 
-def test_a_text_that_makes_the_tokenizer_panic_is_named_and_spoils_no_other(preprocess):
+def test_a_text_that_panics_the_tokenizer_fails_only_its_request(preprocess):
     batch = [asked("encode", text=[GOOD]), asked("encode", text=[GOOD, CURSED]), asked("encode", text=[GOOD])]
     first, bad, last = run(preprocess, batch)
     with pytest.raises(InputError, match=r"text\[1\]: the model's tokenizer fails on it"):
@@ -55,7 +55,7 @@ def test_a_text_that_makes_the_tokenizer_panic_is_named_and_spoils_no_other(prep
     assert len(first["input_ids"]) == 4
 
 
-def test_a_bulk_request_that_makes_the_tokenizer_panic_is_answered_and_so_is_the_next(preprocess):
+def test_a_tokenizer_panic_in_bulk_is_answered_and_tokenizing_continues(preprocess):
     for item, is_bad in ((CURSED, True), (GOOD, False)):
         (answer,) = run(preprocess, [asked("encode", text=[*[GOOD] * 200, item])])
         assert isinstance(answer, InputError) == is_bad
@@ -136,7 +136,7 @@ class Refusing(FakeRequest):
         raise RuntimeError("Failed to increase the shared memory pool size")
 
 
-def test_an_answer_that_triton_does_not_take_frees_its_place_and_stops_no_clock():
+def test_an_answer_rejected_by_triton_does_not_stop_later_deadlines():
     answered, faults = [], []
     requests = OpenRequests(answered.append, lambda: faults.append(1))
     now, good = time.monotonic_ns(), FakeRequest()
@@ -149,7 +149,7 @@ def test_an_answer_that_triton_does_not_take_frees_its_place_and_stops_no_clock(
     requests.close()
 
 
-def test_answers_wait_a_while_for_shared_memory_and_not_each_its_own(tmp_path, monkeypatch):
+def test_answers_share_one_wait_for_free_shared_memory(tmp_path, monkeypatch):
     room = AnswerRoom(tmp_path)
     free = [0, 0, 10**9]
     monkeypatch.setattr(room, "_has", lambda num_bytes: num_bytes <= (free.pop(0) if free else 0))

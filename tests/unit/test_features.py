@@ -86,7 +86,7 @@ def test_tensors_with_their_lengths_are_named_once_each():
     assert lengths_of(DECLARED) == {"ids": "lengths", "types": "lengths", "patches": "num_patches"}
 
 
-def test_an_output_that_was_not_asked_for_has_no_rows_and_keeps_a_width_that_is_fixed():
+def test_unrequested_outputs_are_empty_and_keep_a_fixed_width():
     assert (MULTIVECTOR.empty().shape, MULTIVECTOR.empty().dtype) == ((0, 0), np.float32)
     assert (SPARSE_INDICES.empty().shape, SPARSE_INDICES.empty().dtype) == ((0,), np.int32)
     assert PATCHES.empty().shape == (0, 2)

@@ -86,7 +86,7 @@ def test_the_operator_computes_what_eager_attention_does(calls, heads, kv_heads,
 @pytest.mark.parametrize("window", [(-1, -1), (32, 32), (-1, 32), (100, 40)], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), HEADS)
 @pytest.mark.parametrize("name", ["flash_attention_2", "varlen"])
-def test_items_with_other_tokens_than_keys_take_one_call(calls, name, heads, kv_heads, width, window):
+def test_items_with_fewer_keys_than_tokens_take_one_call(calls, name, heads, kv_heads, width, window):
     """ColBERT's queries are such items. The longest has 33 tokens, and the window covers it."""
     given, segments = tensors(heads, kv_heads, width, sum(ITEMS)), Segments.of(ITEMS, KEYS)
     ours = KERNELS[name](*given, segments, 0.2, window)
@@ -95,7 +95,7 @@ def test_items_with_other_tokens_than_keys_take_one_call(calls, name, heads, kv_
 
 
 @pytest.mark.parametrize("window", [(-1, 0), (31, 31), (32, 31), (31, -1)], ids=str)
-def test_a_window_within_such_an_item_is_left_to_sdpa(calls, monkeypatch, window):
+def test_windowed_items_with_fewer_keys_fall_back_to_sdpa(calls, monkeypatch, window):
     """FlashAttention would align it with the last key: the same call then computes something else."""
     given, segments = tensors(4, 2, 64, sum(ITEMS)), Segments.of(ITEMS, KEYS)
     expected = eager_attention(*given, segments, 0.2, window)

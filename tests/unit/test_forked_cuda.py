@@ -95,7 +95,7 @@ def test_every_fork_server_has_the_variables_of_its_workers(arrays, tmp_path, ti
     assert all(expected <= environment.items() for _, environment in Noting.made)
 
 
-def test_a_worker_that_is_started_by_itself_has_them_too(tmp_path, monkeypatch):
+def test_a_separately_started_worker_has_the_same_variables(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(process, "start", lambda command, *, environment, **_: given.append(environment))
     _, connections = process.begin(tmp_path, 1, device="cuda:0")
@@ -106,7 +106,7 @@ def test_a_worker_that_is_started_by_itself_has_them_too(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("setting", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
-def test_memory_is_mapped_as_it_grows_unless_that_cannot_be_or_the_user_says_how(tmp_path, monkeypatch, setting):
+def test_expandable_segments_are_used_unless_unsupported_or_overridden(tmp_path, monkeypatch, setting):
     monkeypatch.setattr(device, "DEVICE_FILES", tmp_path)
     assert worker_variables("cpu") == ASK_NVML
     assert worker_variables("cuda:1") == {**ASK_NVML, "PYTORCH_ALLOC_CONF": "expandable_segments:True"}

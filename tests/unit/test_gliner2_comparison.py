@@ -329,7 +329,7 @@ def test_findings_in_overlapping_windows_are_reported_once(short):
     assert all(job in jobs for job in mine["data"]["jobs"])
 
 
-def test_a_window_ends_as_a_sentence_does(short):
+def test_the_appended_full_stop_appears_in_no_finding(short):
     """The appended full stop appears in no answer."""
     _, ours = short
     for text in ("word " * 60, "word", "word.", "", " ", "a" * 3000, "\x00", "😀" * 40):
@@ -362,7 +362,7 @@ def test_invalid_requests_are_refused_with_the_reason(models):
             ours(["text"], labels, **options)
 
 
-def test_markers_in_what_is_asked_are_words(models):
+def test_markers_in_labels_and_classes_are_treated_as_text(models):
     """Every label is scored, even if it looks like a marker."""
     _, ours = models
     labels = ["[E]", "[P] a (", "[SEP_TEXT]", "[SEP_STRUCT] ) )", "\x00", "b"]

@@ -31,7 +31,7 @@ def piece(places, classes=(0.5, 0.5, 0, 0, 0)):
     return {PLACES.name: rows, PLACE_SCORES.name: scores, CLASS_SCORES.name: np.array(classes, np.float32)}
 
 
-def test_the_window_that_is_surest_has_its_way():
+def test_the_most_confident_window_wins():
     options = {"output_schema": json.dumps(SCHEMA), "classes": json.dumps(CLASSES), "relation_labels": "knows"}
     first = piece(
         [
@@ -68,7 +68,7 @@ def test_the_window_that_is_surest_has_its_way():
     }
 
 
-def test_a_task_without_a_threshold_has_the_requests():
+def test_a_task_without_a_threshold_uses_the_requests_threshold():
     options = {"classes": '{"t": {"labels": ["x", "y"], "multi_label": true}}', "threshold": 0.2}
     assert findings([piece([], (0.3, 0.1))], options).data == {"t": ["x"]}
     assert findings([piece([], (0.3, 0.1))], {**options, "threshold": 0.9}).data == {"t": ["x"]}

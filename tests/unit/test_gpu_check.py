@@ -150,7 +150,7 @@ def test_an_interrupted_run_has_reported_all_results_before(tmp_path):
     }
 
 
-def test_a_query_that_is_measured_as_captured_is(monkeypatch):
+def test_only_captured_measurements_run_captured_passes(monkeypatch):
     encoder = TorchEncoder(build("BERT"))
     encoder.use(PACKED)
     passes, batch = [], token_batch([np.full(12, 1000, np.int32)])
@@ -248,7 +248,7 @@ class FakeWorker:
         pass
 
 
-def test_whether_a_worker_answers_again_or_another_does(monkeypatch):
+def test_recovery_by_the_same_worker_or_a_replacement_is_reported(monkeypatch):
     @contextmanager
     def started(order):
         yield FakeWorker()
@@ -263,7 +263,7 @@ def test_whether_a_worker_answers_again_or_another_does(monkeypatch):
     assert seconds is None
 
 
-def test_a_fault_that_did_not_come_about_has_no_verdict():
+def test_a_fault_that_was_not_provoked_gets_no_verdict():
     row = {"fault": "f", "told": faults.ANSWERED, "then": "t"}
     assert "passed" not in faults.finding(row, is_provoked=False, passed=False).row
     assert faults.finding(dict(row), is_provoked=True, passed=False).row["passed"] is False

@@ -54,7 +54,7 @@ def run(*parts: CheckPart, plan: Plan = DRY, minutes: float = 1) -> Report:
         (lacks, "skipped", "no_such_package is not installed"),
     ],
 )
-def test_a_part_that_does_not_come_to_its_end_says_so_and_the_others_go_on(capfd, work, ending, why):
+def test_an_unfinished_part_is_reported_and_the_others_run(capfd, work, ending, why):
     found = run(
         CheckPart("good", works, 1), CheckPart("bad", work, 1, is_needed=True), CheckPart("last", works, 27), minutes=2
     )

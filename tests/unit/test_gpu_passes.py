@@ -56,7 +56,7 @@ def test_rows_that_are_padded_are_uploaded_together():
     assert_alike(rows, dense(None, 2, path="padded").forward(batch_of()))
 
 
-def test_a_table_in_the_place_of_a_query_is_read_there():
+def test_query_lookup_tables_are_read_on_the_gpu():
     """Every other item is a query, encoded by a table lookup on the GPU."""
 
     def with_table(gpu, layers):
@@ -70,7 +70,7 @@ def test_a_table_in_the_place_of_a_query_is_read_there():
     assert_alike(rows, with_table(None, 2).forward(batch_of()))
 
 
-def test_a_recorded_pass_needs_no_more():
+def test_a_recorded_pass_uploads_and_downloads_once():
     gpu, batch = PretendedGpu(), batch_of()
     adapter = dense(gpu, 2, "weightedmean")
     with gpu.holding(*modules_of(adapter)):
@@ -148,7 +148,7 @@ CROSSINGS = {
 
 
 @pytest.mark.parametrize("name", CROSSINGS)
-def test_the_book_has_what_crosses(name):
+def test_the_book_records_transfers_and_synchronisations(name):
     """Transfers and synchronisations are recorded as PyTorch's CUDA code makes them."""
     crosses, order, uploads = CROSSINGS[name]
     gpu = PretendedGpu()

@@ -61,7 +61,7 @@ def test_a_controller_that_ends_meanwhile_is_not_waited_for(status):
     assert 1 < waiting.waited_s < 2
 
 
-def test_the_wait_ends_with_the_answer_and_both_are_gone_afterwards(status):
+def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
     waiting = Waiting(lambda waited_s: answer(status.directory, status.record, GRANTED) if waited_s > 1 else None)
     path = answer_path(status.directory, os.getpid())
     with lock(status.directory):

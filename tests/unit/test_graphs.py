@@ -166,7 +166,7 @@ def test_a_stored_graph_measurement_is_reused(bert):
     assert (encoder.graph.max_tokens, encoder.graph.max_tokens_beside_others) == (48, 16)
 
 
-def test_a_pass_that_shares_the_processor_takes_it_only_where_it_saves_work(bert, monkeypatch):
+def test_with_fewer_threads_only_small_passes_use_the_graph(bert, monkeypatch):
     measurements, ratios = Measurements(), iter((0.3, 0.4, 0.45, 0.6, 0.8, 0.9, 0.9, 1.6))
     monkeypatch.setattr(graph_comparison, "ratio_at", lambda *_: next(ratios))
     encoder = bert.load()
@@ -232,13 +232,13 @@ def change(path, how):
 
 
 @pytest.mark.slow
-def test_models_that_attend_in_a_way_of_their_own_have_none(tmp_path):
+def test_graphs_of_models_with_capped_attention_scores_are_refused(tmp_path):
     """The exporter follows the library's eager attention, which does not cap scores."""
     with pytest.raises(LoadError, match="differs from the packed path"):
         graph_comparison.probe_graph(*(lambda s: (s.encoder, s.graph()))(Subject("Gemma 2, capped scores", tmp_path)))
 
 
-def test_bfloat16_has_none(bert):
+def test_bfloat16_models_on_a_cpu_have_no_graph(bert):
     assert not may_have_graph(load_encoder(bert.directory, torch.bfloat16, "cpu"), Measurements(), "")
 
 
@@ -284,7 +284,7 @@ def test_an_export_that_failed_is_remembered_but_not_for_want_of_space(failing, 
 
 
 @pytest.mark.parametrize("was_killed", [False, True])
-def test_an_export_that_somebody_killed_is_tried_again_later(failing, monkeypatch, tmp_path, was_killed):
+def test_a_failed_export_is_remembered_unless_it_was_killed(failing, monkeypatch, tmp_path, was_killed):
     def start(command, log, **_):
         log.touch()
         ended = {"status": -9, "was_killed": was_killed, "describe_exit": "SIGKILL"}

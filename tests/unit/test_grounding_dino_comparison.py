@@ -84,7 +84,7 @@ def test_boxes_are_in_the_upright_image(ours, library):
     assert not same(ours([of_all_kinds()["jpeg"]], LABELS)[0], expected)
 
 
-def test_thresholds_and_what_comes_before_which(ours, library):
+def test_label_thresholds_and_threshold_override_box_threshold(ours, library):
     file, least = FILES[0], {"cat": 0.999, "a red Bus": 0.0}
     expected = [each for each in library(file, LABELS, 0.0) if each["score"] > least.get(each["label"], 0.9)]
     given = {"label_thresholds": json.dumps(least), "box_threshold": 0.9}

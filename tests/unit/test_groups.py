@@ -102,7 +102,7 @@ def job(num_items=1, *, options=None, wanted=("dense",), group=None, is_query=Fa
     return Job(features, [is_query] * num_items, [1] * num_items, frozenset(wanted), group=group, options=options)
 
 
-def test_a_sub_batch_says_of_each_item_what_its_request_said():
+def test_a_sub_batch_carries_each_items_request_options():
     first = job(2, options={"threshold": 0.5}, group="g")
     second = job(options={}, wanted=["dense", "sparse"], group="g", is_query=True)
     batch = pack([(first, 1), (second, 0), (first, 0)])
@@ -112,7 +112,7 @@ def test_a_sub_batch_says_of_each_item_what_its_request_said():
     assert (batch.group, batch.num_items) == ("g", 3)
 
 
-def test_a_sub_batch_is_computed_as_long_as_one_client_waits():
+def test_a_sub_batch_has_the_latest_deadline_of_its_items():
     early, late, for_ever = job(2), job(), job()
     early.deadline_ns, late.deadline_ns = 5, 9
     assert pack([(early, 0), (late, 0), (early, 1)]).deadline_ns == 9

@@ -102,7 +102,7 @@ def test_a_stopped_fork_server_is_ended(controller, child, of):
     assert child.wait(5) == -signal.SIGKILL
 
 
-def test_another_tritonserver_is_asked_anew(controller, control, dead, child, clock):
+def test_a_new_tritonserver_resets_swaps_and_backoff(controller, control, dead, child, clock):
     """Swaps and failures of the previous tritonserver are forgotten."""
     stage(controller, "a", dead)
     living = stage(controller, "b", child.pid, state=RESIDENT, triton_pid=os.getppid())

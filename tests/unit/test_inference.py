@@ -87,7 +87,7 @@ def test_a_failed_load_is_remembered(inference):
         *((reason, 3) for reason in ("network", "out of memory", "failed")),
     ],
 )
-def test_only_what_may_pass_by_itself_is_tried_again(inference, monkeypatch, reason, expected):
+def test_only_transient_load_failures_are_retried(inference, monkeypatch, reason, expected):
     monkeypatch.setattr("sie_triton.stages.stage.RETRY_LOAD_AFTER_S", 0.0)
     loads = []
 
@@ -101,7 +101,7 @@ def test_only_what_may_pass_by_itself_is_tried_again(inference, monkeypatch, rea
     assert len(loads) == expected
 
 
-def test_a_bulk_request_is_cut_and_deferred(inference):
+def test_a_bulk_request_is_split_into_sub_batches(inference):
     inference.warm_up()
     (answer,) = run(inference, [tokens(*[[i % 10] * 10 for i in range(50)])])
     assert answer["dense"][:, 0].tolist() == [i % 10 for i in range(50)]
@@ -131,7 +131,7 @@ def test_a_request_of_several_items_is_one_pass_on_a_gpu(tmp_path):
 
 
 @pytest.mark.parametrize(("num_tokens", "at_once"), [(25, True), (26, False)])
-def test_only_a_little_work_is_waited_for(on_one_lane, num_tokens, at_once):
+def test_execute_computes_small_requests_itself_and_defers_larger_ones(on_one_lane, num_tokens, at_once):
     """`execute` computes up to a quarter of the budget of 100 itself and defers larger requests."""
     request = tokens([7] * num_tokens)
     (direct,) = on_one_lane.execute([request])

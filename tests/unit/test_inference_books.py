@@ -156,7 +156,7 @@ def loading(tmp_path, monkeypatch) -> Iterator[Inference]:
 
 
 @pytest.mark.parametrize(("measured", "used"), [(30, 30), (1000, 50), (0, 50)])
-def test_a_sub_batch_is_as_large_as_was_measured_and_the_model_file_allows(loading, measured, used):
+def test_sub_batch_size_is_limited_by_measurement_and_model_file(loading, measured, used):
     """The limit applies to each of two lanes."""
     loading._loader = FakeLoader(loading, sub_batch_cost=measured)
     num_items = 4 * used // 10
@@ -165,7 +165,7 @@ def test_a_sub_batch_is_as_large_as_was_measured_and_the_model_file_allows(loadi
     assert loading.worker.batches == [used] * 4
 
 
-def test_the_load_at_start_up_asks_for_no_room_and_the_next_one_does(loading):
+def test_only_loads_after_start_up_ask_for_memory(loading):
     """Triton waits for the first load; the second replaces a dead worker."""
     loading._loader = loader = FakeLoader(loading, weights_bytes=5)
     loading.warm_up()

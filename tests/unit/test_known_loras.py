@@ -50,7 +50,7 @@ def test_an_added_adapter_is_known_at_once_and_the_model_file_takes_precedence(k
         of_model.source("new")
 
 
-def test_a_source_is_held_while_a_name_leads_there(known, path):
+def test_an_adapter_source_is_kept_while_a_name_refers_to_it(known, path):
     of_model = known()
     add(path, "new", "/x")
     assert [of_model.holds(each) for each in ("/x", "/of/the/file", "/y", "hub://org/other")] == [
@@ -85,7 +85,7 @@ def test_an_unknown_adapter_gets_the_known_ones_and_a_remedy(known, path):
     )
 
 
-def test_a_model_without_any_and_a_server_without_a_controller():
+def test_any_adapter_of_a_model_without_adapters_is_refused():
     with pytest.raises(InputError) as caught:
         KnownLoras(spec()).source("x")
     assert str(caught.value) == "parameter lora: m has no adapter 'x'; it has none"
@@ -100,7 +100,7 @@ def test_error_messages_about_adapters_are_short_and_printable():
     assert len(str(caught.value)) < 600
 
 
-def test_ids_of_the_hub_are_taken_from_clients_only_where_the_operator_says_so(known):
+def test_clients_may_name_hub_ids_only_if_the_operator_allows_it(known):
     for name in ("org/x", "org/x@v1"):
         with pytest.raises(InputError, match="requests may name ids on the hub only if SIE_ALLOW_CLIENT_LORA is true"):
             known().source(name)
@@ -117,7 +117,7 @@ def test_a_client_never_names_a_place_of_the_server(known, name):
         known(allow_client_lora=True).source(name)
 
 
-def test_the_file_is_the_operators_own_and_leaves_nothing_behind(path):
+def test_the_adapter_list_is_private_and_deleted_when_empty(path):
     assert (add(path, "a", "/x"), add(path, "a", "/y"), add(path, "b", "/z")) == (False, True, False)
     assert read(path) == {"a": "/y", "b": "/z"}
     assert [each.name for each in path.parent.iterdir()] == ["org__m.json"]
@@ -176,7 +176,7 @@ def test_the_adapter_travels_with_the_request(preprocess, path):
     assert [lora_of(answer) for answer in answers] == [None, "both", "banking", "", "both"]
 
 
-def test_only_the_request_for_an_unknown_adapter_is_refused_until_it_is_added(preprocess, path):
+def test_unknown_adapter_is_refused_until_added(preprocess, path):
     requests = [asked("encode", {"lora": name}, text=["hi"]) for name in ("new", "banking")]
     refused, good = run(preprocess, requests)
     assert isinstance(refused, InputError)

@@ -86,7 +86,7 @@ def test_a_file_is_found_by_the_name_of_its_model(known):
     assert not {model.sie_id for model in starter_set()} & {model["sie_id"] for model in known.values()}
 
 
-def test_the_weights_are_those_of_the_name(known):
+def test_hub_ids_equal_model_names(known):
     named = {model["sie_id"]: model.get("hf_id") for model in known.values() if not model.get("package_backed")}
     assert named == {name: name for name in named}
 

@@ -107,7 +107,7 @@ def test_idle_lanes_of_a_gpu_do_not_divide_what_one_pass_can_take():
 
 
 @pytest.mark.parametrize(("device", "least"), [(REMOTE, 100), ("cpu", 1)])
-def test_a_short_item_takes_a_server_far_away_as_long_as_many_do(monkeypatch, device, least):
+def test_remote_pass_times_count_for_a_minimum_cost(monkeypatch, device, least):
     """Otherwise the deadline of a slightly longer item would seem unreachable."""
     lanes = Lanes(budget=400, device=device)
     monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
@@ -129,7 +129,7 @@ def test_a_bulk_request_beside_a_queue_of_single_ones_has_its_turn():
     assert ran.count([10]) == 20
 
 
-def test_arrivals_gather_while_a_lane_has_its_budget_and_no_longer(monkeypatch):
+def test_submit_blocks_while_a_full_budget_is_waiting(monkeypatch):
     monkeypatch.setattr(module, "GATHER_S", 30.0)
     lanes = Lanes(budget=10)
     with lanes.held():
@@ -153,7 +153,7 @@ def test_lanes_that_are_idle_together_share_what_waits():
 
 
 @pytest.mark.usefixtures("short_wait")
-def test_a_lane_has_its_share_of_the_threads_and_alone_all_of_them():
+def test_a_lone_lane_gets_all_threads_and_concurrent_lanes_a_share():
     lanes = Lanes(budget=1, device="cpu", cores=8)
     assert [lanes.scheduler.threads(1), lanes.scheduler.threads(2)] == [4, 8]
     lanes.submit([1])
@@ -214,7 +214,7 @@ def test_a_job_expected_too_late_gives_way_to_others(clocked):
     assert clocked.finish() == [[1], [2, 4]]
 
 
-def test_a_long_queue_does_not_make_the_first_of_it_late(clocked):
+def test_items_with_deadlines_run_before_a_long_queue(clocked):
     """Three items that fit into 60 ms run first, in a sub-batch of their own."""
     with clocked.held():
         for _ in range(3):

@@ -38,7 +38,7 @@ def test_a_program_gets_hidden_arguments_that_no_other_user_can_read():
         assert hidden.is_visible(process.pid, "--shown")
 
 
-def test_not_even_for_a_moment():
+def test_hidden_arguments_never_appear_in_a_command_line():
     """No child's command line contains the secret at any time."""
     seen, ended = set(), threading.Event()
 
@@ -206,7 +206,7 @@ def test_a_host_is_resolved_to_an_address():
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", "$HOME", 'a"b', "ünï", "a;b"])
-def test_a_path_that_is_not_plain_is_reached_by_one_that_is(tmp_path, name):
+def test_a_path_with_special_characters_gets_a_plain_alias(tmp_path, name):
     (tmp_path / name).mkdir()
     with plain(tmp_path / name) as path:
         assert str(path).isascii()

@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def test_only_the_time_for_which_somebody_waits_counts():
+def test_only_time_while_the_memory_is_awaited_counts():
     clock, awaited = Clock(), [True]
     leaving = Leaving(lambda: awaited[0], clock)
     assert leaving.overdue() is None

@@ -23,7 +23,7 @@ def muvera(request, monkeypatch) -> Muvera:
 
 
 @pytest.mark.parametrize("lengths", [[5], [3, 2], [3, -2], [-1, 5], [2**31 - 1, 2**31 - 1, 6]], ids=str)
-def test_muvera_reads_no_vectors_but_those_it_was_given(muvera, lengths):
+def test_muvera_refuses_negative_or_excessive_lengths(muvera, lengths):
     vectors = np.ones((TOKENS, 3), np.float32)
     with pytest.raises(
         ValueError, match="lengths must be 0 or more, and their sum must not exceed the number of vectors"
@@ -56,7 +56,7 @@ def test_muvera_takes_lengths_that_stay_within_the_vectors(muvera, lengths):
     ],
     ids=str,
 )
-def test_the_attention_kernel_reads_no_tokens_but_those_it_was_given(lengths, keys):
+def test_the_attention_kernel_refuses_inconsistent_lengths_and_keys(lengths, keys):
     assert cpu_kernels.is_built()
     x = torch.ones(1, 2, TOKENS, cpu_kernels.LANES)
     with pytest.raises(ValueError, match="lengths must sum to the tokens, and no item may have more keys than tokens"):

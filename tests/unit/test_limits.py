@@ -199,7 +199,7 @@ def test_requests_that_vanished_are_forgotten_when_a_later_one_arrives(limited):
     assert limited.limit.room() == LIMIT
 
 
-def test_when_all_have_vanished_one_request_goes_through_to_find_out(limited, monkeypatch):
+def test_a_stuck_limit_lets_one_request_through(limited, monkeypatch):
     for _ in range(LIMIT):
         limited.preprocess.next_ticket()
     assert limited.limit.room() == 0

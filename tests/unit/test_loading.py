@@ -76,7 +76,7 @@ def test_a_stopped_fork_server_is_not_waited_for(tmp_path, fork_server_directory
     wait_for(lambda: fork_server.children() == [])
 
 
-def test_a_stage_that_says_nothing_does_not_hold_up_the_fork_server(fork_server_directory):
+def test_a_silent_connection_does_not_block_the_fork_server(fork_server_directory):
     with _short(fork_server_directory) as path, socket.socket(socket.AF_UNIX) as silent:
         silent.connect(path)
         child, _ = begin(fork_server_directory, 1)

@@ -31,7 +31,7 @@ def size_of(log: Log) -> int:
     return sum(path.stat().st_size for path in log.path.parent.iterdir())
 
 
-def test_a_repeated_line_is_written_so_often_and_the_rest_is_counted(tmp_path):
+def test_repeated_lines_are_limited_and_the_rest_counted(tmp_path):
     line = "ERROR 12:00:{:02d} accept failed: Too many open files"
     program = f"for i in range(100_000): print({line!r}.format(i % 60))\nprint('the last word')"
     with Log(tmp_path / "logs" / "it.log", clock=lambda: 0.0) as log:
@@ -109,7 +109,7 @@ def test_a_line_that_never_ends_is_broken(tmp_path):
     assert 900_000 < size_of(log) <= MAX_WINDOW_BYTES + 200
 
 
-def test_a_new_window_allows_what_the_one_before_did():
+def test_a_new_window_resets_the_quota():
     quota = Quota()
     assert quota.end_window(1.0) == 0
     assert [quota.allows(b"the same") for _ in range(MAX_REPEATS + 2)] == [True] * MAX_REPEATS + [False] * 2

@@ -179,7 +179,7 @@ def test_a_table_that_is_saved_must_be_the_bases(model, tmp_path):
         add(table[:-1])
 
 
-def test_the_encoder_of_labels_is_refused(tmp_path, minilm_directory):
+def test_adapters_for_the_label_encoder_are_refused(tmp_path, minilm_directory):
     """The layers of both encoders have the same names."""
     library = save_gliner_bi(tmp_path, minilm_directory)
     target = r".*labels_encoder.*\.query"
@@ -188,7 +188,7 @@ def test_the_encoder_of_labels_is_refused(tmp_path, minilm_directory):
         Extractor("gliner_bi", tmp_path / "model").adapter.encoder.add_lora("one", tmp_path / "lora")
 
 
-def test_names_may_begin_with_those_of_what_is_around_the_encoder(model, lora):
+def test_weight_names_may_have_enclosing_module_prefixes(model, lora):
     expected, before = model(TEXTS, "one"), model.encoder.add_lora("other", lora)
     alone = model(TEXTS, "other")
     reweigh(lora, renamed("base_model.model.", "base_model.model.some.bert."))
@@ -212,7 +212,7 @@ def test_bytes_are_those_of_its_weights(model, lora):
     model.encoder.remove_lora("other")
 
 
-def test_its_weights_are_in_memory_of_its_own(model, lora):
+def test_loaded_weights_are_independent_of_the_file(model, lora):
     model.encoder.add_lora("other", lora)
     expected = model(TEXTS, "other")
     (lora / WEIGHTS).write_bytes(bytes((lora / WEIGHTS).stat().st_size))
@@ -246,7 +246,7 @@ def test_another_base_is_served_and_logged(model, lora, caplog):
     model.encoder.remove_lora("other")
 
 
-def test_each_item_has_a_name(model):
+def test_the_number_of_adapter_names_must_match_the_items(model):
     with pytest.raises(ValueError, match=f"there are 1 LoRA adapters for {len(TEXTS)} items"):
         model(TEXTS, ["one"])
 

@@ -79,7 +79,7 @@ def test_an_added_adapter_is_known_to_the_stages(door, served, adapter):
     assert known.names() == ("new",)
 
 
-def test_a_name_may_have_slashes_and_goes_as_it_came(door, served):
+def test_adapter_names_with_slashes_are_added_and_removed_unchanged(door, served):
     for name in ("new", "org/new", "a/b/c.d", "a//b", "a/../b"):
         assert put(door, name, "org/x")[0] == 200
         assert list(read(added_path(door.data_dir / "loras", "org/a"))) == [name]
@@ -87,7 +87,7 @@ def test_a_name_may_have_slashes_and_goes_as_it_came(door, served):
         assert read(added_path(door.data_dir / "loras", "org/a")) == {}
 
 
-def test_each_is_told_with_where_it_is_from_and_how_it_is(door, served, adapter):
+def test_listed_adapters_have_their_origin_and_state(door, served, adapter):
     put(door, "new", adapter)
     put(door, "moved", "org/second")
     has(
@@ -167,7 +167,7 @@ def test_an_adapter_that_cannot_be_removed_is_reported(door, served):
     assert list(read(added_path(door.data_dir / "loras", "org/a"))) == ["new"]
 
 
-def test_a_body_that_is_none_is_refused(door, served):
+def test_an_invalid_body_is_refused(door, served):
     wanted = 'body: must be JSON such as {"name": "banking", "source": "org/name"}\n'
     for body in (b"", b"[]", b"{", b'{"name": "a"}', b'{"name": "a", "source": 1}', b"[" * 10**5, b"\xff"):
         assert status_of(door, PATH, "PUT", body, **admin(door)) == (400, wanted)
@@ -182,7 +182,7 @@ def test_only_the_operator_adds_and_removes(door, served):
     assert not (door.data_dir / "loras").exists()
 
 
-def test_a_model_that_takes_none_and_one_that_is_not_served(door, controller, served):
+def test_adding_to_an_incapable_or_unserved_model_is_refused(door, controller, served):
     none = "/v1/models/none/loras"
     assert put(door, "a", "org/x", none) == (409, "none: models of its family take no LoRA adapters\n")
     assert ask(door, none) == {"model": "none", "takes_loras": False, "loras": []}

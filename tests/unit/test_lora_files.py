@@ -62,7 +62,7 @@ def test_a_file_says_where_each_adapter_is(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ü", "a\n", "../x", "-x", "a:b", "x" * 201])
-def test_a_name_that_is_none_is_refused(tmp_path, name):
+def test_an_invalid_adapter_name_is_refused(tmp_path, name):
     with pytest.raises(CatalogError, match=r"(?s)loras.*must be 1 to 200 of the characters a-z, A-Z, 0-9, "):
         load(tmp_path, loras={name: "org/x"})
     assert load(tmp_path, loras={"x" * 200: "org/x", "9.a_b-c/d": "org/x"})
@@ -71,7 +71,7 @@ def test_a_name_that_is_none_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     "source", ["", "x", "org/x/y", "http://org/x", "package://", "org/x@", "hub://x", "org/x y", "a/b@c/d"]
 )
-def test_a_place_that_is_none_is_refused(tmp_path, source):
+def test_an_invalid_adapter_source_is_refused(tmp_path, source):
     with pytest.raises(
         CatalogError, match=r"loras\.a: .*must be an id on the model hub \(org/name or org/name@revision\), "
     ):
@@ -98,7 +98,7 @@ def test_a_profile_names_an_adapter_and_shares_the_weights(tmp_path):
     assert (spec.apart, config.variants(), config.warnings()) == ((), [], [])
 
 
-def test_the_default_profiles_adapter_is_that_of_profiles_that_say_nothing(tmp_path):
+def test_only_empty_profiles_inherit_the_default_profiles_adapter(tmp_path):
     profiles = {"default": {"lora_id": "org/x"}, "same": {}, "loud": {"normalize": False}}
     spec = spec_of(tmp_path, profiles)
     found = {profile.name: profile.parameters.get("lora") for profile in spec.profiles}
@@ -150,7 +150,7 @@ def test_a_family_without_adapters_refuses_them(tmp_path, monkeypatch):
     assert ([profile.name for profile in spec.profiles], spec.loras, spec.apart) == (["default"], {}, ())
 
 
-def test_a_variant_of_a_family_that_takes_none_has_none(tmp_path):
+def test_a_variant_in_a_family_without_adapters_inherits_none(tmp_path):
     """A profile of another family that takes no adapters inherits none."""
     content = document(loras={"banking": "org/y"})
     content["profiles"]["other"] = {"adapter_path": "splade"}
@@ -158,7 +158,7 @@ def test_a_variant_of_a_family_that_takes_none_has_none(tmp_path):
     assert variant.loras == {}
 
 
-def test_directories_are_those_of_this_machine_where_it_is_known(tmp_path, monkeypatch):
+def test_relative_adapter_paths_are_resolved_only_for_a_known_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")
     config, settings = load(tmp_path, loras=NAMED), read_settings(data_dir=tmp_path)

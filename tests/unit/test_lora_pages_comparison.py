@@ -97,7 +97,7 @@ def test_scores_of_qwen3_vl(tmp_path, qwen3_vl):
     assert np.abs(np.array(expected) - base)[1:].max() > 0.01
 
 
-def test_an_adapter_of_what_sees_is_refused(tmp_path, minilm_directory):
+def test_an_adapter_for_vision_layers_is_refused(tmp_path, minilm_directory):
     """Vision layers have the same names as the language model's, but cannot be adapted."""
     directory = save_colpali(tmp_path / "model", minilm_directory)
     target = r".*vision_tower.*self_attn.q_proj"

@@ -82,7 +82,7 @@ def test_only_requests_for_a_loading_adapter_wait_for_it(stage):
     assert run(stage, [by("a", 3)])[0]["dense"].tolist() == [[3, 1]]
 
 
-def test_texts_of_one_adapter_stand_side_by_side_in_a_pass_that_all_share(stage):
+def test_a_shared_pass_sorts_items_by_adapter(stage):
     run(stage, [by("a", 1)]), run(stage, [by("b", 1)])
     asked = [by(name, *[i] * i) for i, name in enumerate(("b", "a", "b", "", "a", "b", "a"), 1)]
     assert [answer["dense"].tolist()[0] for answer in run(stage, asked)] == [[i, i] for i in range(1, 8)]
@@ -108,7 +108,7 @@ def test_an_abandoned_request_is_not_computed(stage):
     assert stage.workers[0].batches == [1]
 
 
-def test_an_adapter_may_go_while_the_request_that_used_it_is_still_in_the_queue(stage):
+def test_an_adapter_may_be_evicted_while_an_expired_request_is_queued(stage):
     """The request was answered at its deadline; the pass that it would have shared runs without it."""
     run(stage, [by("a", 1)])
     worker = stage.workers[0]
@@ -128,7 +128,7 @@ def test_an_adapter_may_go_while_the_request_that_used_it_is_still_in_the_queue(
         assert request.answer(answer)["dense"].shape == (1, 2)
 
 
-def test_a_pass_that_comes_late_for_its_adapter_is_left_out(stage):
+def test_a_pass_without_its_adapter_is_skipped(stage):
     """The request was answered between queue and pass, so its adapter may be gone."""
     work = stage._read(stage._loaded, by("a", 1))
     stage._run([(work, 0)], 1)

@@ -44,14 +44,14 @@ def dense_file(directory: Path, text: str) -> Path:
         ({"loadtime": {"muvera_config": {}}}, "loadtime.muvera_config: is not an option of the family"),
     ],
 )
-def test_an_option_that_would_serve_something_else_is_refused(tmp_path, changes, complaint):
+def test_unsupported_loadtime_options_are_refused(tmp_path, changes, complaint):
     path = dense_file(tmp_path, model_file("my/m", tmp_path, "sentence_transformer", DENSE, **changes))
     with pytest.raises(CatalogError, match=f"^{path}: .*{complaint}"):
         load_file(path).resolve(Runtime())
 
 
 @pytest.mark.parametrize("inputs", ["image: true", "audio: true", "video: true", "document: true", "text: false"])
-def test_an_input_that_is_not_read_is_refused(tmp_path, inputs):
+def test_unsupported_inputs_are_refused(tmp_path, inputs):
     text = model_file("my/m", tmp_path, "sentence_transformer", DENSE)
     path = dense_file(tmp_path, text.replace("inputs:\n  text: true\n", f"inputs: {{{inputs}}}\n"))
     with pytest.raises(CatalogError, match=f"{path}: inputs.{inputs} cannot be served; .* reads only text"):
@@ -85,7 +85,7 @@ def test_profiles_with_different_muvera_are_refused(tmp_path):
         load_file(dense_file(tmp_path, text)).resolve(Runtime())
 
 
-def test_a_dim_that_the_weights_do_not_have_is_refused_at_start_up(tmp_path, tiny_directory):
+def test_a_dim_mismatch_is_refused_at_start_up(tmp_path, tiny_directory):
     models = tmp_path / "models"
     models.mkdir()
     path = dense_file(models, tiny_model_file("my/m", tiny_directory, dim=7))
@@ -93,7 +93,7 @@ def test_a_dim_that_the_weights_do_not_have_is_refused_at_start_up(tmp_path, tin
         write_repository(tmp_path / "repository", read_settings(models_dir=models), [], hook=False)
 
 
-def test_a_dim_that_the_weights_do_not_have_is_refused_when_they_are_loaded(tmp_path, minilm_directory, tiny_directory):
+def test_a_dim_mismatch_is_refused_when_weights_are_loaded(tmp_path, minilm_directory, tiny_directory):
     tasks = {"encode": {"dense": {"dim": 64}, "sparse": {"dim": 30522}, "multivector": {"dim": 32}}}
     bge_m3 = save_bge_m3(tmp_path / "bge-m3", minilm_directory, 32)
     colbert = save_pylate(tmp_path / "colbert", minilm_directory)
@@ -113,7 +113,7 @@ def test_a_dim_that_the_weights_do_not_have_is_refused_when_they_are_loaded(tmp_
         assert caught.value.reason == "unsupported"
 
 
-def test_colberts_queries_are_filled_up_to_what_the_model_reads(tmp_path, minilm_directory, caplog):
+def test_colbert_query_padding_is_limited_by_the_maximum_length(tmp_path, minilm_directory, caplog):
     directory = save_pylate(tmp_path, minilm_directory)
     with caplog.at_level(logging.WARNING):
         tokenizer = MultiVectorTokenizer.load(directory, 16)
@@ -150,7 +150,7 @@ def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, aroun
         (b"5", "contains only 5; a model file needs the keys"),
     ],
 )
-def test_a_file_that_is_no_model_file_is_one_line(tmp_path, content, complaint):
+def test_an_invalid_model_file_is_reported_in_one_line(tmp_path, content, complaint):
     path = tmp_path / "model.yaml"
     path.write_bytes(content)
     with pytest.raises(CatalogError, match=f"^{path}: .*{complaint}") as caught:
@@ -167,13 +167,13 @@ def test_errors_shorten_the_given_value(tmp_path):
 
 
 @pytest.mark.parametrize("name", [".", "..", ".hidden", "-rf", "org/.", "org/-x", "./x", "a b", "naïve", "a/b/c", ""])
-def test_a_name_that_is_no_name_is_refused(tmp_path, name):
+def test_an_invalid_sie_id_is_refused(tmp_path, name):
     text = tiny_model_file("NAME", tmp_path).replace("NAME", f'"{name}"')
     with pytest.raises(CatalogError, match=r"sie_id: .*must be name or org/name"):
         load_file(dense_file(tmp_path, text))
 
 
-def test_a_directory_of_model_files_must_be_there_and_hold_some(tmp_path):
+def test_a_missing_or_empty_models_dir_is_refused(tmp_path):
     with pytest.raises(CatalogError, match=r"models_dir: .*/nowhere: cannot be read \(No such file"):
         select([], tmp_path / "nowhere", allow_hub=False)
     with pytest.raises(CatalogError, match=r"models_dir: .* contains no model file"):
@@ -226,7 +226,7 @@ def test_a_model_to_preload_must_be_served(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["~nobody-of-that-name/x", "x" * 5000, "a\0b"])
-def test_a_name_that_is_no_path_is_refused(name):
+def test_a_model_name_that_is_an_invalid_path_is_refused(name):
     with pytest.raises(CatalogError, match="no model file has this sie_id"):
         select([name], None, allow_hub=False)
 

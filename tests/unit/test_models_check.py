@@ -91,7 +91,7 @@ def test_a_servable_file_is_valid(tmp_path, weights):
     assert check(written(tmp_path / "model.yaml", weights)) == ["1 files, 1 valid"]
 
 
-def test_weights_of_another_kind_of_model_are_doubted(tmp_path, minilm_directory):
+def test_weights_of_another_family_cause_a_warning(tmp_path, minilm_directory):
     """The mismatch is only a warning, because it may be intended."""
     directory = save_cross_encoder(tmp_path / "ce", minilm_directory)
     path = written(tmp_path / "model.yaml", directory)
@@ -115,7 +115,7 @@ def test_two_files_of_one_directory_cannot_have_one_name(tmp_path, weights):
     assert said == "2 files, 2 valid\n"
 
 
-def test_what_serve_refuses_is_invalid_and_said_in_the_same_words(tmp_path, weights, monkeypatch):
+def test_check_reports_the_same_errors_as_serve(tmp_path, weights, monkeypatch):
     monkeypatch.setattr(refresh, "build_hook", lambda _: None)
     models = tmp_path / "models"
     models.mkdir()
@@ -129,13 +129,13 @@ def test_what_serve_refuses_is_invalid_and_said_in_the_same_words(tmp_path, weig
     assert {f"error: {line}" for line in refused.values()} <= set(check(models, 1))
 
 
-def test_one_wrong_file_hides_no_other(tmp_path, weights):
+def test_an_invalid_file_does_not_hide_valid_ones(tmp_path, weights):
     (tmp_path / "a.yaml").write_text("sie_id: [")
     (tmp_path / "b.yaml").write_text(tiny_model_file("my/tiny", weights))
     assert check(tmp_path, 1)[-1] == "2 files, 1 invalid, 1 valid"
 
 
-def test_weights_that_are_cut_off_are_found_where_only_the_model_file_says_what_they_are(tmp_path, minilm_directory):
+def test_truncated_weights_of_a_declared_family_are_detected(tmp_path, minilm_directory):
     directory = save_causal(tmp_path / "lm", minilm_directory)
     loadtime = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
     path = tmp_path / "model.yaml"

@@ -41,7 +41,7 @@ def test_models_ls_lists_what_serve_would_start(directory):
     )
 
 
-def test_the_models_we_know():
+def test_models_ls_known_lists_every_known_model():
     names = run("ls", "--known").output.splitlines()
     assert {"BAAI/bge-m3", "intfloat/e5-base-v2", "docling"} <= set(names)
     assert len(names) == 227
@@ -57,7 +57,7 @@ def test_a_directory_is_shown_without_a_file(tiny_directory):
     assert "dense 64" in run("show", tiny_directory).output
 
 
-def test_a_file_for_a_directory(tiny_directory, tmp_path):
+def test_models_init_writes_a_model_file_for_a_directory(tiny_directory, tmp_path):
     written = tmp_path / "tiny.yaml"
     run("init", tiny_directory, "--name", "my/tiny", "--output", written)
     assert run("init", tiny_directory, "--name", "my/tiny").output == written.read_text()

@@ -145,7 +145,7 @@ def test_recognising_a_stanford_checkpoint_needs_its_small_files_only(tmp_path, 
     assert set(filter_repo_objects([*needed, "pytorch_model.bin"], allow_patterns=list(recognised_by()))) == needed
 
 
-def test_modules_say_more_than_the_architecture(tmp_path, minilm_directory):
+def test_modules_json_takes_precedence_over_the_architecture(tmp_path, minilm_directory):
     directory = save_pylate(tmp_path, minilm_directory, query_length=16)
     config = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
@@ -201,7 +201,7 @@ def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):
     np.testing.assert_allclose(rows["multivector"][:32], alone, atol=1e-5)
 
 
-def test_expansion_that_is_seen_is_another_result(tmp_path, minilm_directory):
+def test_attending_to_expansion_tokens_changes_vectors(tmp_path, minilm_directory):
     """Negative control: attending to expansion tokens, against the model's configuration, changes vectors."""
     directory = save_pylate(tmp_path, minilm_directory)
     adapter = load_adapter(spec(directory), directory)

@@ -87,7 +87,7 @@ def test_requests_of_different_labels_share_a_forward_pass(ours):
             assert_same(each, pairs(ours([text], labels, **options)[0]))
 
 
-def test_a_wrong_judgement_is_seen(directory, minilm_directory, tmp_path):
+def test_swapped_labels_fail_the_comparison(directory, minilm_directory, tmp_path):
     """The comparison fails if neutral is taken for contradiction."""
     config = json.loads((directory / "config.json").read_text())
     swapped = save_classifier(tmp_path / "swapped", minilm_directory, labels=("entailment", "contradiction", "neutral"))
@@ -99,7 +99,7 @@ def test_a_wrong_judgement_is_seen(directory, minilm_directory, tmp_path):
     assert config["id2label"]["2"] == "contradiction"
 
 
-def test_labels_by_name_stand_over_their_places(tmp_path, minilm_directory):
+def test_label_names_take_precedence_over_their_order(tmp_path, minilm_directory):
     """The pipeline would take neutral for contradiction here."""
     files = ClassifierFiles.read(
         save_classifier(tmp_path, minilm_directory, labels=("neutral", "entailment", "contradiction"))

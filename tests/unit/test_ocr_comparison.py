@@ -101,7 +101,7 @@ def test_threads_side_by_side_do_not_disturb_each_other(ours):
         assert list(pool.map(lambda file: ours([file], **USUAL), FILES * 3)) == alone * 3
 
 
-def test_prompts_and_lengths_of_all_kinds_in_one_batch_as_alone(case, ours, library):
+def test_mixed_prompts_and_lengths_in_a_batch_match_single_requests(case, ours, library):
     requests = [
         (FILES[:2], {"max_new_tokens": 12}),
         (FILES[1:3], {"instruction": "What is the total of this page?", "max_new_tokens": 12}),
@@ -135,7 +135,7 @@ def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
     assert many in (3, 4)
 
 
-def test_an_answer_is_as_long_as_asked_for_and_as_there_is_room(case, ours, library, monkeypatch):
+def test_output_length_is_limited_by_the_request_and_the_context(case, ours, library, monkeypatch):
     batch = ours.batch([(FILES[:1], {"max_new_tokens": 8192})])
     prompt, room, read = (batch.features[name].of_items[0] for name in ("input_ids", "new_tokens", "read"))
     assert prompt + room == 512 + 1, "the last token is never read"
@@ -188,7 +188,7 @@ def test_features_that_do_not_agree_are_refused(ours):
         ours.adapter.forward(batch)
 
 
-def test_padding_is_not_seen_by_what_punishes_repetition(case, tmp_path, directory, ours, library):
+def test_padding_does_not_affect_the_repetition_penalty(case, tmp_path, directory, ours, library):
     copy(directory, tmp_path)
     path = tmp_path / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "repetition_penalty": 1.3}))
@@ -220,7 +220,7 @@ def copy(source, target):
         (target / path.name).write_bytes(path.read_bytes())
 
 
-def test_the_shorter_of_two_prompts_is_padded_where_nothing_looks(ours):
+def test_the_choice_of_padding_token_does_not_change_results(ours):
     """The padding token has no influence."""
     before = ours(FILES, **USUAL)
     writer = ours.adapter.encoder

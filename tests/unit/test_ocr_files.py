@@ -75,7 +75,7 @@ def test_paddle_may_have_its_language_model_beside_its_tower(saved, changed):
     assert same_answers("paddleocr_vl", directory, saved["paddleocr_vl"])
 
 
-def test_a_prompt_that_begins_as_the_tokenizer_would_begin_it(changed):
+def test_a_bos_token_in_the_chat_template_is_not_repeated(changed):
     """The beginning is not repeated."""
     directory = changed("paddleocr_vl")
     path = directory / "chat_template.jinja"
@@ -111,7 +111,7 @@ def test_the_instruction_overrides_the_tasks_prompt():
         words(plain, options={"task": "x"})
 
 
-def test_lighton_reads_a_page_without_a_word(saved):
+def test_lighton_reads_a_page_without_a_system_prompt(saved):
     ours = Reader("lighton_ocr", saved["lighton_ocr"], options={"system_prompt": ""})
     library = Library(saved["lighton_ocr"], transformers.LightOnOcrForConditionalGeneration, ocr.lighton_processor)
     found = [each["data"] for each in ours(FILES, **USUAL)]
@@ -133,7 +133,7 @@ def test_lightons_tower_is_shown_each_page_alone_and_without_a_mask(saved, monke
     assert seen == [(height * width // 16, None) for height, width in batch.features["image_sizes"].values.tolist()]
 
 
-def test_blocks_that_are_left_over_become_no_tokens(saved, changed):
+def test_patches_that_do_not_fill_a_token_are_dropped(saved, changed):
     """Sides are multiples of a patch, and two patches become one token."""
     images = json.loads((saved["lighton_ocr"] / "processor_config.json").read_text())["image_processor"]
     directory = changed("lighton_ocr", processor_config={"image_processor": {**images, "patch_size": 4}})
@@ -192,7 +192,7 @@ def test_unsupported_checkpoints_are_refused(changed, name, files, said):
 
 
 @pytest.mark.parametrize("pad", [10**9, -1, 1.5])
-def test_padding_that_is_no_token(changed, pad):
+def test_an_invalid_padding_token_is_refused(changed, pad):
     """A padding token outside the vocabulary would end the process on a GPU."""
     directory = changed("glm_ocr", generation_config={"pad_token_id": pad})
     with pytest.raises(LoadError, match=r"generation_config\.json: pad_token_id, or else eos_token_id: must be one of"):
@@ -201,7 +201,7 @@ def test_padding_that_is_no_token(changed, pad):
     assert Reader("glm_ocr", changed("glm_ocr", generation_config=without)).adapter.encoder._pad == 0
 
 
-def test_a_usual_task_that_is_none(saved):
+def test_an_unknown_default_task_is_refused(saved):
     for name in ("glm_ocr", "paddleocr_vl"):
         with pytest.raises(LoadError, match="default_task: 'x' is not a task of this model; give one of ocr, table"):
             Reader(name, saved[name], options={"default_task": "x"})

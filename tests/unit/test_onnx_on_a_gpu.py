@@ -63,7 +63,7 @@ def test_a_failed_pass_does_not_move_the_model_to_the_cpu(library, tmp_path):
     assert open_session(tmp_path / "model.onnx", "cpu", 1).asked == [CPU]
 
 
-def test_memory_of_the_gpu_is_not_that_of_the_machine(library, tmp_path, monkeypatch, minilm_directory):
+def test_used_bytes_on_a_gpu_are_the_context_and_the_files(library, tmp_path, monkeypatch, minilm_directory):
     (tmp_path / "model.onnx").write_bytes(bytes(1000))
     (tmp_path / "model.onnx.data").write_bytes(bytes(5000))
     (tmp_path / "config.json").write_bytes((minilm_directory / "config.json").read_bytes())
@@ -83,7 +83,7 @@ def test_memory_of_the_gpu_is_not_that_of_the_machine(library, tmp_path, monkeyp
         ("CUDA failure 700: an illegal memory access was encountered", False),
     ],
 )
-def test_want_of_memory_is_known_by_its_text(text, expected):
+def test_out_of_memory_is_recognised_by_its_message(text, expected):
     engine = OnnxEngine(spec(engine="onnx"), "cuda:0", Measurements())
     assert engine.is_out_of_memory(RuntimeError(text)) is expected
 
@@ -107,7 +107,7 @@ def test_a_failure_of_cuda_inside_the_library_makes_the_device_unusable(monkeypa
     assert engine.is_broken(RuntimeError(text)) is expected
 
 
-def test_so_does_one_that_pytorch_sees(monkeypatch):
+def test_a_cuda_error_seen_by_pytorch_makes_the_device_unusable(monkeypatch):
     def synchronize():
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
@@ -116,7 +116,7 @@ def test_so_does_one_that_pytorch_sees(monkeypatch):
     assert not OnnxEngine(spec(engine="onnx"), "cpu", Measurements()).is_broken(RuntimeError("another"))
 
 
-def test_a_worker_of_such_a_model_ends(monkeypatch):
+def test_a_worker_exits_after_a_cuda_failure(monkeypatch):
     """Its stage then starts a replacement and repeats the pass."""
 
     class Ended(BaseException):

@@ -155,7 +155,7 @@ def test_cleaning(way, text, expected):
     assert cleaning(tokenizer, way).normalizer.normalize_str(text) == expected
 
 
-def test_a_class_of_the_models_own_around_it(tmp_path, minilm_directory):
+def test_an_open_clip_model_inside_a_custom_class_is_served(tmp_path, minilm_directory):
     """config.json asks for code that is never run, and model.safetensors has open_clip's model under a name."""
     model = built(tmp_path, "siglip", minilm_directory)
     config = {"model_type": "siglip", "architectures": ["MyFashionSigLIP"], "auto_map": {"AutoModel": "my.My"}}
@@ -222,13 +222,13 @@ def test_unsupported_settings_are_refused_by_name(tmp_path, minilm_directory, co
     assert str(tmp_path / "open_clip_config.json") in str(told.value)
 
 
-def test_images_of_another_way(tmp_path, minilm_directory):
+def test_an_unknown_resize_mode_is_refused(tmp_path, minilm_directory):
     built(tmp_path, "clip", minilm_directory, {**PREPROCESS, "resize_mode": "longest"})
     with pytest.raises(LoadError, match="resize_mode 'longest' is unknown; supported are shortest, squash"):
         family_in(tmp_path)
 
 
-def test_weights_that_are_of_no_such_tower(tmp_path, minilm_directory):
+def test_unexpected_or_missing_weights_are_refused(tmp_path, minilm_directory):
     built(tmp_path, "clip", minilm_directory)
     path = tmp_path / "open_clip_model.safetensors"
     weights = safetensors.load_file(path)
@@ -240,7 +240,7 @@ def test_weights_that_are_of_no_such_tower(tmp_path, minilm_directory):
         Served("clip", tmp_path, dims={"dense": 32})
 
 
-def test_weights_that_are_only_pickled(tmp_path, minilm_directory):
+def test_pickled_weights_are_refused_or_converted(tmp_path, minilm_directory):
     """They are refused like others or, if the model file says so, converted."""
     name, directory = "open_clip_pytorch_model.bin", tmp_path / "saved"
     assert pickled({name, "open_clip_config.json"}, ["."]) == [name]

@@ -110,7 +110,7 @@ def test_deadlines_come_in_order_whatever_the_order_of_arrival(requests, clock):
     assert not never.answers
 
 
-def test_a_deadline_sooner_than_the_one_waited_for_is_kept(requests, clock):
+def test_an_earlier_deadline_added_later_is_kept(requests, clock):
     requests.add(Request(clock), clock.now + 60_000 * MS)
     assert clock.is_waited_for.wait(10)
     soon = Request(clock)
@@ -175,7 +175,7 @@ def test_a_request_whose_client_has_gone_is_over_and_answered(clock):
     requests.close()
 
 
-def test_the_clock_looks_whether_clients_have_gone(clock):
+def test_disconnected_clients_are_found_by_polling(clock):
     call = Gone()
     requests = OpenRequests(lambda _: None, lambda: None, call_of=lambda request: call)
     request = Request(clock)

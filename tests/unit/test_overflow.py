@@ -76,7 +76,7 @@ def test_a_model_without_finite_states_is_refused(dtype, bad):
 @pytest.mark.parametrize(
     "bad", [{"packed": NAN}, {"packed": ValueError(), "padded": INFINITE}, {"eager": NAN}], ids=str
 )
-def test_in_float16_that_is_overflow(bad):
+def test_non_finite_states_in_float16_raise_overflow(bad):
     measurements = Measurements()
     with pytest.raises(Overflow):
         choose_path(Spoiling(torch.float16, **bad), 256, measurements)
@@ -95,7 +95,7 @@ def test_in_float16_that_is_overflow(bad):
     ],
     ids=str,
 )
-def test_a_fault_of_the_machine_is_no_verdict_on_the_model(caplog, error, is_kept):
+def test_a_probe_result_is_not_stored_after_a_machine_fault(caplog, error, is_kept):
     measurements = Measurements()
     assert choose_path(Spoiling(packed=error), 256, measurements).path == PADDED
     assert (measurements.get("probe") is not None) == is_kept
@@ -109,7 +109,7 @@ def test_a_fault_of_the_machine_is_no_verdict_on_the_model(caplog, error, is_kep
     [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")],
     ids=str,
 )
-def test_want_of_memory_ends_the_probe(error):
+def test_out_of_memory_aborts_the_probe(error):
     """The load can be repeated, but a recorded verdict would stay."""
     with pytest.raises(type(error)):
         probe(Spoiling(packed=error), 256)
@@ -213,7 +213,7 @@ def test_an_answer_that_is_not_finite_is_an_error(bad):
     assert answer(rows) == Failed("dense: the model computed numbers that are not finite", ModelError.kind)
 
 
-def test_a_threshold_that_a_label_does_not_have_is_no_such_number():
+def test_nan_for_a_missing_label_threshold_is_no_error():
     none = np.array([NAN], np.float32)
     rows = {"label_thresholds": none, "spans": np.ones(3, np.int32), "text": np.frombuffer(b"x", np.uint8)}
     assert isinstance(answer(rows, label_thresholds=none), PassResult)

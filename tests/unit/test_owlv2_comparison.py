@@ -53,7 +53,7 @@ def test_objects_are_those_of_the_library(ours, library, file):
     assert len(surer) < len(expected)
 
 
-def test_labels_differ(library):
+def test_the_library_finds_every_label(library):
     """Otherwise a comparison of them would show nothing."""
     assert {each["label"] for file in FILES for each in library(file, LABELS)} == {*LABELS}
 
@@ -81,7 +81,7 @@ def test_boxes_are_in_the_upright_image(ours, library):
     assert not same(ours([of_all_kinds()["jpeg"]], LABELS)[0], expected)
 
 
-def test_thresholds_and_what_comes_before_which(ours, library):
+def test_thresholds_apply_in_order_of_precedence(ours, library):
     file, least = FILES[0], {"tree": 0.9, "cat": 0.0}
     expected = [each for each in library(file, LABELS, 0.0) if each["score"] > least.get(each["label"], 0.4)]
     given = {"label_thresholds": json.dumps(least), "score_threshold": 0.4}
@@ -184,7 +184,7 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, ver
         ({"do_pad": False}, "do_pad false cannot be served"),
     ],
 )
-def test_files_of_other_sizes(tmp_path, minilm_directory, change, said):
+def test_unsupported_preprocessor_settings_are_refused(tmp_path, minilm_directory, change, said):
     save_owl(tmp_path, minilm_directory)
     path = tmp_path / "preprocessor_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))

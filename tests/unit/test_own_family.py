@@ -44,7 +44,7 @@ def order(directory: Path, **options: object) -> Load:
     return Load(spec.to_json(), directory, "cpu", directory.parent / "cache", directory.parent / "lock", 1, 1)
 
 
-def test_recognised_and_written_down_are_the_same_model(directory):
+def test_recognition_and_a_model_file_give_the_same_model(directory):
     found = recognise(directory, "test/letters", {"weights_path": str(directory)}).resolve(Runtime())
     written = config(directory, loadtime={"window": "none"}).resolve(Runtime())
     assert (found.family, found.engine) == (FAMILY, "frames_family.engine:NumpyEngine")
@@ -89,7 +89,7 @@ def test_a_recogniser_that_fails_is_named(directory, monkeypatch):
         recognise(directory, "test/letters", {"weights_path": str(directory)})
 
 
-def test_its_files_are_weights_too(directory):
+def test_files_of_an_own_family_count_as_weights(directory):
     """They are fetched, count as memory, and measurements are valid only for them."""
     assert "*.npz" in recognised_by()
     file = directory / "frames.npz"
@@ -112,7 +112,7 @@ def test_its_files_are_weights_too(directory):
         (lambda dense: {}, "output dense: the family returns nothing"),
     ],
 )
-def test_an_adapter_that_gives_something_else_than_its_family_declares(directory, monkeypatch, change, said):
+def test_an_adapter_output_that_contradicts_its_declaration_is_refused(directory, monkeypatch, change, said):
     forward = FramesAdapter.forward
     monkeypatch.setattr(FramesAdapter, "forward", lambda self, batch: change(forward(self, batch)["dense"]))
     spec = config(directory, dims={"dense": 8}).resolve(Runtime("cpu"))

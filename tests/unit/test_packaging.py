@@ -36,7 +36,7 @@ def test_pythons(minor, monkeypatch):
     assert (f"Programming Language :: Python :: 3.{minor}" in PROJECT["classifiers"]) == fits
 
 
-def test_each_problem_of_a_python_names_the_package_that_mends_it(monkeypatch):
+def test_python_problems_name_the_debian_package_to_install(monkeypatch):
     monkeypatch.setattr(preflight.sys, "version_info", (3, 11, 2))
     monkeypatch.setattr(preflight, "shared_libpython", lambda: None)
     monkeypatch.setitem(sys.modules, "ensurepip", None)

@@ -122,7 +122,7 @@ def test_limits_name_the_image_and_the_setting():
 
 
 @pytest.mark.parametrize("name", unreadable())
-def test_files_of_any_kind_cost_little(name, monkeypatch):
+def test_malformed_pdfs_are_drawn_or_refused_within_the_pixel_limit(name, monkeypatch):
     """Each file is drawn, or refused with the name of the image; no drawing process is left."""
     monkeypatch.setattr(document, "STEP_S", 120.0)  # a busy machine draws slowly
     content, said = unreadable()[name]
@@ -211,7 +211,7 @@ def test_an_image_does_not_wait_for_a_pdf(stage):
     until(lambda: not drawing())
 
 
-def test_an_item_of_an_image_and_a_text_is_refused_where_one_of_them_is_read(stage):
+def test_text_beside_an_image_is_refused_if_the_model_reads_either(stage):
     content = saved(PAGES[0])
     texts, images = np.array([[b"", b"a cat"]], object), np.array([[content, content]], object)
     refused, good = run(stage, [asked("encode", text=texts, image=images), image_request(content)])
@@ -298,7 +298,7 @@ def test_a_pdf_has_a_result_for_each_page():
     assert [(page["page"], page["data"]) for page in of_pdf["pages"]] == [(2, 1), (5, 2)]
 
 
-def test_pages_are_ranked_each():
+def test_each_page_is_ranked_separately():
     items = ["a", {"image": b"x", "id": "doc"}, {"text": "c", "id": "last"}]
     call = ScoreCall(tritonclient.grpc, "org/model", "query", items, {})
     scores = call.results([Response(scores=np.array([0.1, 0.9, 0.2, 0.5], np.float32))])["scores"]

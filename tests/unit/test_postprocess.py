@@ -30,7 +30,7 @@ def seal(tmp_path):
     return Seal(tmp_path, is_open=True)
 
 
-def test_queries_and_documents_of_one_batch_get_each_their_own_muvera(seal):
+def test_muvera_distinguishes_queries_and_documents_in_one_batch(seal):
     rng = np.random.default_rng(0)
     lengths = [np.array(each, np.int32) for each in ([3, 5], [4], [2, 2, 9])]
     tokens = [rng.normal(size=(each.sum(), 8)).astype(np.float32) for each in lengths]
@@ -68,14 +68,14 @@ def test_truncated_items_are_reported_as_preprocess_found_them(seal):
         ({"dimensions": 1}, 1),
     ],
 )
-def test_a_profile_decides_of_the_length_unless_the_request_does(seal, parameters, length):
+def test_normalization_follows_the_request_before_the_profile(seal, parameters, length):
     model = model_of(spec(profiles=(Profile(), Profile("raw", {"normalize": False}))))
     entered, _ = Contexts(model, seal).enter(FakeRequest(parameters), VERBS["encode"], 0)
     (got,) = run(Postprocess(model.spec, seal), [vectors(entered.options, dense=np.array([[3.0, 4.0]], np.float32))])
     assert np.linalg.norm(got["dense"]) == pytest.approx(length)
 
 
-def test_the_timing_tells_one_wait_from_the_other():
+def test_timing_separates_queue_wait_from_batch_wait():
     now = time.monotonic_ns()
     times = {"arrived_ns": now - 100_000_000, "preprocessed_ns": now - 90_000_000}
     waits = {"queue_ns": 7_000_000, "batch_wait_ns": 11_000_000, "inference_ns": 13_000_000}

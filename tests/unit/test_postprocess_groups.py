@@ -23,7 +23,7 @@ def colbert(value, **parameters):
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_only_the_request_that_spoils_the_encoding_of_all_gets_an_error(seal, monkeypatch, place):
+def test_only_the_request_that_fails_encoding_gets_an_error(seal, monkeypatch, place):
     encode = Muvera.encode
 
     def fail_of_7(self, rows, lengths, **options):

@@ -92,7 +92,7 @@ def test_a_failing_element_hands_nothing_over():
     assert done == []
 
 
-def test_threads_share_one_request_and_a_small_one_does_not_wait_for_a_large_one():
+def test_threads_share_a_large_request_and_small_ones_are_not_delayed():
     processor, done = Slow(), []
     pool = Background("images", lambda: None, 3)
     for name in ("ABCDEFGHIJKL", "M"):
@@ -112,7 +112,7 @@ def test_slow_elements_make_a_request_take_long():
     assert not takes_long(slow, asked("ABC"))
 
 
-def test_a_query_is_one_image():
+def test_a_pdf_query_is_not_split_into_pages():
     """The pages of an item are read."""
     image, done = ImageFile(pdf_of(pages([(9, 9), (9, 9)])), "image[0]"), []
     both = [Framed(Part(name, [image]), NoFrame(), IMAGES) for name in ("items", "query")]

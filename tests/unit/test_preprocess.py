@@ -24,7 +24,7 @@ from tests.stages import FakeRequest, asked, context_of, run, spec
         (np.array([[b"ok"]], object), {"nope": 1}, "parameter nope: unknown"),
     ],
 )
-def test_preprocess_names_the_field(tmp_path, minilm_directory, text, parameters, complaint):
+def test_invalid_inputs_are_refused_with_their_field(tmp_path, minilm_directory, text, parameters, complaint):
     stage = Preprocess(spec(weights=str(minilm_directory)), StatusWriter(tmp_path, "m", "preprocess", 0))
     bad, good = run(stage, [asked("encode", parameters, text=text), asked("encode", text=["hi"])])
     with pytest.raises(SIEError, match=complaint):
@@ -79,7 +79,7 @@ def texts(*items):
     return np.array([[item.encode() for item in items]], object)
 
 
-def test_a_query_goes_along_and_is_paid_for(scorer):
+def test_the_query_is_appended_and_counted_in_the_cost(scorer):
     both, alone, query = run(
         scorer,
         [
@@ -135,7 +135,7 @@ def test_a_text_of_too_many_characters_is_refused_by_name(stage, given, named, r
 
 
 @pytest.mark.parametrize("stage", ["scorer", "pairs"])
-def test_an_instruction_far_longer_than_what_the_model_reads_is_refused(stage, request):
+def test_an_instruction_over_512_characters_is_refused(stage, request):
     stage = request.getfixturevalue(stage)
     for length, is_refused in ((512, False), (513, True)):
         given = {"query": ["who?"], "text": ["nobody"]}

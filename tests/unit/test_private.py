@@ -112,7 +112,7 @@ def stock_directory(folder: Path, home: Path) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, "-c", STOCK], env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_stock_server_meets_in_a_directory_of_its_user(tmp_path, shared):
+def test_a_stock_server_uses_a_private_directory_of_its_user(tmp_path, shared):
     (tmp_path / "home").mkdir()
     found = Path(stock_directory(tmp_path / "home", tmp_path / "home").stdout.strip())
     assert found == tmp_path / "home" / f"sie-triton-{os.getuid()}" / str(os.getpid())
@@ -121,7 +121,7 @@ def test_a_stock_server_meets_in_a_directory_of_its_user(tmp_path, shared):
     assert instead == str(tmp_path / "home" / "sie-triton" / str(os.getpid()))
 
 
-def test_a_stock_server_without_such_a_directory_says_why_it_cannot_start(tmp_path, shared):
+def test_a_stock_server_without_a_private_directory_fails_with_the_reason(tmp_path, shared):
     failed = stock_directory(tmp_path, Path("/proc/nowhere"))
     assert failed.returncode
     assert f"{shared} can be written by other users" in failed.stderr

@@ -87,7 +87,7 @@ def test_descendants_end_with_a_child(tmp_path):
 
 
 @pytest.mark.usefixtures("nothing_is_left")
-def test_a_child_has_its_part_of_the_log(tmp_path):
+def test_a_child_returns_only_its_part_of_the_log(tmp_path):
     log = tmp_path / "new" / "log"
     for word in ("one", "two"):
         child = start([sys.executable, "-c", f"print({word!r})"], log=log)
@@ -197,7 +197,7 @@ def test_a_fork_server_outlives_all_that_it_forks(fork_server):
     assert fork_server.pid == me.pid
 
 
-def test_a_child_has_nothing_of_its_siblings(fork_server):
+def test_a_forked_child_inherits_no_descriptors_of_its_siblings(fork_server):
     first, second = (forked(fork_server, b"19") for _ in range(2))
     wait_for(lambda: second.is_stopped and first.is_stopped)
     assert psutil.Process(second.pid).num_fds() <= psutil.Process(first.pid).num_fds()
@@ -234,7 +234,7 @@ def test_a_reused_pid_is_left_alone(child):
     assert child.wait(60) == -signal.SIGKILL
 
 
-def test_a_pid_given_away_between_reading_and_killing(child, monkeypatch):
+def test_a_pid_reused_after_its_lookup_is_not_signalled(child, monkeypatch):
     """The pid is looked up, and belongs to another process a moment later."""
     written = ProcessId.of(child.pid)
     looked = []

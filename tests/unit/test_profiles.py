@@ -30,7 +30,7 @@ def load(tmp_path, profiles, family="sentence_transformer", tasks=None):
     return load_file(path)
 
 
-def test_a_chain_of_three_is_applied_from_its_end(tmp_path):
+def test_profiles_inherit_through_a_chain_of_extends(tmp_path):
     model = load(
         tmp_path,
         {
@@ -71,7 +71,7 @@ def test_the_last_token_has_three_names(tmp_path, name):
     assert pooling(load(tmp_path, {"default": {"runtime": {"pooling": name}}})) == ("lasttoken",)
 
 
-def test_a_checkpoint_that_says_how_it_is_pooled_is_right(tmp_path, caplog):
+def test_checkpoint_pooling_takes_precedence_over_the_model_file(tmp_path, caplog):
     saved = ("max", "mean")
     assert pooling(load(tmp_path, {"default": {}}), saved) == saved
     assert not caplog.records
@@ -104,7 +104,7 @@ def test_instructions_and_templates_reach_the_stages(tmp_path):
     assert "normalize" not in profile.parameters
 
 
-def test_muvera_of_a_profile_has_the_parameters_that_it_gives_itself(tmp_path):
+def test_muvera_config_applies_only_to_an_empty_muvera_option(tmp_path):
     """`muvera_config` applies only to a profile with an empty `muvera: {}`."""
     tasks = {"encode": {"multivector": {"dim": 16, "scales": True}}}
     for runtime, repetitions in (({"muvera": {}}, 4), ({"muvera": {"num_repetitions": 9}}, 9)):
@@ -133,7 +133,7 @@ def test_a_profile_that_cannot_be_served_stops_no_other(tmp_path, names):
     assert "'jax' cannot be served" in problem
 
 
-def test_a_profile_of_another_engine_has_no_onnx_file_of_the_one_it_extends(tmp_path):
+def test_a_profile_of_another_engine_does_not_inherit_the_onnx_file(tmp_path):
     profiles = {"default": {"onnx_file": "model.onnx"}, "same": {"extends": "default"}}
     model = load(tmp_path, {**profiles, "other": {"extends": "default", "engine": "torch"}})
     assert {name: model.profile(name).onnx_file for name in model.profiles} == {

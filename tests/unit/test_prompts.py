@@ -41,7 +41,7 @@ def stage(tmp_path, minilm_directory, request):
     made.close()
 
 
-def test_names_of_the_documents_prompt_are_the_librarys():
+def test_document_prompt_names_are_tried_in_the_librarys_order():
     """The library's order applies."""
     prompts = {"corpus": "c: ", "passage": "p: ", "document": "d: "}
     for name in ("document", "passage", "corpus"):
@@ -91,7 +91,7 @@ def test_each_text_has_the_prompt_of_its_role_and_pooling_gets_its_length(stage,
 
 
 @pytest.mark.parametrize("parameters", [{}, {"instruction": "see: "}, {"profile": "templates"}])
-def test_a_bulk_request_with_a_query_and_prompts_is_as_many_small_ones(stage, parameters):
+def test_a_bulk_score_request_matches_several_small_ones(stage, parameters):
     texts = [f"text number {i} " + "word " * (i % 20) for i in range(300)]
     bulk = asked("score", parameters, query=["who?"], text=texts)
     (together,) = run(stage, [bulk])
@@ -108,7 +108,7 @@ def test_a_bulk_request_with_a_query_and_prompts_is_as_many_small_ones(stage, pa
     assert together["cost"].tolist() == [together["lengths"].sum()]
 
 
-def test_a_request_gives_the_inputs_of_one_verb(stage):
+def test_inputs_of_several_verbs_or_of_none_are_refused(stage):
     """An ensemble sends one verb's inputs, but clients can call the step directly."""
     both = asked("encode", text=["a"])
     both._tensors.update(asked("score", query=["who"], text=["a"])._tensors)
@@ -119,7 +119,7 @@ def test_a_request_gives_the_inputs_of_one_verb(stage):
 
 
 @pytest.mark.parametrize("array", [np.array([[b"a"], [b"b"]], object), np.array([b"a"], object)])
-def test_texts_are_those_of_one_request(stage, array):
+def test_texts_must_be_a_plain_vector(stage, array):
     (answer,) = run(stage, [asked("encode", text=array)])
     with pytest.raises(InputError, match=r"text: has shape \[\d.*\]; send a plain vector \[n\]"):
         raise answer

@@ -45,7 +45,7 @@ def has_beaten(companion: Companion) -> bool:
     return companion._pulse is not None and companion._pulse._num_left <= MAX_SILENT
 
 
-def test_a_child_is_lost_after_so_many_looks_in_a_row_without_a_sign(monkeypatch):
+def test_a_child_is_lost_after_too_many_checks_without_a_beat(monkeypatch):
     watched = Pulse()
     monkeypatch.setenv(*watched.environment.copy().popitem())
     for _ in range(3):
@@ -56,14 +56,14 @@ def test_a_child_is_lost_after_so_many_looks_in_a_row_without_a_sign(monkeypatch
     watched.close()
 
 
-def test_a_child_may_take_longer_for_its_first_sign():
+def test_a_child_has_more_time_for_its_first_beat():
     watched = Pulse()
     looks = [watched.is_lost() for _ in range(MAX_SILENT_AT_START)]
     assert looks == [False] * (MAX_SILENT_AT_START - 1) + [True]
     watched.close()
 
 
-def test_a_child_goes_on_where_its_parent_does_not_look(monkeypatch):
+def test_a_full_pipe_does_not_block_a_beating_child(monkeypatch):
     watched = Pulse()
     monkeypatch.setenv(*watched.environment.copy().popitem())
     for _ in range(70_000):  # more than the pipe holds
@@ -72,7 +72,7 @@ def test_a_child_goes_on_where_its_parent_does_not_look(monkeypatch):
     watched.close()
 
 
-def test_a_child_without_a_watching_parent_gives_no_sign(monkeypatch):
+def test_a_beat_without_a_watching_parent_does_nothing(monkeypatch):
     monkeypatch.delenv(pulse.VARIABLE, raising=False)
     beat()
 
@@ -97,7 +97,7 @@ def test_a_program_that_hangs_is_replaced(tmp_path, is_stopped):
     assert psutil.Process().num_fds() <= descriptors + 1  # the last child is still known
 
 
-def test_a_controller_whose_round_hangs_gives_no_sign(monkeypatch):
+def test_a_controller_with_a_hanging_round_stops_beating(monkeypatch):
     """This holds even if its event loop answers."""
     num_beats, begun, may_end = 0, threading.Event(), threading.Event()
 

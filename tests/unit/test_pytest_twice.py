@@ -76,11 +76,11 @@ def test_a_test_that_fails_twice_fails_the_run(tmp_path):
     assert run(tmp_path, ["."], PASSES + FAILS) == (1, [], 2)
 
 
-def test_beside_a_test_that_fails_twice_a_flaky_one_is_named_all_the_same(tmp_path):
+def test_a_flaky_test_is_named_beside_one_that_fails_twice(tmp_path):
     assert run(tmp_path, ["."], FAILS, FAILS_ONCE) == (1, [FLAKY.format(1, "fails_once")], 2)
 
 
-def test_each_session_has_second_tries_of_its_own(tmp_path):
+def test_each_session_reruns_its_own_failures(tmp_path):
     flaky = [FLAKY.format(number, "fails_once") for number in (0, 1)]
     once_more = FAILS_ONCE.replace("not is_first()", "Path('again').exists() or Path('again').touch()")
     assert run(tmp_path, ["test_0.py", "test_1.py test_2.py"], FAILS_ONCE, once_more, PASSES) == (0, flaky, 4)

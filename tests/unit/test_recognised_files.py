@@ -25,7 +25,7 @@ from tests.models import save_stanford
 DENSE = {"encode": {"dense": {"dim": 64}}}
 
 
-def test_both_a_file_and_the_checkpoint_speak(tmp_path, minilm_directory, caplog):
+def test_conflicts_between_model_file_and_checkpoint_are_logged(tmp_path, minilm_directory, caplog):
     """The log says once: pooling follows the checkpoint, and parameters of requests follow the model file."""
     directory = dense(pooling="cls")(tmp_path / "saved", minilm_directory)
     said = {"pooling": "mean", "normalize": False, "query_template": "Q: {text}", "doc_template": "text: {text}"}
@@ -45,13 +45,13 @@ def test_no_warning_is_logged_where_file_and_checkpoint_agree(tmp_path, minilm_d
     assert logged(tmp_path, directory, caplog, said) == []
 
 
-def test_a_bare_directory_says_nothing_that_a_file_could_disagree_with(tmp_path, minilm_directory, caplog):
+def test_no_conflict_is_logged_for_a_bare_directory(tmp_path, minilm_directory, caplog):
     directory = bare()(tmp_path / "saved", minilm_directory)
     said = {"pooling": "cls", "normalize": True, "query_template": "Q: {text}", "doc_template": "T: {text}"}
     assert logged(tmp_path, directory, caplog, said) == []
 
 
-def test_a_file_of_stanfords_code_is_enough(tmp_path, minilm_directory):
+def test_stanford_metadata_alone_identifies_a_checkpoint(tmp_path, minilm_directory):
     """Some name another architecture beside it."""
     directory = save_stanford(tmp_path, minilm_directory, STANFORD)
     renamed_class = changed(lambda *_: directory, "config.json", architectures=["BertModel"])
@@ -72,7 +72,7 @@ def logged(root: Path, directory: Path, caplog: Any, runtime: dict[str, Any], **
     return [record.getMessage() for record in caplog.records if record.name.startswith("sie_triton")]
 
 
-def test_a_recognised_prompt_is_what_the_files_alone_would_do(tiny_directory):
+def test_a_recognised_prompt_equals_the_checkpoints_own(tiny_directory):
     """This holds for every role and instruction of a request."""
     found = Recognised("", 512, {"dense": 64}, query_prompt=PROMPTS["query"])
     config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
@@ -86,7 +86,7 @@ def test_a_recognised_prompt_is_what_the_files_alone_would_do(tiny_directory):
 
 
 @pytest.mark.parametrize("odd", ["a: {b}\n\t# 'c' \" \x07 \ud83d naïve 日本 - ", "\x85", "\u2028 --- \ufeff", "{text}"])
-def test_a_model_file_holds_any_text(tmp_path, tiny_directory, odd):
+def test_a_generated_model_file_escapes_any_text(tmp_path, tiny_directory, odd):
     """Prompts and reasons are foreign text: lines, braces, quotes, and characters that YAML must escape."""
     found = Recognised(f"modules.json: {odd}", 512, {"dense": 64}, query_prompt=odd)
     config = config_of("my/m", {"weights_path": str(tiny_directory)}, "sentence_transformer", found)
@@ -109,7 +109,7 @@ def test_only_the_named_family_recognises_a_directory(tmp_path, minilm_directory
     assert recognise(directory, "my/m", {"hf_id": "my/m"}, "sentence_transformer").dims == {"dense": 64}
 
 
-def test_of_the_hub_weights_are_not_here_yet(tmp_path, minilm_directory):
+def test_recognition_on_the_hub_needs_no_weights(tmp_path, minilm_directory):
     """Only small files are fetched to know what a model is."""
     directory = dense()(tmp_path / "saved", minilm_directory)
     (directory / "model.safetensors").unlink()

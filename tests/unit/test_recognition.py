@@ -252,7 +252,7 @@ CHECKS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_directory_is_recognised_and_gives_what_its_own_library_gives(name, tmp_path, minilm_directory):
+def test_a_recognised_directory_matches_its_library(name, tmp_path, minilm_directory):
     layout = LAYOUTS[name]
     directory = layout.build(tmp_path / "saved", minilm_directory)
     ours = Ours(directory, layout.named)

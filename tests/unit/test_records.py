@@ -66,7 +66,7 @@ def test_a_new_process_knows_when_its_model_was_last_used(record):
     assert record("m", generation=1).record["last_used_ns"] == 5
 
 
-def test_other_models_exclude_dead_processes_and_oneself(record, child):
+def test_other_models_exclude_own_dead_and_remote_processes(record, child):
     gone = subprocess.Popen(["sleep", "60"])
     mine = record("m")
     record("dead", pid=ended(gone))
@@ -128,7 +128,7 @@ def test_a_full_server_reads_the_records_again(limited, record):
     assert limited.limit.room() == LIMIT
 
 
-def test_a_full_server_looks_again_sooner(limited, record):
+def test_a_full_server_lists_records_at_shorter_intervals(limited, record):
     limited.inference.add(num_open=LIMIT)
     assert limited.limit.room() == 0
     limited.inference.remove()

@@ -63,7 +63,7 @@ def test_an_adapter_that_is_not_served_is_refused(directory, name):
         resolved(directory, name)
 
 
-def test_without_a_length_the_checkpoints_holds(directory):
+def test_without_max_sequence_length_the_checkpoints_limit_applies(directory):
     assert resolved(directory, "modernbert").max_sequence_length == ANY_LENGTH
     assert resolved(directory, "colbert-rotary").max_sequence_length == 300
 
@@ -149,7 +149,7 @@ def test_a_variant_is_found_by_its_name(directory):
         selected(read_settings(models_dir=directory, hf_fallback=False), ["org/bge-m3.none"])
 
 
-def test_patterns_choose_among_files(directory):
+def test_model_filter_selects_models_by_pattern(directory):
     found = selected(read_settings(models_dir=directory, model_filter="org/colbert*, org/st"), [])
     assert {model.sie_id for model in found.models} == {
         *("org/colbert", "org/colbert-modernbert", "org/colbert-rotary", "org/st")
@@ -158,7 +158,7 @@ def test_patterns_choose_among_files(directory):
         selected(read_settings(models_dir=directory, model_filter="nobody/*"), [])
 
 
-def test_files_that_are_wrong_stop_no_other(directory, tmp_path):
+def test_invalid_files_do_not_affect_valid_ones(directory, tmp_path):
     (tmp_path / "good.yaml").write_text((directory / "org__st.yaml").read_text())
     (tmp_path / "bad.yaml").write_text("sie_id: [")
     (tmp_path / "typo.yaml").write_text((directory / "org__bert.yaml").read_text().replace("pooling", "poling"))

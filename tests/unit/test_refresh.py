@@ -87,7 +87,7 @@ def server(tmp_path) -> Server:
     return made
 
 
-def test_a_changed_file_gives_new_steps_beside_the_old_and_leaves_the_others(server):
+def test_a_changed_file_gets_new_steps_and_other_models_stay_unchanged(server):
     before = inodes(server.repository, "test__b*/config.pbtxt")
     serving = server.serving
     since = replace(serving.models["test/b"], changed_at="2026-01-01T00:00:00+00:00")
@@ -106,7 +106,7 @@ def test_a_changed_file_gives_new_steps_beside_the_old_and_leaves_the_others(ser
     assert {server.steps("test__a"), server.steps("test__b")} == {"test__a@2", "test__b@2"}
 
 
-def test_steps_of_a_new_revision_are_loaded_cold_and_leave_nothing_for_python_to_write(server):
+def test_steps_of_a_new_revision_are_cold_and_precompiled(server):
     """Otherwise Triton would wait for weights that the old steps still hold, and load each step twice."""
     server.file("a", 128)
     server.refresh()
@@ -156,7 +156,7 @@ def test_a_model_comes_and_goes_with_its_file(server):
         (model_file("test/a", weights_path="/nowhere"), "weights: /nowhere is not a directory"),
     ],
 )
-def test_a_file_that_became_wrong_stops_nothing(server, wrong, said):
+def test_a_model_is_still_served_after_its_file_becomes_invalid(server, wrong, said):
     path = server.models_dir / "a.yaml"
     path.write_text(wrong)
     server.file("b", 128)
@@ -173,7 +173,7 @@ def test_a_file_that_became_wrong_stops_nothing(server, wrong, said):
     assert (outcome.problems, outcome.removed) == ({}, ["test__a"])
 
 
-def test_a_directory_that_cannot_be_read_takes_nothing_out_of_service(server):
+def test_an_unreadable_models_dir_removes_no_model(server):
     server.models_dir.rename(server.root / "elsewhere")
     outcome = server.refresh()
     assert outcome.removed == []
@@ -188,7 +188,7 @@ def test_a_new_file_whose_weights_are_not_there_yet_is_served(server):
     assert server.refresh().added == ["test__c"]
 
 
-def test_of_two_files_with_one_name_the_one_that_is_served_counts(server):
+def test_of_two_files_with_one_name_the_served_file_wins(server):
     other = server.models_dir / "0.yaml"
     other.write_text(model_file("test/a", 128))
     outcome = server.refresh()
@@ -200,7 +200,7 @@ def test_of_two_files_with_one_name_the_one_that_is_served_counts(server):
     assert server.refresh().changed == ["test__a"]
 
 
-def test_half_of_a_change_is_rendered_anew(server):
+def test_an_interrupted_change_is_rendered_again(server):
     """The child was killed between the two ensembles."""
     server.file("a", score=True)
     server.refresh()
@@ -276,7 +276,7 @@ def test_an_added_model_may_send_only_allowed_api_keys(tmp_path, tiny_directory,
     assert ("test__own" in server.refresh().added) is not key.startswith("SIE_")
 
 
-def test_a_key_that_is_not_allowed_any_more_is_not_sent_after_a_restart(tmp_path, tiny_directory):
+def test_an_added_model_with_a_disallowed_key_is_not_restored(tmp_path, tiny_directory):
     server = Server(tmp_path, api_key_variables="FAR_KEY")
     server.file("a")
     server.start()
@@ -354,7 +354,7 @@ def test_a_model_that_was_recognised_in_a_directory_stays(tmp_path, tiny_directo
     assert server.refresh().removed == []
 
 
-def test_a_model_to_be_preloaded_may_go(tmp_path):
+def test_a_preloaded_model_can_be_removed(tmp_path):
     server = Server(tmp_path, preload_models="test/a")
     path = server.file("a")
     server.file("b")
@@ -386,7 +386,7 @@ def test_no_secret_is_written(tmp_path):
     assert server.refresh().added == ["test__b"]
 
 
-def test_a_later_look_reads_no_settings_file(tmp_path, monkeypatch):
+def test_a_refresh_does_not_read_the_settings_file(tmp_path, monkeypatch):
     server = Server(tmp_path, auth_mode="token", auth_tokens="t0ken")
     server.file("a")
     monkeypatch.chdir(tmp_path)

@@ -54,7 +54,7 @@ def engine_of(endpoint: Endpoint, timeout_s: float = 60, **given: str) -> Remote
     return RemoteEngine(spec(endpoint=where, runtime=Runtime(forward_timeout_s=timeout_s)), "cuda:0", Measurements())
 
 
-def test_token_ids_go_there_and_vectors_come_in_their_order(endpoint, engine, encoder):
+def test_token_ids_are_sent_and_vectors_returned_in_order(endpoint, engine, encoder):
     np.testing.assert_array_equal(encoder.vectors(ITEMS, 2, None), [[11, 2], [7, 1], [27, 3]])
     ((path, asked),) = endpoint.asked
     assert path == "/v1/embeddings"
@@ -114,7 +114,7 @@ def test_an_invalid_response_is_an_error_and_the_next_request_succeeds(endpoint,
     assert encoder.vectors(ITEMS[:1], 2, None).tolist() == [[11, 2]]
 
 
-def test_an_endpoint_that_goes_and_comes_back(endpoint, encoder, caplog):
+def test_an_endpoint_outage_is_logged_once_and_ends(endpoint, encoder, caplog):
     encoder.vectors(ITEMS, 2, None)
     endpoint.stop()
     for _ in range(5):
@@ -132,7 +132,7 @@ def test_an_idle_connection_that_has_ended_is_replaced(endpoint, encoder):
     assert len(encoder.vectors(ITEMS, 2, None)) == 3
 
 
-def test_a_host_that_says_nothing_is_away(endpoint, monkeypatch):
+def test_a_connection_timeout_is_reported_as_endpoint_away(endpoint, monkeypatch):
     monkeypatch.setattr(connection, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
         port = full.getsockname()[1]
@@ -148,7 +148,7 @@ def test_a_host_that_says_nothing_is_away(endpoint, monkeypatch):
         engine.close()
 
 
-def test_a_connection_that_is_not_secure_is_none(endpoint):
+def test_a_failed_tls_connection_is_an_error(endpoint):
     engine = engine_of(endpoint, url=endpoint.url.replace("http:", "https:"))
     with pytest.raises(ModelError, match="the TLS connection failed"):
         engine.encoder().vectors(ITEMS, 2, None)
@@ -168,7 +168,7 @@ def test_a_connection_that_is_cut_is_tried_again_once(endpoint, encoder, num_tro
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("trouble", ["slow", "drip"])
-def test_a_slow_endpoint_is_given_up_in_time(endpoint, trouble):
+def test_the_timeout_covers_the_whole_response(endpoint, trouble):
     """The whole response must arrive before the timeout, whatever parts arrive earlier."""
     engine = engine_of(endpoint, timeout_s=0.4)
     endpoint.trouble, endpoint.delay_s = ("drip", 0.0) if trouble == "drip" else ("", 100.0)
@@ -185,7 +185,7 @@ def test_no_request_waits_after_its_deadline(endpoint, encoder):
             encoder.vectors(ITEMS, 2, monotonic_ns() + int(ahead_s * 1e9))
 
 
-def test_several_are_asked_at_once_over_connections_that_are_kept(endpoint, encoder):
+def test_concurrent_requests_reuse_their_connections(endpoint, encoder):
     endpoint.delay_s = 0.1
     with ThreadPoolExecutor(4) as pool:
         for _ in range(3):
@@ -214,7 +214,7 @@ def test_an_unencrypted_api_key_is_warned_of(monkeypatch, caplog, url, is_told):
 @pytest.mark.parametrize(
     ("key", "said"), [(None, "is not set"), (" ", "is not set"), ("a\nb", "does not contain a valid key")]
 )
-def test_a_key_that_is_none(monkeypatch, key, said):
+def test_a_missing_or_invalid_api_key_is_refused(monkeypatch, key, said):
     monkeypatch.delenv(KEY, raising=False)
     if key is not None:
         monkeypatch.setenv(KEY, key)
@@ -260,7 +260,7 @@ def test_a_text_truncated_by_the_endpoint_is_refused(endpoint, encoder, monkeypa
         ({}, "the response has no items"),
     ],
 )
-def test_scores_that_are_none(endpoint, encoder, monkeypatch, answer, said):
+def test_invalid_scores_are_refused(endpoint, encoder, monkeypatch, answer, said):
     monkeypatch.setattr(endpoint, "answer", lambda *asked: {"usage": {"prompt_tokens": "?"}, **answer})
     with pytest.raises(ModelError, match=said):
         encoder.choice_probabilities(ITEMS, (1, 2), None)

@@ -37,7 +37,7 @@ def stage(endpoint, tiny_directory, tmp_path, request):
 
 
 @pytest.mark.parametrize("stage", ["cpu", "cuda:0"], indirect=True)
-def test_a_worker_that_takes_nothing_and_asks_for_no_room(stage, endpoint):
+def test_a_remote_worker_takes_and_requests_no_memory(stage, endpoint):
     (answer,) = run(stage, [tokens([3, 4])])
     assert answer["dense"].tolist() == [[3, 2]]
     record = stage.status.record
@@ -49,7 +49,7 @@ def test_a_worker_that_takes_nothing_and_asks_for_no_room(stage, endpoint):
     assert [asked["input"] for _, asked in endpoint.asked] == [[[1, 1], [1, 1]], [[3, 4]]]  # the first looks at dim
 
 
-def test_many_are_with_the_endpoint_at_once_and_none_has_more_than_its_share(stage, endpoint):
+def test_concurrent_endpoint_requests_are_limited_in_number_and_size(stage, endpoint):
     run(stage, [tokens([1])])
     endpoint.delay_s = 0.2
     (answer,) = run(stage, [tokens(*[[i % 10] * 10 for i in range(50)])])
@@ -58,7 +58,7 @@ def test_many_are_with_the_endpoint_at_once_and_none_has_more_than_its_share(sta
     assert max(sum(map(len, asked["input"])) for _, asked in endpoint.asked) <= 40
 
 
-def test_triton_hands_over_more_while_the_endpoint_answers(stage, endpoint):
+def test_requests_are_accepted_while_the_endpoint_responds(stage, endpoint):
     run(stage, [tokens([1])])
     endpoint.delay_s = 0.3
     requests = [tokens([2]) for _ in range(3)]
@@ -80,7 +80,7 @@ def test_a_text_that_the_endpoint_refuses_spoils_no_other_request(stage, endpoin
 
 
 @pytest.mark.parametrize(("trouble", "kind", "seconds"), [("429", EndpointBusy, 7), ("away", EndpointAway, 1)])
-def test_an_endpoint_that_is_away_or_busy_is_there_again_without_a_new_worker(stage, endpoint, trouble, kind, seconds):
+def test_an_away_or_busy_endpoint_recovers_without_a_new_worker(stage, endpoint, trouble, kind, seconds):
     run(stage, [tokens([1])])
     worker = int(stage.status.record["worker_pid"])
     if trouble == "away":

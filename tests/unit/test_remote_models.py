@@ -97,7 +97,7 @@ def test_scores_are_those_of_our_own_engine(judge, tmp_path, path, mode):
     np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
 
 
-def test_another_dim_is_refused_when_it_is_loaded(decoder):
+def test_a_dim_mismatch_is_refused_at_load(decoder):
     with Endpoint(last_states(decoder)) as endpoint:
         here = spec(dims={"dense": 65}, max_sequence_length=512)
         with (
@@ -111,7 +111,7 @@ def test_another_dim_is_refused_when_it_is_loaded(decoder):
 @pytest.mark.parametrize(
     ("trouble", "reason"), [("429", "network"), ("400", "failed"), ("401", "gated"), ("404", "not found")]
 )
-def test_an_endpoint_that_does_not_answer_a_load_says_why(decoder, trouble, reason):
+def test_an_endpoint_error_during_load_gives_the_reason(decoder, trouble, reason):
     with Endpoint(last_states(decoder)) as endpoint:
         endpoint.trouble = trouble
         with pytest.raises(Exception, match=f"answers {trouble}") as found:  # noqa: SIM117
@@ -121,7 +121,7 @@ def test_an_endpoint_that_does_not_answer_a_load_says_why(decoder, trouble, reas
     assert (told.reason, trouble in str(told)) == (reason, True)
 
 
-def test_no_weights_are_looked_for(decoder, tmp_path):
+def test_a_remote_model_needs_no_local_weights(decoder, tmp_path):
     directory = without_weights(decoder, tmp_path / "small")
     (directory / "pytorch_model.bin").write_bytes(b"pickled")
     there = spec(weights=str(directory), endpoint=Where(URL, "m"))
@@ -157,7 +157,7 @@ def test_an_endpoint_may_have_a_model_name_and_a_key(tmp_path):
     assert hub.resolve(Runtime()).endpoint == Where(URL, "org/name")
 
 
-def test_a_profile_elsewhere_is_a_model_of_its_own(tmp_path):
+def test_a_profile_with_an_endpoint_is_a_separate_model(tmp_path):
     profiles = {"far": {"extends": "default", "endpoint": URL}, "near": {"extends": "far", "engine": "torch"}}
     here = config(tmp_path / "m", {"engine": "torch"}, profiles=profiles)
     assert here.resolve(Runtime()).endpoint is None
@@ -234,16 +234,16 @@ def test_loaders_of_a_family_belong_to_its_engines():
         assert set(kind.loaders) <= set(kind.engines), name
 
 
-def test_nothing_of_it_imports_torch():
+def test_remote_families_do_not_import_torch():
     modules = [f"sie_triton.families.{name}.remote" for name in ("sentence_transformer", "llm_reranker")]
     code = f"import sie_triton.worker.__main__, sie_triton.engines.remote.engine, {', '.join(modules)}"
     assert imported(code, "torch", "transformers") == []
 
 
-def test_input_errors_of_a_batch_are_not_of_the_model():
+def test_an_input_error_during_load_has_the_reason_failed():
     assert load_error(InputError("no")).reason == "failed"
 
 
-def test_the_key_stands_nowhere(tmp_path):
+def test_the_spec_names_the_key_variable_only(tmp_path):
     spec = config(tmp_path / "m", {"endpoint": {"url": URL, "api_key_env": "THE_KEY"}}).resolve(Runtime())
     assert json.loads(spec.to_json())["endpoint"] == {"url": URL, "model": "test/far", "api_key_env": "THE_KEY"}

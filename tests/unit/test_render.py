@@ -106,7 +106,7 @@ def test_composing_models_batch_ragged_requests_without_a_queue_policy(repositor
     assert model.dynamic_batching.max_queue_delay_microseconds == 0
 
 
-def test_the_wait_holds_inference_only(tmp_path):
+def test_the_batch_wait_applies_only_to_inference(tmp_path):
     write_repository(tmp_path, read_settings(max_batch_wait_ms=2.5), [])
     delays = {
         stage: config(tmp_path, f"{NAME}-{stage}").dynamic_batching.max_queue_delay_microseconds
@@ -131,7 +131,7 @@ def test_a_missing_compiler_is_one_warning(tmp_path, monkeypatch):
     assert check_repository(tmp_path, read_settings(), []) == []
 
 
-def test_drift_is_named(repository):
+def test_drift_lists_every_differing_file(repository):
     (repository / NAME / "config.pbtxt").write_text("name: 'other'")
     (repository / f"{NAME}-inference" / "1" / "model.py").unlink()
     (repository / "stray").write_text("")
@@ -157,6 +157,6 @@ def test_triton_starts_one_instance_whatever_the_device(tmp_path, device):
     assert (group.kind, list(group.gpus), group.count) == (group.KIND_CPU, [], 1)
 
 
-def test_admission_is_one_forward_pass():
+def test_the_admission_cost_is_that_of_one_forward_pass():
     assert SPEC.admission_cost == SPEC.max_batch_cost
     assert replace(SPEC, runtime=Runtime(max_sub_batch_cost=100)).admission_cost == 100

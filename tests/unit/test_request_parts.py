@@ -60,7 +60,7 @@ REQUESTS = [
     ("has_roles", "query", "where", "calls"),
     [(False, "query:who", "q:where", [False]), (True, "QUERY:WHO", "Q:WHERE", [False, True])],
 )
-def test_each_request_gets_its_parts_in_order_each_with_its_own_frame(has_roles, query, where, calls):
+def test_each_request_keeps_its_parts_order_and_frame(has_roles, query, where, calls):
     """The processor is called once for all requests, or once for all of a role."""
     processor = Letters(has_roles=has_roles)
     found = [read(features) for features in features_of(processor, REQUESTS)]
@@ -81,7 +81,7 @@ def test_chunks_hold_each_element_once_and_in_order(monkeypatch, chunk_size):
     assert [text for texts in apart for text in texts] == read(features_of(processor, [[whole]])[0])[0]
 
 
-def test_a_chunk_ends_where_it_is_large_enough_with_what_stands_around_each_text(monkeypatch):
+def test_chunk_size_includes_the_prompt_around_each_text(monkeypatch):
     monkeypatch.setattr(type(TEXT), "chunk_size", 6)
     whole = framed("a", "b", "c", "dddd", "e", before="p:")
     assert [chunk.part.elements for chunk in whole.chunks()] == [["a", "b"], ["c", "dddd"], ["e"]]
@@ -159,7 +159,7 @@ TEMPLATES = {
         (PROMPTS, {"query_template": "t|{text}"}, False, None, "p: x"),
     ],
 )
-def test_a_template_beats_an_instruction_and_that_the_models_own_prompts(
+def test_prompt_precedence_is_template_instruction_then_model_prompts(
     prompts, profile, is_query, instruction, expected
 ):
     part = Part("text", ["x"], Profile(**profile), is_query, instruction)

@@ -50,7 +50,7 @@ def two(controller, pids):
         ("m", "m-x@2", LOADING, False),
     ],
 )
-def test_a_later_revision_has_the_traffic_once_it_is_in_use(tmp_path, child, steps, other, state, expected):
+def test_only_a_later_revision_in_use_is_a_successor(tmp_path, child, steps, other, state, expected):
     status = StatusWriter(tmp_path, steps, "inference", 7)
     stage_of(tmp_path, other, child.pid, state=state)
     assert status.has_successor() == expected
@@ -63,7 +63,7 @@ def stage_of(directory, name, pid, **fields):
     return stage(Somewhere, name, pid, **fields)
 
 
-def test_a_new_revision_was_last_used_when_the_old_one_was(tmp_path, child):
+def test_a_new_revision_inherits_the_last_use_time(tmp_path, child):
     stage_of(tmp_path, OLD, child.pid, last_used_ns=5)
     assert StatusWriter(tmp_path, NEW, "inference", 0).record["last_used_ns"] == 5
 
@@ -81,7 +81,7 @@ def test_all_revisions_have_one_lock_for_their_weights(tmp_path, child):
 # --- the controller
 
 
-def test_the_new_waits_until_the_old_has_given_its_memory_back(controller, two, pids):
+def test_a_new_revision_waits_until_the_old_revision_frees_its_memory(controller, two, pids):
     old, _ = two(new={"state": LOADING, "wanted_bytes": 100})
     answer = answer_path(controller._directory, pids[2])
     controller.tick()
@@ -94,7 +94,7 @@ def test_the_new_waits_until_the_old_has_given_its_memory_back(controller, two, 
     assert answer.read_text() == GRANTED
 
 
-def test_a_load_that_the_old_has_begun_is_granted_all_the_same(controller, two, pids):
+def test_a_pending_load_of_the_old_revision_is_granted_first(controller, two, pids):
     two(old={"state": LOADING, "wanted_bytes": 100}, new={"state": LOADING, "wanted_bytes": 100})
     controller.tick()
     assert answer_path(controller._directory, pids[0]).read_text() == GRANTED
@@ -102,7 +102,7 @@ def test_a_load_that_the_old_has_begun_is_granted_all_the_same(controller, two, 
 
 
 @pytest.mark.parametrize("kind", ["preprocess", "inference", "postprocess"])
-def test_the_old_worker_is_ended_once_its_steps_are_idle_and_the_new_one_waits(controller, two, pids, kind, child):
+def test_the_old_worker_ends_once_idle_with_its_successor_loading(controller, two, pids, kind, child):
     old, new = two(new={"state": LOADING, "wanted_bytes": 100})
     busy = old if kind == "inference" else stage(controller, OLD, child.pid, kind)
     busy.record["num_open"] = 1
@@ -119,7 +119,7 @@ def test_the_old_worker_is_ended_once_its_steps_are_idle_and_the_new_one_waits(c
     wait_for(lambda: not is_alive(pids[1]))
 
 
-def test_a_revision_evicted_while_it_waits_goes_on_waiting(controller, two, pids, child):
+def test_a_waiting_revision_keeps_waiting_after_its_eviction(controller, two, pids, child):
     """Another process of the same revision has its place then."""
     two(new={"state": LOADING, "wanted_bytes": 100})
     stage(controller, NEW, child.pid, generation=1)
@@ -130,7 +130,7 @@ def test_a_revision_evicted_while_it_waits_goes_on_waiting(controller, two, pids
     wait_for(lambda: not is_alive(pids[1]))
 
 
-def test_revisions_take_turns(controller, pids, child):
+def test_three_revisions_load_in_order(controller, pids, child):
     """Two changes one after the other: the first has a request that waits for the oldest one's weights."""
     stage(controller, "m", pids[0], state=RESIDENT, worker_pid=pids[1])
     middle = stage(controller, OLD, pids[2], state=LOADING, wanted_bytes=100, num_open=1)
@@ -149,7 +149,7 @@ def test_revisions_take_turns(controller, pids, child):
     assert answers[1].exists()
 
 
-def test_memory_of_the_old_counts_as_about_to_be_free(controller, two, monkeypatch):
+def test_memory_of_the_old_revision_counts_as_being_freed(controller, two, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: 600)
     two()
     controller.tick()
@@ -159,7 +159,7 @@ def test_memory_of_the_old_counts_as_about_to_be_free(controller, two, monkeypat
     assert (described["model"], described["num_draining"]) == ("m", 1)
 
 
-def test_commands_reach_the_served_revision_and_are_counted_by_the_public_name(controller, control, two):
+def test_eviction_targets_the_served_revision_and_counts_under_the_model_name(controller, control, two):
     two()
     controller.tick()
     controller.evict("m", "asked for").result(10)
@@ -167,7 +167,7 @@ def test_commands_reach_the_served_revision_and_are_counted_by_the_public_name(c
     assert controller.swaps.counts == {("m", "evict: asked for"): 1}
 
 
-def test_only_what_is_served_is_replaced_when_it_dies(controller, control, two, pids, child):
+def test_only_the_served_revision_is_restarted_when_stages_die(controller, control, two, pids, child):
     old, new = two()
     for pid in (pids[0], pids[2]):
         os.kill(pid, signal.SIGKILL)
@@ -193,7 +193,7 @@ def test_without_serving_information_the_latest_revision_counts(tmp_path, pids):
     assert models_of(stages, {"m": "m@11"})["m"].steps == "m@10"
 
 
-def test_a_removed_model_is_no_model_but_its_memory_counts(controller, control, pids, monkeypatch):
+def test_memory_of_a_removed_model_counts_as_being_freed(controller, control, pids, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: 300)
     controller.measured = DeviceMemory(900, 1000, "test")
     stage(controller, "gone", pids[0], state=RESIDENT, worker_pid=pids[1], last_used_ns=1)

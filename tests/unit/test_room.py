@@ -77,7 +77,7 @@ def test_a_load_for_which_memory_is_freed_is_not_overtaken_for_ever(controller, 
     control.may_end.set()
 
 
-def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
+def test_a_load_waits_for_memory_before_it_is_refused(controller, pids):
     controller.measured = DeviceMemory(900, 1000, "test")
     waits = stage(controller, "m", pids[0], state=LOADING, wanted_bytes=500)
     stage(controller, "huge", pids[1], state=LOADING, wanted_bytes=800)
@@ -96,7 +96,7 @@ def test_memory_that_others_hold_for_a_moment_is_waited_for(controller, pids):
     assert verdict(controller, pids[1]).startswith("too large\n")
 
 
-def test_a_model_for_which_the_server_has_grown_is_tried_again(controller, pids):
+def test_too_large_is_judged_by_the_smallest_server_memory(controller, pids):
     """A model is refused for good only if it did not fit into the smallest server either."""
     grown = DeviceMemory(500, 1000, "SIE_MEMORY_LIMIT_BYTES", server=500, least_server=100)
     controller._meter.measure = lambda *_: grown
@@ -108,7 +108,7 @@ def test_a_model_for_which_the_server_has_grown_is_tried_again(controller, pids)
 
 
 @pytest.mark.parametrize(("wanted", "reason"), [(400, "out of memory"), (1000, "too large")])
-def test_a_refusal_says_which_limit_would_do(controller, pids, wanted, reason):
+def test_a_refusal_names_a_sufficient_memory_limit(controller, pids, wanted, reason):
     """85 % of the advised limit hold the server, the other programs and the model, by the message's own numbers."""
     mib = 2**20
     measured = DeviceMemory(700 * mib, 1000 * mib, "SIE_MEMORY_LIMIT_BYTES", server=500 * mib, least_server=100 * mib)
@@ -125,7 +125,7 @@ def test_a_refusal_says_which_limit_would_do(controller, pids, wanted, reason):
     assert needed <= int(limit) < needed + 1e6
 
 
-def test_short_memory_takes_back_the_tokenizers_of_models_out_of_use(controller, control, pids):
+def test_unused_tokenizers_are_evicted_before_a_load_is_refused(controller, control, pids):
     """Tokenizers go before the waiting load is refused; also those of models that failed for lack of memory."""
     cold, failed, fresh, waiting = pids
     used = {"state": RESIDENT, "last_used_ns": monotonic_ns()}
@@ -157,7 +157,7 @@ def test_pressure_is_relieved_while_something_loads(controller, control, pids, w
 
 
 @pytest.mark.parametrize(("used", "evicted"), [(850 + 290, []), (850 + 310, ["other-inference"])])
-def test_a_model_that_is_evicted_while_an_old_process_of_it_leaves_is_counted_once(
+def test_memory_freed_by_eviction_and_a_leaving_process_counts_once(
     controller, control, pids, worker_bytes, used, evicted
 ):
     """Eviction and the old process free the same 300 bytes, so no other model is evicted for them."""
@@ -175,7 +175,7 @@ def test_a_model_that_is_evicted_while_an_old_process_of_it_leaves_is_counted_on
     control.may_end.set()
 
 
-def test_a_loader_that_takes_far_more_than_it_was_granted_goes_first(controller, control, pids, worker_bytes):
+def test_a_loader_far_over_its_grant_is_ended_before_any_eviction(controller, control, pids, worker_bytes):
     loader, resident, greedy, worker = pids
     worker_bytes.update({greedy: 500, worker: 300})
     controller.measured = DeviceMemory(900, 1000, "test")
@@ -198,7 +198,7 @@ def test_a_loader_may_take_twice_what_it_was_granted(controller, control, pids, 
     wait_for(lambda: control.swapped == [("resident-inference", False)])
 
 
-def test_a_late_load_of_a_process_without_traffic_gets_its_room(controller, pids):
+def test_a_late_load_of_a_process_without_traffic_is_granted(controller, pids):
     old, new, *_ = pids
     stage(controller, "m", old, state=LOADING, wanted_bytes=100, generation=1)
     stage(controller, "m", new, generation=2)
@@ -226,7 +226,7 @@ def test_a_loading_model_can_be_evicted_once_its_traffic_has_moved(controller, c
     ("answer", "expected", "state"),
     [(EVICTED, BusyError, COLD), (refusal("out of memory", "weights: took too much"), LoadError, FAILED)],
 )
-def test_the_controllers_change_of_mind_ends_a_load(tmp_path, answer, expected, state):
+def test_the_controller_can_end_a_granted_load(tmp_path, answer, expected, state):
     """Its requests are answered; an evicted model has not failed."""
     status = StatusWriter(tmp_path, "m", "inference", 0)
     cold = Loading(status, 512)
@@ -259,7 +259,7 @@ class Loading(ColdStage[str]):
         return 2**63 - 1
 
 
-def test_a_stopped_controller_is_none(tmp_path):
+def test_a_stopped_controller_counts_as_not_running(tmp_path):
     program = f"""
 import time
 from pathlib import Path

@@ -46,7 +46,7 @@ def verdict(controller, pid):
     return path.read_text().partition("\n")[0] if path.exists() else None
 
 
-def test_a_model_does_not_go_for_its_own_older_process(controller, control, pids):
+def test_an_older_process_does_not_evict_its_own_model(controller, control, pids):
     """The older process got requests before the traffic moved, and loads late; its model is least recently used."""
     old, new, other, *_ = pids
     used(controller, 700)
@@ -57,7 +57,7 @@ def test_a_model_does_not_go_for_its_own_older_process(controller, control, pids
     assert control.swapped == [("b-inference", False)]
 
 
-def test_room_that_only_the_model_itself_could_make_is_none(controller, control, pids):
+def test_a_load_is_refused_if_only_its_own_model_is_evictable(controller, control, pids):
     old, new, *_ = pids
     used(controller, 700)
     loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= int((room.MIN_WAIT_S + 1) * 1e9)
@@ -67,7 +67,7 @@ def test_room_that_only_the_model_itself_could_make_is_none(controller, control,
     assert control.swapped == []
 
 
-def test_a_loader_may_take_somewhat_more_than_was_expected(controller, control, pids):
+def test_a_loader_over_its_grant_is_kept_and_a_resident_evicted(controller, control, pids):
     used(controller, 900)
     loading(controller, "a", pids[0], taken=500, granted_bytes=300)
     resident(controller, "b", pids[1], 400)
@@ -84,7 +84,7 @@ def test_memory_taken_beyond_a_grant_is_not_granted_to_others(controller, pids):
     assert verdict(controller, pids[1]) is None
 
 
-def test_of_a_gpu_all_that_was_granted_is_reserved_until_it_is_measured(controller, pids):
+def test_a_gpu_grant_stays_fully_reserved_until_measured(controller, pids):
     """The loader's share of the machine's memory says nothing about the GPU's."""
     controller._settings = controller._settings.model_copy(update={"device": "cuda:0"})
     used(controller, 250)
@@ -110,7 +110,7 @@ def test_a_model_being_evicted_counts_as_freed_and_is_not_chosen_again(controlle
     control.may_end.set()
 
 
-def test_a_load_goes_on_where_its_traffic_could_not_be_moved(controller, control, pids):
+def test_a_load_continues_if_its_eviction_fails(controller, control, pids):
     loading(controller, "a", pids[0], granted_bytes=100)
     controller.tick()
     control.may_end.clear()
@@ -136,7 +136,7 @@ def test_the_tokenizer_of_a_model_in_use_stays(controller, control, pids, monkey
     assert control.swapped == [("a-preprocess", False)]
 
 
-def test_the_worker_of_an_old_process_stays_while_its_model_is_being_evicted(controller, control, pids, child):
+def test_an_old_worker_lives_until_the_eviction_of_its_model_ends(controller, control, pids, child):
     """Requests may still be on their way to it."""
     stage(controller, "a", pids[0], worker_pid=child.pid)
     stage(controller, "a", pids[1], generation=1)
@@ -152,7 +152,7 @@ def test_the_worker_of_an_old_process_stays_while_its_model_is_being_evicted(con
     assert child.wait(10) == -signal.SIGTERM
 
 
-def test_a_process_that_was_stopped_for_a_moment_twice_is_left_alone(controller, child):
+def test_a_briefly_stopped_process_is_not_killed(controller, child):
     stage(controller, "a", child.pid)
     for _ in range(2):
         for number, is_so in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
@@ -176,14 +176,14 @@ def test_each_load_is_counted_once(controller, pids):
     assert controller.num_loads == {"a": 1, "b": 2}
 
 
-def test_the_least_recently_used_that_is_just_enough_goes_alone():
+def test_the_least_recently_used_sufficient_model_is_evicted_alone():
     small, *large = (Resident(name, size, used, 0) for name, size, used in (("a", 4, 1), ("b", 9, 2), ("c", 9, 3)))
     assert victims([*large, small], 4, now_ns=9, min_residency_ns=0) == ["a"]
     assert victims([*large, small], 5, now_ns=9, min_residency_ns=0) == ["b"]
 
 
 @pytest.mark.parametrize("critical", [False, True])
-def test_a_model_that_takes_nothing_makes_no_room(critical):
+def test_models_without_memory_are_not_evicted(critical):
     """Nor does it count when a large model of the less recently used half is chosen."""
     nothing = [Resident(name, 0, 1, 0) for name in ("far", "away")]
     here = [Resident("b", 9, 2, 0), Resident("c", 9, 3, 0)]
@@ -191,7 +191,7 @@ def test_a_model_that_takes_nothing_makes_no_room(critical):
     assert victims([*nothing, *here], 99, now_ns=9, min_residency_ns=0, critical=critical) == ["b", "c"]
 
 
-def test_a_model_that_is_computed_elsewhere_takes_nothing(controller):
+def test_a_remote_model_counts_as_zero_bytes(controller):
     fields = {"state": RESIDENT, "worker_pid": os.getpid(), "device_bytes": 7}
     stage(controller, "near", **fields)
     stage(controller, "far", **fields, engine=ENGINES.index("remote"))
@@ -201,11 +201,11 @@ def test_a_model_that_is_computed_elsewhere_takes_nothing(controller):
 
 
 @pytest.mark.parametrize(("since_ns", "expected"), [(4, ["a"]), (5, [])])
-def test_a_model_may_go_when_its_time_is_full(since_ns, expected):
+def test_a_model_is_evictable_once_its_minimum_residency_has_passed(since_ns, expected):
     assert victims([Resident("a", 4, 1, since_ns)], 1, now_ns=10, min_residency_ns=6) == expected
 
 
-def test_a_model_without_a_living_process_is_not_among_those_that_load(controller, child):
+def test_dead_processes_and_failed_tokenizers_do_not_count_as_loading(controller, child):
     """A dead process's demand is dropped; a model whose tokenizer could not be loaded has failed."""
     child.kill()
     child.wait()

@@ -141,7 +141,7 @@ def test_whether_a_load_ever_fits_is_judged_without_the_other_models(world):
 # --- pressure
 
 
-def test_under_pressure_the_least_recently_used_goes(world, caplog):
+def test_memory_pressure_evicts_the_least_recently_used_model(world, caplog):
     world.resident("b")
     world.resident("c", last_used_ns=2)
     world.memory = DeviceMemory(850 * GIB, 1000 * GIB, "test")
@@ -160,7 +160,7 @@ def test_a_new_resident_is_evicted_only_under_critical_pressure(world):
     world.tick(swapped=["b-inference"])
 
 
-def test_among_busy_ones_last_use_decides_whatever_their_size():
+def test_busy_models_are_evicted_by_last_use_regardless_of_size():
     busy = [Resident(name, size, used, 0, True) for name, size, used in (("a", 10, 1), ("b", 100, 2), ("c", 10, 3))]
     assert victims(busy, 50, now_ns=9, min_residency_ns=0) == ["a", "b"]
 
@@ -183,7 +183,7 @@ def test_without_the_setting_nothing_idle_is_evicted(world):
     world.tick()
 
 
-def test_the_tokenizer_of_a_cold_model_goes_too(world, monkeypatch):
+def test_an_idle_tokenizer_of_a_cold_model_is_evicted(world, monkeypatch):
     monkeypatch.setattr(room, "RECYCLE_AFTER_S", 1.0)
     world.process("a")
     tokenizer = world.process("a", "preprocess", state=RESIDENT, last_used_ns=time.monotonic_ns() + 60 * SECOND)

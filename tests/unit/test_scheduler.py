@@ -96,7 +96,7 @@ def scheduled():
     scheduler.close()
 
 
-def test_interactive_work_goes_first_but_not_for_ever(scheduled):
+def test_interactive_work_is_preferred_without_starving_bulk(scheduled):
     scheduler, release, ran = scheduled
     scheduler.submit_bulk([list(Slots(99)), list(Slots(98))])
     waiting = threading.Thread(target=lambda: [scheduler.submit(list(Slots(10))) for _ in range(5)])
@@ -136,7 +136,7 @@ def test_a_long_item_does_not_wait_for_a_flood_of_short_ones(scheduled):
     assert any(9 in costs for costs in ran[:3])
 
 
-def test_many_items_do_not_starve_beside_single_ones(scheduled):
+def test_multi_item_requests_are_not_starved_by_single_items(scheduled):
     scheduler, release, ran = scheduled
     scheduler.submit(list(Slots(*[2] * 30)))
     for _ in range(100):
@@ -233,7 +233,7 @@ INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size
 
 
 @given(INTERVALS, st.integers(0, 60), st.integers(0, 60))
-def test_idle_and_covered_time_against_counting(intervals, since, until):
+def test_idle_and_covered_time_match_a_brute_force_count(intervals, since, until):
     since, until = min(since, until), max(since, until)
     busy = {t for start, end in intervals for t in range(start, end)}
     log = BusyLog()
@@ -243,7 +243,7 @@ def test_idle_and_covered_time_against_counting(intervals, since, until):
     assert covered_ns(intervals) == len(busy)
 
 
-def test_a_forgotten_past_counts_as_busy():
+def test_time_before_the_recorded_intervals_counts_as_busy():
     log = BusyLog(max_intervals=2)
     for start in (0, 10, 20):
         log.add(start, start + 5)

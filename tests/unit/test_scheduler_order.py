@@ -53,12 +53,12 @@ def one_lane(monkeypatch) -> Order:
     return Order(monkeypatch)
 
 
-def test_single_ones_and_those_of_several_take_turns(one_lane):
+def test_a_multi_item_job_runs_after_every_two_single_jobs(one_lane):
     one_lane.submit(*[[10]] * 6, *[[5, 5]] * 3)
     assert one_lane.run() == [[10], [10], [5, 5]] * 3
 
 
-def test_after_its_turn_a_class_waits_as_long_again(one_lane):
+def test_a_bulk_job_runs_after_every_two_interactive_jobs(one_lane):
     one_lane.submit_bulk(91, 92, 93)
     one_lane.submit(*[[10]] * 6)
     assert PASSES == 2

@@ -41,7 +41,7 @@ def test_scores_and_vectors_in_one_batch(inference):
 
 @by_outputs
 @pytest.mark.parametrize("memory", [10, 22, 30])
-def test_out_of_memory_wherever_the_query_falls(inference, memory):
+def test_scores_survive_out_of_memory_at_any_query_position(inference, memory):
     inference.warm_up()
     inference.worker.memory = memory
     items = [[i + 1] * (i + 1) for i in range(8)]
@@ -51,7 +51,7 @@ def test_out_of_memory_wherever_the_query_falls(inference, memory):
 
 
 @by_outputs
-def test_a_query_that_never_fits_spoils_its_own_request(inference):
+def test_a_query_that_never_fits_fails_only_its_request(inference):
     inference.warm_up()
     inference.worker.memory = 20
     bad, good = run(inference, [asking([9] * 30, [1]), asking([9], [1], [2])])
@@ -93,7 +93,7 @@ def test_a_deadline_that_has_passed(inference):
         ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the previous step writes it"),
     ],
 )
-def test_inference_validates_a_query_of_any_sender(inference, changes, complaint):
+def test_inference_refuses_invalid_score_inputs(inference, changes, complaint):
     inference.warm_up()
     bad = tokens([1], **{"query": [5], **changes})
     answer, good = run(inference, [bad, asking([5], [1])])

@@ -48,7 +48,7 @@ def test_tensors_of_other_sizes_are_refused(tmp_path, sealed, tensors):
         Seal(tmp_path).opened(sealed, tensors)
 
 
-def test_another_servers_seal_is_refused_and_an_open_step_asks_for_none(tmp_path, sealed):
+def test_a_foreign_seal_is_refused_except_by_an_open_step(tmp_path, sealed):
     (tmp_path / "other").mkdir()
     with pytest.raises(InputError):
         Seal(tmp_path / "other").opened(sealed, TENSORS)

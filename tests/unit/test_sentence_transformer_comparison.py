@@ -84,7 +84,7 @@ def test_pooling_and_heads(tmp_path, minilm_directory, head):
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), np.linalg.norm(theirs, axis=1), rtol=1e-4)
 
 
-def test_alone_equals_in_a_batch(minilm_directory):
+def test_batching_does_not_change_vectors(minilm_directory):
     ours = Ours(minilm_directory)
     together = ours.encode(TEXTS)
     alone = np.concatenate([ours.encode([text]) for text in TEXTS])
@@ -149,7 +149,7 @@ def test_unsupported_weights_are_refused(tmp_path, minilm_directory):
         load_adapter(spec, directory)
 
 
-def test_missing_weights_are_not_made_up(tmp_path, minilm_directory):
+def test_missing_weights_are_refused(tmp_path, minilm_directory):
     directory = save_bert(tmp_path, minilm_directory)
     spec = Ours(directory).spec
     config = directory / "config.json"
@@ -172,7 +172,7 @@ def test_a_decoder_with_last_token_pooling_gives_the_librarys_vectors(tmp_path, 
     assert_parity(ours.encode(TEXTS), build_reference(directory).encode(TEXTS))
 
 
-def test_weights_read_by_hand_are_noticed_not_computed_from():
+def test_the_weight_of_a_prepacked_layer_reads_as_nan():
     """A model that reads a prepacked layer's weight itself gets no usable number."""
     layer = PrepackedLinear(torch.nn.Linear(4, 3))
     assert layer.weight.shape == (3, 4)

@@ -90,7 +90,7 @@ def test_tokens_are_those_of_the_library(tmp_path, charsmap, settings):
         (b"\xff" * 20, "is not a Protocol Buffers message"),
     ],
 )
-def test_files_that_are_none(tmp_path, content, said):
+def test_invalid_sentencepiece_files_are_refused(tmp_path, content, said):
     (tmp_path / "spm.model").write_bytes(content)
     with pytest.raises(LoadError, match=f"spm.model: .*{said}"):
         open_tokenizer(tmp_path)

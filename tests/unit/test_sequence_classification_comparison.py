@@ -58,7 +58,7 @@ def test_classes_are_those_of_the_library(tmp_path, minilm_directory, architectu
         assert_same(ours([text])[0], theirs)
 
 
-def test_a_request_and_a_model_file_say_whether_classes_exclude_each_other(directory, ours, library):
+def test_request_and_model_file_can_select_multi_label(directory, ours, library):
     by_themselves = library(TEXTS, function_to_apply="sigmoid")
     requests = [(TEXTS, (), options) for options in ({"multi_label": True}, {"classification_type": "multi-label"}, {})]
     *multi, single = ours.together(requests)

@@ -18,7 +18,7 @@ def settings(tmp_path, limit, **given):
 
 
 @pytest.mark.parametrize("limit", [1, 300 * MB])
-def test_a_limit_that_holds_no_model_is_refused_with_one_that_does(tmp_path, limit):
+def test_a_too_small_memory_limit_is_refused_with_a_sufficient_one(tmp_path, limit):
     with pytest.raises(ServerError) as caught:
         check_machine(settings(tmp_path, limit), 4)
     (problem,) = [line for line in str(caught.value).splitlines() if "SIE_MEMORY_LIMIT_BYTES" in line]
@@ -28,7 +28,7 @@ def test_a_limit_that_holds_no_model_is_refused_with_one_that_does(tmp_path, lim
     assert list(MemoryPlan(settings(tmp_path, int(needed) - 2 * MB), 4).problems()) != []
 
 
-def test_a_model_that_exceeds_what_is_left_is_named_with_a_limit_that_holds_it(tmp_path):
+def test_a_too_large_model_is_warned_of_with_a_sufficient_limit(tmp_path):
     directory = tmp_path / "model"
     directory.mkdir()
     (directory / "config.json").write_text("{}")

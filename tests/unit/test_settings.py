@@ -46,7 +46,7 @@ def test_a_variable_may_name_the_settings_file(tmp_path, monkeypatch):
         ("SIE_MAX_BATCH_WAIT_MS", "-1", "greater than or equal to 0"),
     ],
 )
-def test_a_bad_value_names_variable_value_and_what_is_legal(monkeypatch, variable, value, legal):
+def test_an_invalid_value_error_names_the_variable_and_legal_values(monkeypatch, variable, value, legal):
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError, match=legal) as caught:
         read_settings()
@@ -68,7 +68,7 @@ def test_a_bad_flag_and_a_bad_key_are_named_as_such(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"- a", b"1: 2", b"hello", b"\xff\xfe", b"a: ["])
-def test_a_file_that_holds_no_settings_is_refused_in_a_line(tmp_path, content):
+def test_an_invalid_settings_file_is_refused(tmp_path, content):
     (tmp_path / "sie.yaml").write_bytes(content)
     with pytest.raises(SettingsError, match=r"^sie.yaml: (must contain one setting per line|not valid YAML)"):
         read_settings()
@@ -99,7 +99,7 @@ def test_a_secret_may_be_in_a_file(tmp_path, monkeypatch):
         read_settings(auth_mode="token")
 
 
-def test_with_tokens_all_but_the_door_is_on_loopback():
+def test_with_token_auth_inner_ports_default_to_loopback():
     tokens = {"auth_mode": "token", "auth_tokens": "t"}
     assert read_settings(host="0.0.0.0").inner_host == "0.0.0.0"
     assert read_settings(host="0.0.0.0", **tokens).inner_host == "127.0.0.1"

@@ -158,7 +158,7 @@ def test_the_first_siglips_tokenizer_cleans_texts(directories, tmp_path):
     assert features["input_ids"].values.tolist() == plain["input_ids"].values.tolist()
 
 
-def test_sizes_for_patches():
+def test_patch_grid_sizes_match_the_library():
     for most in (24, 256, 1024):
         plan = NaflexPlan(16, most, 2, 1.0, (0, 0, 0), (1, 1, 1))
         for height in (1, 7, 16, 100, 431, 1080, 6000):
@@ -197,7 +197,7 @@ def test_texts_padded_otherwise_fail_the_same_comparison(directories, library, t
         assert not np.allclose(found, library[kind].texts(TEXTS[:2]), atol=1e-3)
 
 
-def test_images_made_otherwise_fail_the_same_comparison(directories, library, tmp_path):
+def test_differently_preprocessed_images_fail_the_comparison(directories, library, tmp_path):
     """Negative control: another filter, another number of patches."""
     for kind, changes in (("siglip", {"resample": 0}), ("siglip2", {"max_num_patches": 23})):
         other = copy(directories[kind], tmp_path / kind, "preprocessor_config.json", **changes)
@@ -205,7 +205,7 @@ def test_images_made_otherwise_fail_the_same_comparison(directories, library, tm
         assert not np.allclose(found, library[kind].images(FILES[:1]), atol=1e-4)
 
 
-def test_a_tower_that_computes_something_else_is_found_out(directories, monkeypatch):
+def test_a_tower_that_differs_from_the_library_is_refused_at_load(directories, monkeypatch):
     """Loading compares several shapes with the library's own pass; this tower treats all as one image."""
     monkeypatch.setattr(
         packed_vision, "attending", lambda row, kernel: attending(Segments.of([sum(row.lengths)]), kernel)
@@ -237,7 +237,7 @@ def test_unsupported_settings_are_refused_with_their_file(directories, tmp_path,
         family_in(copy(directories[kind], tmp_path, file, **changes))
 
 
-def test_features_that_are_no_image(ours):
+def test_inconsistent_image_features_are_not_accepted(ours):
     """A client may send these to the step directly."""
     tower = ours["siglip2"].adapter.vision
     lengths, shapes = np.array([3 * 8 * 16], np.int32), np.array([[8, 16]], np.int32)

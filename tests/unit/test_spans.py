@@ -21,7 +21,7 @@ def candidates(rng, count):
 
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("multi_label", [True, False])
-def test_the_same_are_kept_as_by_gliner(flat, multi_label):
+def test_selected_spans_match_gliners_decoder(flat, multi_label):
     rng = np.random.default_rng(0)
     for _ in range(200):
         spans, scores = candidates(rng, rng.integers(0, 60))
@@ -34,12 +34,12 @@ def test_the_same_are_kept_as_by_gliner(flat, multi_label):
         assert [tuple(spans[i]) for i in kept] == [(s.start, s.end + 1, int(s.entity_type)) for s in expected]
 
 
-def test_only_the_best_are_looked_at():
+def test_only_the_top_scoring_spans_are_considered():
     spans = np.array([[0, 1, 0], [2, 3, 0], [4, 5, 0]], np.int32)
     assert chosen(spans, np.array([0.1, 0.9, 0.5], np.float32), most=2).tolist() == [1, 2]
 
 
-def test_neighbours_of_one_label_become_one():
+def test_adjacent_spans_of_one_label_are_merged():
     spans = np.array([[11, 13, 0], [0, 3, 0], [4, 8, 0], [8, 9, 1], [9, 10, 0]], np.int32)
     scores = np.array([0.5, 0.6, 0.7, 0.8, 0.9], np.float32)
     merged, best = merged_adjacent(spans, scores)

@@ -91,7 +91,7 @@ def test_requests_of_different_queries_share_a_forward_pass(ours, plain):
             assert_same(each, theirs, passage)
 
 
-def test_another_head_is_seen(directory, tmp_path, plain, minilm_directory):
+def test_a_different_head_fails_the_comparison(directory, tmp_path, plain, minilm_directory):
     """Negative control: the comparison detects another head."""
     other = save_pruner(tmp_path, minilm_directory)
     weights = load_file(other / "best.safetensors")

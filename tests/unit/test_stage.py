@@ -52,7 +52,7 @@ def echo(tmp_path) -> Iterator[Echo]:
 
 
 @pytest.mark.parametrize("num_over", [0, 2])
-def test_a_full_stage_refuses_all_however_full_it_is(echo, num_over):
+def test_a_stage_at_or_over_its_limit_refuses_all_requests(echo, num_over):
     echo.warm_up()
     echo.status.add(num_open=LIMIT + num_over)
     answers = run(echo, [FakeRequest() for _ in range(3)])

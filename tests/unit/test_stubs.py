@@ -153,7 +153,7 @@ def test_the_pid_that_a_stand_in_represents_is_known(backend):
     assert represented_pid(os.getpid()) is None
 
 
-def test_a_forked_stub_counts_for_what_it_has_to_itself_and_what_it_takes_later(backend):
+def test_a_forked_stub_counts_its_own_memory_and_later_growth(backend):
     forked_bytes = ForkedBytes()
     grows = run(backend / STUB, GROWS.format(GROWTH), stdin=subprocess.PIPE)
     with living(backend), living(backend), grows as stand_in:
@@ -193,7 +193,7 @@ def test_a_stub_ends_with_its_stand_in(backend, is_stopped):
         assert stub.wait(5)
 
 
-def test_both_end_with_tritonserver(backend):
+def test_stub_and_stand_in_end_with_tritonserver(backend):
     script = f'"{backend / STUB}" "{LIVES}" & wait'
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(["sh", "-c", script], env=stub_environment(), **pipes) as tritonserver:
@@ -205,7 +205,7 @@ def test_both_end_with_tritonserver(backend):
         assert tritonserver.stdout.read() == ""  # no process holds the other end
 
 
-def test_without_its_fork_server_a_stub_lives_and_others_start_by_themselves(tmp_path, stub):
+def test_stubs_survive_their_fork_server_and_new_stubs_start_directly(tmp_path, stub):
     with fork_server(tmp_path, stub) as (backend, companion), living(backend) as (stand_in, pid):
         companion._supervisor._closing.set()
         os.kill(companion.pid, signal.SIGKILL)
@@ -237,7 +237,7 @@ def test_a_stub_of_another_release(tmp_path):
     assert without_own(of_fork_server) == without_own(started)
 
 
-def test_a_stub_that_wants_another_python_is_started_by_itself(tmp_path):
+def test_a_stub_with_another_python_configuration_is_not_forked(tmp_path):
     with fork_server(tmp_path, built(tmp_path, "-DDEV_MODE")) as (backend, _), run(backend / STUB, TELLS) as process:
         output, errors = process.communicate()
     assert process.returncode == 0
@@ -291,7 +291,7 @@ def test_stubs_that_cannot_be_forked_are_reported_once(tmp_path, program, has_py
     assert said == ["stubs are not forked: " + why.format(log=companion.log_path)]
 
 
-def test_nothing_is_forked_where_that_is_not_wanted_or_cannot_be(tmp_path, stub, monkeypatch):
+def test_stubs_are_not_forked_if_disabled_or_unsupported(tmp_path, stub, monkeypatch):
     said: list[str] = []
     triton, companion = prepared(tmp_path / "unwanted", stub, said, fork_stubs=False)
     assert companion is None

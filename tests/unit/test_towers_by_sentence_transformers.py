@@ -90,7 +90,7 @@ def test_texts_are_truncated_where_the_library_truncates_them(towers, tmp_path):
     assert np.allclose(found, unit(SentenceTransformer(str(tmp_path), device="cpu").encode(long)), atol=1e-5)
 
 
-def test_texts_of_siglip_are_read_as_it_was_trained_whatever_is_saved(towers, tmp_path):
+def test_siglip_texts_are_padded_as_in_training_despite_saved_settings(towers, tmp_path):
     """Without a padding setting, the library pads texts to the longest of their batch."""
     library = library_of([Transformer(str(towers / "siglip"))], tmp_path)
     alone, beside = (library.encode(texts)[0] for texts in (TEXTS[:1], [TEXTS[0], "a long text beside it, longer"]))
@@ -100,7 +100,7 @@ def test_texts_of_siglip_are_read_as_it_was_trained_whatever_is_saved(towers, tm
     assert np.allclose(found, bare, atol=1e-6)
 
 
-def test_a_tower_of_texts_alone_is_none(tmp_path, minilm_directory):
+def test_a_text_only_tower_is_recognised_as_sentence_transformer(tmp_path, minilm_directory):
     """clip-ViT-B-32-multilingual-v1 is such a model: its text vectors match another model's images."""
     save_encoder(tmp_path / "bert", minilm_directory, "bert")
     transformer = Transformer(str(tmp_path / "bert"))
@@ -130,7 +130,7 @@ def test_settings_that_change_the_librarys_results_are_refused(towers, tmp_path,
         family_in(changed(towers, tmp_path, **changes))
 
 
-def test_layers_behind_it_are_refused(towers, tmp_path):
+def test_a_tower_followed_by_other_layers_is_refused(towers, tmp_path):
     library_of([Transformer(str(towers / "clip")), Dense(32, 16)], tmp_path)
     with pytest.raises(LoadError, match="Transformer → Dense cannot be served"):
         family_in(tmp_path)

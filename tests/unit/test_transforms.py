@@ -183,7 +183,7 @@ def test_halves_are_rounded_to_the_even_one(dtype, view, row, halves):
     assert quantize(np.array([row], np.float32), dtype).view(view).tolist() == [halves]
 
 
-def test_a_row_of_zeros_stays_zero_and_disturbs_none():
+def test_zero_rows_stay_zero_when_normalized():
     with np.errstate(all="raise"):
         unit = normalize(np.array([[0, 0], [3, 4], [0, 0]], np.float32))
     np.testing.assert_allclose(unit, [[0, 0], [0.6, 0.8], [0, 0]], rtol=1e-6)
@@ -191,7 +191,7 @@ def test_a_row_of_zeros_stays_zero_and_disturbs_none():
 
 
 @pytest.mark.parametrize(("dtype", "view"), [("int8", np.int8), ("uint8", np.uint8)])
-def test_scales_give_the_rows_back(dtype, view):
+def test_dequantized_rows_match_within_half_a_step(dtype, view):
     """Rows, huge ones included, return within half a step, and constant rows exactly."""
     step, offset = scales(ROWS, dtype).astype(np.float64).T[:, :, None]
     back = offset + step * quantize(ROWS, dtype).view(view)
@@ -211,7 +211,7 @@ def test_float16_and_bits():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "uint8", "binary", "ubinary"])
-def test_no_rows(dtype):
+def test_quantizing_no_rows_gives_no_rows(dtype):
     assert len(quantize(np.zeros((0, 16), np.float32), dtype)) == 0
 
 

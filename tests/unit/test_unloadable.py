@@ -24,7 +24,7 @@ def of_hub(*names: str):
     return [spec(model=name, weights=f"hub://{name}") for name in names]
 
 
-def test_weights_that_are_nowhere_and_a_missing_environment_are_warned_of(tmp_path, tiny_directory):
+def test_missing_weights_and_environments_are_warned_of(tmp_path, tiny_directory):
     gone = spec(model="my/gone", weights=str(tmp_path / "gone"))
     here = spec(model="my/here", weights=str(tiny_directory))
     apart = spec(model="my/apart", weights=str(tiny_directory), environment="nowhere")
@@ -83,7 +83,7 @@ def test_models_missing_on_the_hub_are_reported_without_downloads(hub):
     assert hub.num_asked("resolve") == 0
 
 
-def test_a_start_with_many_models_asks_about_few(hub):
+def test_the_number_of_hub_queries_is_limited(hub):
     names = [f"org/{i}" for i in range(3 * MAX_QUESTIONS)]
     for name in names:
         hub.put(name, MODEL)
@@ -92,7 +92,7 @@ def test_a_start_with_many_models_asks_about_few(hub):
 
 
 @pytest.mark.parametrize("small_files_are_here", [False, True])
-def test_without_the_hub_only_weights_in_the_cache_will_do(hub, small_files_are_here):
+def test_uncached_weights_are_reported_as_unloadable_without_the_hub(hub, small_files_are_here):
     hub.put("org/name", MODEL)
     if small_files_are_here:
         locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
@@ -102,7 +102,7 @@ def test_without_the_hub_only_weights_in_the_cache_will_do(hub, small_files_are_
     assert "SIE_HF_FALLBACK" in cause
 
 
-def test_the_example_is_of_a_model_that_can_load(tmp_path, tiny_directory):
+def test_the_example_prefers_a_loadable_model(tmp_path, tiny_directory):
     for name in ("gone", "here"):
         (tmp_path / f"{name}.yaml").write_text(tiny_model_file(f"my/{name}", tiny_directory))
     models = [load_file(tmp_path / f"{name}.yaml") for name in ("gone", "here")]

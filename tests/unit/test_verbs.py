@@ -83,7 +83,7 @@ def test_exactly_one_query_is_required(query):
         SCORE.read({**SCORED, "query": query}, {}, PLAIN, BGE_M3)
 
 
-def test_of_which_elements_others_are_found_by():
+def test_query_flags_follow_the_verb_and_the_is_query_parameter():
     assert ENCODE.is_query({}, 3, 3) == [False] * 3
     assert ENCODE.is_query({"is_query": True}, 3, 2) == [True] * 3
     assert ENCODE.is_query({"is_query": False}, 3, 3) == [False] * 3
@@ -112,14 +112,14 @@ MULTIVECTOR = ["multivector", "multivector_lengths"]
         ("muvera,multivector", {"multivector"}, MULTIVECTOR),
     ],
 )
-def test_a_forward_pass_gives_what_was_asked_for_or_what_that_is_made_of(output_types, needed, sent):
+def test_requested_outputs_determine_the_needed_model_outputs(output_types, needed, sent):
     options = {"output_types": output_types} if output_types else {}
     assert ENCODE.needed(BGE_M3, options) == needed
     assert names(ENCODE.sent(BGE_M3, options)) == sent
     assert names(ENCODE.computed(BGE_M3)) == ["dense", *SPARSE, *MULTIVECTOR]
 
 
-def test_encode_hands_on_every_tensor_and_fills_those_it_was_asked_for():
+def test_encode_forwards_every_tensor_and_fills_only_needed_ones():
     rows = [
         {"multivector": np.full((length, 4), length, np.float32), "multivector_lengths": np.int32(length)}
         for length in (2, 0, 1)
@@ -139,7 +139,7 @@ def test_encode_hands_on_every_tensor_and_fills_those_it_was_asked_for():
         ({"score_mode": "hybrid"}, {"dense", "sparse", "multivector"}),
     ],
 )
-def test_a_score_mode_says_what_is_needed_and_the_first_is_the_default(options, needed):
+def test_the_score_mode_determines_the_needed_model_outputs(options, needed):
     assert SCORE.needed(BGE_M3, options) == needed
     assert SCORE.needed(PAIRS, {}) == {"scores"}
     assert names(SCORE.sent(BGE_M3, options)) == names(SCORE.forwarded(BGE_M3)) == ["scores"]
@@ -172,7 +172,7 @@ def test_vectors_are_cut_before_they_are_normalised():
 
 
 @pytest.mark.parametrize("scaled", [(), ("dense",), ("multivector", "muvera")])
-def test_outputs_are_those_that_are_declared(scaled):
+def test_encode_returns_exactly_the_declared_outputs(scaled):
     """Scales are declared only for outputs for which the model file requests them."""
     of = model(family="bge_m3", dims={"dense": 2, "sparse": 9, "multivector": 4}, scaled=scaled)
     lengths = np.ones(1, np.int32)
@@ -197,7 +197,7 @@ def test_outputs_are_those_that_are_declared(scaled):
 # --- what a client may set
 
 
-def test_a_familys_own_parameters_are_those_of_each_of_its_verbs():
+def test_every_verb_accepts_the_familys_own_parameters():
     own = model(family=NAME, dims={"dense": 8, "tags": 4}, tasks=("encode", "score"), score_modes=("dense",))
     for verb in (ENCODE, SCORE):
         assert {"threshold", "labels", "profile", "instruction"} <= set(verb.all_parameters(own))
@@ -211,7 +211,7 @@ def test_instruction_and_profile_are_for_preprocess_alone(verb):
     assert read == {"instruction", "profile"}
 
 
-def test_an_input_is_called_by_its_verb():
+def test_input_names_start_with_their_verb():
     """The name tells preprocess which ensemble a request came through."""
     assert [ENCODE.input_name(tensor) for tensor in ENCODE.inputs(("text", "image"))] == ["encode_text", "encode_image"]
     assert [SCORE.input_name(tensor) for tensor in SCORE.inputs(("text",))] == ["score_query", "score_text"]

@@ -34,7 +34,7 @@ def partial(tmp_path: Path) -> Path:
     return path
 
 
-def test_from_nothing(hub, tmp_path):
+def test_a_download_fills_the_hub_cache(hub, tmp_path):
     commit = hub.put("org/name", MODEL)
     directory = load(tmp_path)
     assert directory.name == commit
@@ -88,7 +88,7 @@ locate("hub://org/name", allow_hub=True)
 """
 
 
-def test_a_process_that_is_killed_leaves_what_it_has_to_the_next(hub, tmp_path):
+def test_a_download_resumes_after_its_process_is_killed(hub, tmp_path):
     hub.put("org/name", MODEL)
     hub.held_after = 1 << 20
     environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
@@ -103,7 +103,7 @@ def test_a_process_that_is_killed_leaves_what_it_has_to_the_next(hub, tmp_path):
     assert (first, second) == (0, 1 << 20)
 
 
-def test_a_connection_that_breaks_is_taken_up_again(hub, tmp_path):
+def test_a_broken_connection_is_resumed(hub, tmp_path):
     hub.put("org/name", MODEL)
     hub.cut_after = 1 << 20
     assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
@@ -116,7 +116,7 @@ def put_partial(tmp_path: Path, content: bytes) -> None:
     (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").write_bytes(content)
 
 
-def test_a_hub_that_sends_the_whole_file_again_is_taken_at_its_word(hub, tmp_path, monkeypatch):
+def test_a_full_response_to_a_range_request_restarts_the_file(hub, tmp_path, monkeypatch):
     def stop(_: str) -> None:
         assert hub.num_asked("blobs") < 5, "fetched again and again"
 
@@ -153,7 +153,7 @@ def test_damaged_parts_are_fetched_again(hub, tmp_path):
     assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
 
 
-def test_two_at_once_fetch_each_byte_once(hub, tmp_path):
+def test_concurrent_downloads_fetch_each_byte_once(hub, tmp_path):
     hub.put("org/name", MODEL)
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(load(tmp_path))) for _ in range(3)]
@@ -203,7 +203,7 @@ def test_a_hub_that_stalls_in_the_middle(hub, tmp_path):
     assert hub.num_asked("blobs") == 2 + download.RETRIES, "one brought something, the others nothing"
 
 
-def test_no_more_is_kept_than_the_hub_has_announced(hub, tmp_path):
+def test_a_file_larger_than_announced_is_discarded(hub, tmp_path):
     """A hub that sends more does not fill the disk, and is not retried endlessly."""
     hub.put("org/name", MODEL)
     hub.size_said = 1000
@@ -214,7 +214,7 @@ def test_no_more_is_kept_than_the_hub_has_announced(hub, tmp_path):
     assert hub.num_asked("blobs") == 1
 
 
-def test_a_file_without_a_size_is_bounded_all_the_same(hub, tmp_path, monkeypatch):
+def test_a_file_of_unknown_size_is_limited(hub, tmp_path, monkeypatch):
     hub.put("org/name", MODEL)
     monkeypatch.setattr(download, "MAX_UNSIZED_BYTES", 1 << 20)
     look_up = download.Transfer.look_up

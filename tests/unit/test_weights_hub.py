@@ -55,7 +55,7 @@ def test_a_missing_hub_revision_is_reported(hub, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "org/na--me", "../x", "org/name x", ""])
-def test_no_name_of_a_model(hub, tmp_path, name):
+def test_invalid_hub_ids_are_refused_without_a_query(hub, tmp_path, name):
     with pytest.raises(LoadError, match="is not a valid hub id") as told:
         load(tmp_path, name)
     assert told.value.is_permanent
@@ -85,7 +85,7 @@ def test_cached_files_are_used_where_the_hub_cannot_be_reached(hub, tmp_path, ho
     assert ("the local cache has commit" in caplog.text) == (how == "silent")
 
 
-def test_small_files_alone_are_no_model(hub, tmp_path):
+def test_cached_small_files_do_not_replace_missing_weights(hub, tmp_path):
     hub.put("org/name", MODEL)
     locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
     hub.silent = True
@@ -125,7 +125,7 @@ def test_processes_that_share_a_pin_get_the_same_commit(hub, tmp_path):
     assert load(tmp_path, f"org/name@{second}", pin=pin).name == second
 
 
-def test_a_pin_made_without_the_hub_holds(hub, tmp_path):
+def test_a_pin_made_offline_is_kept(hub, tmp_path):
     first = hub.put("org/name", MODEL)
     locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
     pin = tmp_path / "m.revision"
@@ -136,7 +136,7 @@ def test_a_pin_made_without_the_hub_holds(hub, tmp_path):
     assert load(tmp_path, pin=pin).name == first
 
 
-def test_a_hub_id_is_served_as_it_was_looked_at(hub, tmp_path, minilm_directory):
+def test_a_hub_id_is_pinned_to_the_inspected_commit(hub, tmp_path, minilm_directory):
     commit = hub.put("org/name", save_bert(tmp_path, minilm_directory))
     (model,) = select(["org/name"], None, allow_hub=True).models
     assert model.weights == f"hub://org/name@{commit}"

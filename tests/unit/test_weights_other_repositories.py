@@ -45,7 +45,7 @@ def test_processes_that_share_a_pin_get_one_commit_of_the_other_repository(hub, 
     assert [(each / "other/tokenizer.json").read_bytes() for each in (pinned, fresh)] == [b"[2]", b"[3]"]
 
 
-def test_another_repository_that_cannot_be_had(hub, tmp_path):
+def test_an_unavailable_second_repository_is_reported(hub, tmp_path):
     hub.put("org/name", LEAVING["of"])
     said = (
         r"in the repository org/other and cannot be fetched: .*; or put them into a subdirectory other of the model's"

@@ -74,7 +74,7 @@ def as_published(directory: Path, *, shards: int) -> None:
         path.unlink()
 
 
-def test_a_converted_model_is_the_model(tmp_path, minilm_directory):
+def test_a_converted_model_gives_identical_vectors(tmp_path, minilm_directory):
     from sie_triton.catalog import recognise
     from tests.loading import load_adapter, token_batch
 
@@ -109,7 +109,7 @@ def test_a_changed_file_is_converted_anew(tmp_path):
     assert len(list((cache / "converted" / "tensors").glob("*.safetensors"))) == 1
 
 
-def test_the_same_numbers_under_the_same_names(tmp_path):
+def test_conversion_keeps_names_values_and_dtypes(tmp_path):
     shared = torch.randn(300, 100)
     weights = {
         **TENSORS,
@@ -149,7 +149,7 @@ def test_the_hubs_blobs_are_converted_once_for_all_commits(tmp_path):
     assert len({(each / "model.safetensors").resolve() for each in directories}) == 1
 
 
-def test_two_at_once_convert_once(tmp_path, monkeypatch):
+def test_concurrent_loads_convert_once(tmp_path, monkeypatch):
     torch.save(TENSORS, tmp_path / "pytorch_model.bin")
     calls, real = [], pickles._unpickle
     monkeypatch.setattr(pickles, "_unpickle", lambda *arguments: (calls.append(1), real(*arguments)))
@@ -182,7 +182,7 @@ def test_a_conversion_ends_when_its_caller_stops(tmp_path, monkeypatch):
     assert [path.name for path in made.iterdir() if path.suffix != ".lock"] == []
 
 
-def test_without_leave_nothing_is_read(tmp_path, monkeypatch):
+def test_pickles_are_not_read_unless_allowed(tmp_path, monkeypatch):
     torch.save(TENSORS, tmp_path / "pytorch_model.bin")
     monkeypatch.setattr(pickles, "_unpickle", lambda *_: pytest.fail("it was read"))
     with pytest.raises(LoadError, match=r"pytorch_model.bin: weights only as pickles.*allow_pickle: tensors") as told:

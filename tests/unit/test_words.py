@@ -65,7 +65,7 @@ def pieces_of(extractor, text):
     return [(spans[first][0], spans[end - 1][1]) for first, end in found if end > first]
 
 
-def test_documents_in_any_script(gliner):
+def test_entities_of_a_document_match_those_of_its_pieces(gliner):
     """An entity is where its text is; those of a document are what its pieces have as texts of their own, told once."""
     texts, labels = list(documents(300)), LABELS[:2]
     options: Any = {"threshold": 0.5, "flat_ner": False, "multi_label": True}
@@ -117,7 +117,7 @@ def test_pieces_overlap_and_leave_nothing_out(tokens, room, expected):
 
 
 @pytest.mark.parametrize("long", ["x" * 20_000, "-".join(["ab"] * 1000)], ids=["one unknown token", "many tokens"])
-def test_a_word_longer_than_a_piece_is_where_it_is(gliner, long):
+def test_a_word_longer_than_a_piece_keeps_its_offsets(gliner, long):
     """Truncation leaves room for the prompt and the text around it; the model fails beyond 512 tokens."""
     found = gliner([f"Ada {long} was"], LABELS, threshold=0)[0]["entities"]
     assert {each["start"] for each in found} <= {0, 4, 5 + len(long)}
@@ -170,7 +170,7 @@ def test_a_marker_in_a_text_or_a_label_is_text(gliner):
 
 
 @pytest.mark.parametrize("text", ["", " ", "\u200b", "\x01\x02"])
-def test_nothing_is_found_in_nothing(gliner, text):
+def test_a_text_without_words_has_no_entities(gliner, text):
     assert gliner([text, "Ada"], LABELS, threshold=0)[0]["entities"] == []
 
 

@@ -57,7 +57,7 @@ def loaded(limits=None):
     return Loaded(limits or {}, 10_000, 1, 0)
 
 
-def test_work_is_what_its_context_says(seal, desk):
+def test_work_takes_its_options_from_the_context(seal, desk):
     options = {"threshold": 0.5, "labels": "near", "normalize": False, "output_types": "tags"}
     work = desk.take(sent(seal, Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5)), loaded())
     assert work.deadline_ns == 77
@@ -76,7 +76,7 @@ def test_the_query_of_a_score_is_its_last_element(seal, desk):
     assert (work.wanted, work.options, work.deadline_ns) == ({"dense"}, {}, NEVER)
 
 
-def test_a_query_to_encode_is_one_throughout(seal, desk):
+def test_is_query_applies_to_every_item_of_an_encode_request(seal, desk):
     assert desk.take(sent(seal, Context(ENCODE, {"is_query": True}, num_items=2)), loaded()).is_query == [True, True]
 
 
@@ -170,7 +170,7 @@ def test_only_the_request_with_a_deeply_nested_context_is_refused(inference):
         inference.warm_up()
 
 
-def test_a_ticket_that_no_number_holds_spoils_no_other_request(inference):
+def test_an_oversized_ticket_fails_only_its_request(inference):
     inference.warm_up()
     bad, good = run(inference, [tokens([8], context=context(ticket=10**30)), tokens([7])])
     assert isinstance(bad, ModelError)

@@ -64,7 +64,7 @@ EITHER = pytest.mark.parametrize("worker", ["started", "forked"], indirect=True)
 
 
 @EITHER
-def test_a_worker_computes_what_the_adapter_does(worker, tiny_directory):
+def test_worker_results_match_the_adapters(worker, tiny_directory):
     expected = load_adapter(SPEC, tiny_directory).forward(SMALL)
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
     assert worker.loaded.limits == {"input_ids": 30521}
@@ -144,7 +144,7 @@ def test_the_result_of_a_pass_over_the_time_limit_is_discarded(
     worker.close()
 
 
-def test_rows_that_there_is_no_memory_for_are_out_of_memory(worker):
+def test_a_result_that_cannot_be_stored_is_out_of_memory(worker):
     """The worker goes on."""
     many = token_batch(np.full(512, 1000, np.int32), np.ones(512, np.int32), np.zeros(512, np.int32))
     assert worker.forward(many, 1)["dense"].nbytes > LARGE_BYTES
@@ -264,7 +264,7 @@ def test_the_record_names_a_worker_from_its_birth(stage, monkeypatch):
     wait_for(lambda: seen == [(True, LOADING)])
 
 
-def test_an_idle_worker_that_dies_is_replaced_unasked(stage):
+def test_a_dead_idle_worker_is_replaced_without_a_request(stage):
     before = stage._loaded.pid
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: stage.status.record["num_replaced"] == 1 and stage.status.record["state"] == RESIDENT)

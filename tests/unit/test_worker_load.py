@@ -40,7 +40,7 @@ def load(tmp_path, of, device="cpu", num_lanes=2):
     return module.load(order)
 
 
-def test_a_lane_is_calibrated_for_its_share_of_what_runs_at_once(tmp_path, calibrated):
+def test_a_lane_is_calibrated_for_its_share_of_the_batch_cost(tmp_path, calibrated):
     of = spec(**OWN, max_batch_cost=101, max_sequence_length=7, batch_cost="attention")
     engine, adapter, loaded = load(tmp_path, of)
     assert (type(engine), type(adapter), loaded.sub_batch_cost) == (OwnEngine, OwnAdapter, 33)
@@ -163,7 +163,7 @@ def ends(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("device-side assert triggered"), MemoryError()])
-def test_a_worker_whose_device_is_unusable_ends_and_answers_nothing(ends, caplog, error):
+def test_a_worker_exits_without_a_response_if_its_device_is_unusable(ends, caplog, error):
     """Its stage then starts a replacement and repeats the pass."""
     with pytest.raises(Ended):
         module.compute(Broken(), Adapter(error), sampler().batch(9), Graphs(Broken(), None))
@@ -193,7 +193,7 @@ def test_a_device_is_unusable_if_its_stream_cannot_be_waited_for(monkeypatch, de
     ("num_lanes", "share", "given", "are_made", "used"),
     [(2, 1, 2, False, 2), (2, 1, 2, True, 1), (1, 1, 1, True, 1), (2, 4, 8, True, 7), (2, 4, 4, True, 4)],
 )
-def test_a_pass_with_all_threads_leaves_one_to_what_makes_a_graph(
+def test_a_pass_with_all_threads_leaves_one_for_graph_export(
     tmp_path, monkeypatch, num_lanes, share, given, are_made, used
 ):
     """The lane keeps no threads of its own in between."""
@@ -237,7 +237,7 @@ def adapter():
     return OwnAdapter.__new__(OwnAdapter)
 
 
-def test_a_sample_is_a_batch_as_requests_make_it():
+def test_a_calibration_batch_has_the_form_of_a_request_batch():
     made = sampler()
     assert isinstance(made, Sampler)
     for total in (1, 5, 100):
@@ -271,12 +271,12 @@ def test_a_single_path_is_not_measured():
     assert faster_path(OwnAdapter(Encoder()), None, DEVICE) == "only"
 
 
-def test_computed_rows_are_those_of_the_adapter():
+def test_a_successful_pass_returns_a_pass_result():
     found = module.compute(Freeing(), adapter(), sampler().batch(9), Graphs(Freeing(), None))
     assert isinstance(found, PassResult)
 
 
-def test_memory_that_passes_take_is_read_at_most_once_a_second_and_told_if_it_changed(monkeypatch):
+def test_changed_device_memory_is_reported_at_most_once_a_second(monkeypatch):
     now, used = [0.0], [100]
     monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: used[0])
     engine = OwnEngine(spec(), "cuda:0", Measurements())
