@@ -46,6 +46,10 @@ class ReadRequest:
     parts: RequestParts
     pages: PageSelection = ALL
 
+    def is_small(self, processor: Processor) -> bool:
+        """Whether Triton's thread makes the features at once."""
+        return not is_bulk(self.parts) and not takes_long(processor, self.parts)
+
 
 class Preprocess(ColdStage[Processor]):
     """Holds the family's processor, which the first request loads, and the limit on requests in progress.
@@ -98,25 +102,26 @@ class Preprocess(ColdStage[Processor]):
         return load_processor(spec, directory)
 
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
+        """Answer small requests at once and together; start the others on threads of their own."""
         arrived = monotonic_ns()
-        read = [self._read(loaded, request, arrived) for request in requests]
-        ready = [each for each in read if isinstance(each, ReadRequest) and not takes_long(loaded, each.parts)]
-        small = [each for each in ready if not is_bulk(each.parts)]
-        done = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
-        answers: list[Answer] = []
-        for request, each in zip(requests, read, strict=True):
-            if isinstance(each, SIEError):
-                answers.append(each)
-            elif id(each) in done:
-                answers.append(done[id(each)])
-            else:
-                self.open.add(request, each.context.deadline_ns)
-                if any(each is one for one in ready):
-                    self.background.submit(self._answer_bulk(loaded, request, each), partial(self._give_up, request))
-                else:
-                    self._prepare(loaded, request, each)
-                answers.append(DEFERRED)
-        return answers
+        readings = [self._read(loaded, request, arrived) for request in requests]
+        small = [each for each in readings if isinstance(each, ReadRequest) and each.is_small(loaded)]
+        answers = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
+        return [
+            answers[id(reading)] if id(reading) in answers else self._start(loaded, request, reading)
+            for request, reading in zip(requests, readings, strict=True)
+        ]
+
+    def _start(self, processor: Processor, request: Request, reading: ReadRequest | SIEError) -> Answer:
+        """Start the work of a request that takes long; return the error of one that could not be read."""
+        if isinstance(reading, SIEError):
+            return reading
+        self.open.add(request, reading.context.deadline_ns)
+        if takes_long(processor, reading.parts):
+            self._prepare(processor, request, reading)
+        else:
+            self.background.submit(self._answer_bulk(processor, request, reading), partial(self._give_up, request))
+        return DEFERRED
 
     def close(self) -> None:
         super().close()

@@ -23,14 +23,15 @@ from tests.models import save_pylate
 from tests.residency.conftest import ADMIN_TOKEN, MODELS, TEXT, busy, serving, wait_for
 
 
-def test_eviction_requires_the_admin_token(crowd):
-    url = f"{crowd.url}/v1/models/{triton_name(MODELS[0])}/evict"
+@pytest.mark.parametrize("action", ["load", "evict"])
+def test_load_and_eviction_require_the_admin_token(crowd, action):
+    url = f"{crowd.url}/v1/models/{triton_name(MODELS[0])}/{action}"
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         with pytest.raises(urllib.error.HTTPError) as caught:
             urllib.request.urlopen(urllib.request.Request(url, method="POST", headers=headers))
         assert caught.value.code == 401
     with pytest.raises(ServerError, match="test/nope is not served; served models: test/model-0"):
-        crowd.act("test/nope", "evict")
+        crowd.act("test/nope", action)
 
 
 def test_load_puts_a_model_into_memory_before_its_first_request(crowd, vector):

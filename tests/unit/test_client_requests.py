@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -155,9 +154,9 @@ def test_the_server_gets_the_timeout_and_the_transport_waits_longer(client, trit
 
 def test_an_expired_deadline_is_never_sent_as_unlimited(client, triton):
     """Triton takes 0 for no limit."""
-    with suppress(BusyError):
+    with pytest.raises(BusyError):
         client.encode(MODEL, "a", timeout=1e-9)
-    assert all(asked["timeout"] >= 1 for asked in triton.asked)
+    assert triton.asked == []
 
 
 def test_a_client_without_a_timeout_sends_none(client, triton):

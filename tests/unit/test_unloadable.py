@@ -121,3 +121,9 @@ def test_the_example_asks_for_one_output(tmp_path, tiny_directory, dims, asked):
     path.write_text(model_file("my/m", tiny_directory, "bge_m3", {"encode": dims}))
     command = example(load_file(path).resolve(read_settings().runtime), "http://x:1")
     assert json.loads(command.partition("-d '")[2].removesuffix("'"))["outputs"] == [{"name": asked}]
+
+
+def test_cached_weights_are_loadable_without_the_hub(hub):
+    hub.put("org/name", MODEL)
+    locate("hub://org/name", allow_hub=True, patterns=MODEL_FILES)
+    assert causes(read_settings(hf_fallback=False), of_hub("org/name")) == {}

@@ -271,9 +271,13 @@ def test_a_single_path_is_not_measured():
     assert faster_path(OwnAdapter(Encoder()), None, DEVICE) == "only"
 
 
-def test_a_successful_pass_returns_a_pass_result():
-    found = module.compute(Freeing(), adapter(), sampler().batch(9), Graphs(Freeing(), None))
+def test_a_pass_returns_the_rows_of_the_adapter():
+    used, batch = adapter(), sampler().batch(9)
+    found = module.compute(Freeing(), used, batch, Graphs(Freeing(), None))
     assert isinstance(found, PassResult)
+    assert {name: rows.tolist() for name, rows in found.rows.items()} == {
+        name: rows.tolist() for name, rows in used.forward(batch).items()
+    }
 
 
 def test_changed_device_memory_is_reported_at_most_once_a_second(monkeypatch):
