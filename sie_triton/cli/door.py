@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from sie_triton.cli.options import settings_options
-from sie_triton.door_settings import DoorSettings
 from sie_triton.errors import ServerError
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.settings import read_settings
+from sie_triton.settings.door import DoorSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 

@@ -14,9 +14,9 @@ from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_of_running, settings_options
 from sie_triton.errors import SIEError
-from sie_triton.processes.hidden import blank
-from sie_triton.setting_sources import SECRETS, flag
+from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, unknown_variables
+from sie_triton.settings.sources import SECRETS, flag
 
 RENDER_SETTINGS = (
     "models_dir",

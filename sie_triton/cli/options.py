@@ -6,8 +6,8 @@ from typing import Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from sie_triton.setting_sources import PREFIX, flag
 from sie_triton.settings import Settings, read_settings
+from sie_triton.settings.sources import PREFIX, flag
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.errors import ServerError
-from sie_triton.setting_sources import FILE_VARIABLE, PREFIX
+from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 
 # Timeout in seconds: the child may query the model hub.
 TIMEOUT_S = 120.0

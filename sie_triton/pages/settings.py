@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sie_triton.pages.tables import table
-from sie_triton.setting_sources import variable
 from sie_triton.settings import Settings
+from sie_triton.settings.sources import variable
 
 INTRODUCTION = """\
 # Settings

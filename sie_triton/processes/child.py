@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from sie_triton.host.private import private_directory
-from sie_triton.processes import hidden
+from sie_triton.processes import hidden_arguments
 from sie_triton.processes.log import Log
 from sie_triton.processes.pids import Process, ProcessId
 
@@ -125,7 +125,9 @@ def start(
             options.update(stdout=output, stderr=output)
         if secrets:
             with suppress(OSError):
-                process = hidden.start(command, secrets, environment or os.environ, before or _nothing, **options)
+                process = hidden_arguments.start(
+                    command, secrets, environment or os.environ, before or _nothing, **options
+                )
                 return Started(process, read, leads=leads)
         command = [*command, *secrets]
         process = subprocess.Popen(command, env=environment, preexec_fn=before, pass_fds=descriptors, **options)

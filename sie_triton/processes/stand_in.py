@@ -1,4 +1,4 @@
-"""Stand-ins for processes that another process has forked (`server/native/standin.c`)."""
+"""Stand-ins for processes that another process has forked (`server/stub_forking/native/standin.c`)."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -41,8 +41,8 @@ from sie_triton.serving.serving_file import (
     model_files,
     read_serving,
 )
-from sie_triton.setting_sources import SECRETS
 from sie_triton.settings import Settings, read_settings, words
+from sie_triton.settings.sources import SECRETS
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.locate import locate
 

@@ -18,8 +18,8 @@ from sie_triton.processes.log import Log
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.data_dir import log_of, mark
 from sie_triton.server.launch import answers
-from sie_triton.setting_sources import FILE_VARIABLE, variable
 from sie_triton.settings import CONTROL_TOKEN, Settings
+from sie_triton.settings.sources import FILE_VARIABLE, variable
 from sie_triton.spec import ModelSpec
 
 READY_TIMEOUT_S = 30.0

@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sie_triton.errors import ServerError
-from sie_triton.processes import hidden
+from sie_triton.processes import hidden_arguments
 from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.render.repository import all_ensembles
 from sie_triton.server import stack
 from sie_triton.server.data_dir import end_leftovers, log_of, mark, remove_records, remove_regions
 from sie_triton.server.find_triton import find_triton, stage_directory
-from sie_triton.server.stubs import forked
+from sie_triton.server.stub_forking.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
 
 READY_TIMEOUT_S = 300.0
@@ -99,7 +99,7 @@ class Server:
     @property
     def shows_its_token(self) -> bool:
         """True if every user of this machine can read the control token."""
-        return hidden.is_visible(self.pid, self.control_token)
+        return hidden_arguments.is_visible(self.pid, self.control_token)
 
     def command(self) -> list[str]:
         s = self._settings

@@ -10,8 +10,8 @@ from sie_triton.errors import LoadError
 from sie_triton.families import family
 from sie_triton.host.container import container_memory
 from sie_triton.host.footprint import FORKED_BYTES, limit_for, server_bytes
-from sie_triton.setting_sources import variable
 from sie_triton.settings import Settings
+from sie_triton.settings.sources import variable
 from sie_triton.spec import ModelSpec
 from sie_triton.weights import locate
 

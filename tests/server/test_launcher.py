@@ -21,8 +21,8 @@ from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from sie_triton.processes.stand_in import represented_pid
 from sie_triton.records.status import STAGES, read_records, records_of
-from sie_triton.setting_sources import flag
 from sie_triton.settings import CONTROL_KEY, Settings
+from sie_triton.settings.sources import flag
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, regions, sie
 

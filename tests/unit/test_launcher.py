@@ -11,31 +11,31 @@ from pathlib import Path
 import pytest
 
 from sie_triton.errors import ServerError, SettingsError
-from sie_triton.processes import hidden, supervisor
+from sie_triton.processes import hidden_arguments, supervisor
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.server.companions import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.launch import Server
 from sie_triton.server.plain import plain
-from sie_triton.setting_sources import FILE_VARIABLE, PREFIX
 from sie_triton.settings import Settings, read_settings
+from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 
 SECRET = "--restricted=key=s3cret"
 PRINTS_ITS_ARGUMENTS = "import sys; print(sys.argv[1:], flush=True); sys.stdin.read()"
 
 
-def start(hidden_arguments: list[str], before=lambda: None) -> subprocess.Popen[bytes]:
+def start(given: list[str], before=lambda: None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", PRINTS_ITS_ARGUMENTS, "--shown"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return hidden.start(command, hidden_arguments, os.environ, before, **pipes)
+    return hidden_arguments.start(command, given, os.environ, before, **pipes)
 
 
 def test_a_program_gets_hidden_arguments_that_no_other_user_can_read():
     with start([SECRET, "--more"]) as process:
         assert process.stdout.readline().decode().strip() == str(["--shown", SECRET, "--more"])
-        assert not hidden.is_visible(process.pid, "s3cret")
-        assert hidden.is_visible(process.pid, "--shown")
+        assert not hidden_arguments.is_visible(process.pid, "s3cret")
+        assert hidden_arguments.is_visible(process.pid, "--shown")
 
 
 def test_hidden_arguments_never_appear_in_a_command_line():
@@ -63,9 +63,9 @@ def test_hidden_arguments_never_appear_in_a_command_line():
 
 
 def test_no_program_runs_where_children_cannot_be_traced(tmp_path, monkeypatch):
-    monkeypatch.setattr(hidden, "PTRACE_TRACEME", 12345)
+    monkeypatch.setattr(hidden_arguments, "PTRACE_TRACEME", 12345)
     with pytest.raises(OSError, match="cannot be traced"):
-        hidden.start(["touch", str(tmp_path / "ran")], [SECRET], os.environ, lambda: None)
+        hidden_arguments.start(["touch", str(tmp_path / "ran")], [SECRET], os.environ, lambda: None)
     assert not (tmp_path / "ran").exists()
 
 
@@ -73,7 +73,9 @@ def test_a_script_gets_them_too(tmp_path):
     script = tmp_path / "script"
     script.write_text('#!/bin/sh\necho "$@"\n')
     script.chmod(0o755)
-    with hidden.start([str(script), "--shown"], [SECRET], {}, lambda: None, stdout=subprocess.PIPE) as process:
+    with hidden_arguments.start(
+        [str(script), "--shown"], [SECRET], {}, lambda: None, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout.read().decode().split() == ["--shown", SECRET]
 
 
@@ -86,7 +88,7 @@ def test_a_server_that_cannot_hide_its_token_starts_with_a_warning(tmp_path, mon
     for can_trace in (True, False):
         with monkeypatch.context() as patch:
             if not can_trace:
-                patch.setattr(hidden, "PTRACE_TRACEME", 12345)
+                patch.setattr(hidden_arguments, "PTRACE_TRACEME", 12345)
             with Server(settings, tmp_path / "repository") as server:
                 assert server.shows_its_token == (not can_trace)
 
@@ -116,7 +118,7 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
 
 def test_a_missing_program_is_reported():
     with pytest.raises(FileNotFoundError):
-        hidden.start(["/nowhere"], [SECRET], {}, lambda: None)
+        hidden_arguments.start(["/nowhere"], [SECRET], {}, lambda: None)
 
 
 class Dying:

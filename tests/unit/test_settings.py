@@ -6,8 +6,8 @@ from click.testing import CliRunner
 from sie_triton.cli import cli
 from sie_triton.cli.options import settings_of_running
 from sie_triton.errors import SettingsError
-from sie_triton.setting_sources import flag
 from sie_triton.settings import Settings, read_settings, unknown_variables
+from sie_triton.settings.sources import flag
 from sie_triton.spec import Runtime
 
 

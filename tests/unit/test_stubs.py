@@ -21,7 +21,7 @@ from sie_triton.processes.pids import Process, is_alive, parent_of
 from sie_triton.processes.stand_in import represented_pid
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
-from sie_triton.server.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubForkServer, forked
+from sie_triton.server.stub_forking.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubForkServer, forked
 from sie_triton.settings import read_settings
 from tests.controller import wait_for
 

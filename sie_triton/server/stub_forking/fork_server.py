@@ -1,6 +1,6 @@
 """The fork server for stubs: Triton's stub with Python and the imports of cold stages. It forks the stubs that serve.
 
-`server/native/prepared.c` calls `serve` before the stub's own `main`, and passes the returned arguments to `main`.
+`native/prepared.c` calls `serve` before the stub's own `main`, and passes the returned arguments to `main`.
 """
 
 import fcntl

@@ -16,10 +16,10 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from sie_triton.door_settings import DoorSettings
 from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
-from sie_triton.setting_sources import FILE_VARIABLE, PREFIX, complaint, file_settings, read_secret, variable
+from sie_triton.settings.door import DoorSettings
+from sie_triton.settings.sources import FILE_VARIABLE, PREFIX, complaint, file_settings, read_secret, variable
 from sie_triton.spec import Runtime
 
 LOOPBACK = "127.0.0.1"

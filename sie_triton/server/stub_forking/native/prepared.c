@@ -160,12 +160,12 @@ static void start_python(void)
 }
 
 // Serves fork requests. Returns only in each forked process, with the pid and the arguments that its stand-in sent: see
-// stages/fork_server.py.
+// server/stub_forking/fork_server.py.
 static PyObject *forked(const char *directory)
 {
     // As in a stub, the working directory, where the launcher has put this package, comes first.
     PyRun_SimpleStringFlags("import sys; sys.path.insert(0, '')", NULL);
-    PyObject *module = PyImport_ImportModule("sie_triton.stages.fork_server");
+    PyObject *module = PyImport_ImportModule("sie_triton.server.stub_forking.fork_server");
     PyObject *given = module ? PyObject_CallMethod(module, "serve", "s", directory) : NULL;
     if (!given) {
         PyErr_Print();

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from sie_triton.setting_sources import read_secret
+from sie_triton.settings.sources import read_secret
 
 
 class DoorSettings(BaseModel):
