@@ -8,7 +8,7 @@ import pytest
 import torch
 from gliner import GLiNER
 
-from sie_triton.bench.workload import texts
+from sie_triton.perf.workload import texts
 from tests.extraction import Extractor
 from tests.models import CONFIGS, save_tokenizer, set_apart
 

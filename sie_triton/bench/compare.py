@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from sie_triton.bench import perf_analyzer
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.reference import Reference
-from sie_triton.bench.workload import texts, write_input_data
 from sie_triton.client import SIEClient
 from sie_triton.names import triton_name
+from sie_triton.perf import perf_analyzer
+from sie_triton.perf.workload import texts, write_input_data
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings

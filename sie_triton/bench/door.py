@@ -22,9 +22,9 @@ from rich.table import Table
 from sie_triton.bench.compare import MODEL
 from sie_triton.bench.library_comparison import tiny_file
 from sie_triton.bench.ports import ports_of_a_server
-from sie_triton.bench.workload import texts
 from sie_triton.client import SIEClient
 from sie_triton.names import triton_name
+from sie_triton.perf.workload import texts
 from sie_triton.render.build import write_repository
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.server.launch import Server

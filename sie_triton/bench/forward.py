@@ -20,13 +20,13 @@ from rich.table import Table
 from sie_triton.bench.architectures import ARCHITECTURES, build, save
 from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, timed, token_batch
 from sie_triton.bench.outputs import outputs
-from sie_triton.bench.workload import log_normal_texts
 from sie_triton.catalog import recognise, select
 from sie_triton.contract import Batch
 from sie_triton.engines.torch.encoder import load_encoder
 from sie_triton.engines.torch.precision import computes_bfloat16
 from sie_triton.engines.torch.probe import probe, relative_error
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.perf.workload import log_normal_texts
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.weights import locate
 

@@ -21,10 +21,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from sie_triton.bench import handmade, perf_analyzer
+from sie_triton.bench import handmade
 from sie_triton.bench.library_comparison import MINILM, dense_file, grpc_of, serving, tiny_file
 from sie_triton.bench.ports import ports_of_a_server
-from sie_triton.bench.workload import log_normal_texts, texts, write_input_data
 from sie_triton.client import SIEClient
 from sie_triton.engines.onnx.graph import Graph
 from sie_triton.engines.onnx.session import is_installed
@@ -33,6 +32,8 @@ from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import ServerError
 from sie_triton.measurements import Measurements
 from sie_triton.names import triton_name
+from sie_triton.perf import perf_analyzer
+from sie_triton.perf.workload import log_normal_texts, texts, write_input_data
 from sie_triton.records.status import Record, records_of
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings

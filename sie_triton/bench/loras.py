@@ -11,13 +11,13 @@ import numpy as np
 
 from sie_triton.bench.lanes import interleaved
 from sie_triton.bench.library_comparison import MINILM, all_of, dense_file, report, served
-from sie_triton.bench.workload import log_normal_texts
 from sie_triton.contract import Batch, Part
 from sie_triton.engines import open_engine
 from sie_triton.families import load_adapter, load_processor
 from sie_triton.inputs import NoFrame, kind_of
 from sie_triton.inputs.request_parts import Framed, features_of
 from sie_triton.measurements import Measurements
+from sie_triton.perf.workload import log_normal_texts
 from sie_triton.spec import ModelSpec
 from sie_triton.weights import locate
 

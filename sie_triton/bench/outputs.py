@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.bench.lanes import Lanes, interleaved, median_ratio
-from sie_triton.bench.workload import log_normal_texts
+from sie_triton.perf.workload import log_normal_texts
 from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
 from sie_triton.transforms import Muvera
 from sie_triton.weights import locate

@@ -1,6 +1,7 @@
 """Command line: `sie-triton serve | door | render | models | lora | env | extract | bench | perf` and others."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_of_running, settings_options
-from sie_triton.errors import SIEError
+from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, unknown_variables
 from sie_triton.settings.sources import SECRETS, flag
@@ -193,8 +194,11 @@ BENCHES = (
 def bench(what: str, rounds: int, seconds: float, clients: int, models: int, output: Path | None) -> None:
     """Compare this package with sentence-transformers on this machine, in one run, and print a table.
 
-    With --what server, the last line is one JSON document, and perf_analyzer is downloaded if it is missing.
+    With --what server, the last line is one JSON document, and perf_analyzer is downloaded if it is missing. Only a
+    checkout of the project has the benchmarks: the installed package leaves them out.
     """
+    if find_spec("sie_triton.bench") is None:
+        raise ServerError("the installed package has no benchmarks; run scripts/bench in a checkout of the project")
     if what == "server":
         from sie_triton.bench.compare import run
 
@@ -238,7 +242,7 @@ def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
 
     ARGUMENTS are passed to perf_analyzer, for example --concurrency-range 1:64:21.
     """
-    from sie_triton.bench.perf_analyzer import run_on_texts
+    from sie_triton.perf.perf_analyzer import run_on_texts
 
     settings = settings_of_running(**flags)
     sys.exit(run_on_texts(model, f"{settings.inner_host}:{settings.grpc_port}", arguments))

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.bench.workload import texts
 from sie_triton.checkpoints.gliner import is_gliner
 from sie_triton.controller.commands import ask
 from sie_triton.controller.memory import Meter
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.names import triton_name
+from sie_triton.perf.workload import texts
 from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.supervisor import Companion
 from sie_triton.render.build import write_repository

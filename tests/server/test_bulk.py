@@ -15,8 +15,8 @@ import pytest
 import tritonclient.grpc as triton
 
 from sie_triton import SIEClient
-from sie_triton.bench.workload import log_normal_texts, texts
 from sie_triton.names import triton_name
+from sie_triton.perf.workload import log_normal_texts, texts
 from sie_triton.render.build import write_repository
 from sie_triton.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.server.launch import Server

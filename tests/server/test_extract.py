@@ -16,11 +16,11 @@ import tritonclient.http.aio
 from click.testing import CliRunner
 
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient
-from sie_triton.bench.workload import texts
 from sie_triton.cli import cli
 from sie_triton.inputs.features import num_pieces
 from sie_triton.inputs.request_parts import features_of
 from sie_triton.names import triton_name
+from sie_triton.perf.workload import texts
 from tests.conftest import GLINER, MINILM
 from tests.extraction import Extractor
 from tests.gliners import LABELS

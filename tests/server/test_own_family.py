@@ -16,10 +16,10 @@ import pytest
 import tritonclient.http as triton
 
 from sie_triton import SIEClient
-from sie_triton.bench.workload import texts
 from sie_triton.controller.commands import ask
 from sie_triton.errors import InputError
 from sie_triton.names import triton_name
+from sie_triton.perf.workload import texts
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings

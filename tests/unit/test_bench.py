@@ -3,8 +3,8 @@
 import numpy as np
 
 from sie_triton.bench.lanes import Lanes, median_ratio
-from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
+from sie_triton.perf.workload import texts
 from sie_triton.spec import Runtime
 
 

@@ -11,13 +11,13 @@ import transformers
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
 from sie_triton.catalog.select import recognised_by
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import family, load_processor
+from sie_triton.perf.workload import texts
 from sie_triton.spec import Runtime
 from sie_triton.weights import loadable
 from tests.loading import Tokens, load_adapter, token_batch

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import family_in
 from sie_triton.engines.torch import heads
 from sie_triton.errors import LoadError
 from sie_triton.families import load_processor
+from sie_triton.perf.workload import texts
 from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_cross_encoder
 from tests.stages import spec

@@ -6,10 +6,10 @@ import pytest
 from gliclass import GLiClassModel, ZeroShotClassificationPipeline
 from transformers import AutoTokenizer
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Label, Part
 from sie_triton.errors import InputError, LoadError
+from sie_triton.perf.workload import texts
 from sie_triton.spec import Profile
 from tests.classifiers import TEXTS
 from tests.extraction import Extractor

@@ -89,6 +89,7 @@ MAY_IMPORT = {
         "engines",
         "families",
         "inputs",
+        "perf",
         "processes",
         "records",
         "render",
@@ -100,6 +101,7 @@ MAY_IMPORT = {
         "weights",
         "worker",
     },
+    "perf": {"client", "errors"},
     "cli": {
         *FOUNDATION,
         "bench",
@@ -107,6 +109,7 @@ MAY_IMPORT = {
         "client",
         "controller",
         "environments",
+        "perf",
         "processes",
         "render",
         "server",

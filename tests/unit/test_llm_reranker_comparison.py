@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from sie_triton.bench.workload import texts
 from sie_triton.errors import LoadError
 from sie_triton.families import load_processor
 from sie_triton.families.llm_reranker import RerankerOptions
+from sie_triton.perf.workload import texts
 from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_causal
 from tests.stages import spec

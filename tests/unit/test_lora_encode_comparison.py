@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.bench.workload import texts
 from sie_triton.engines.torch.encoder import PADDED
+from sie_triton.perf.workload import texts
 from sie_triton.spec import Runtime
 from tests.loras import LEAST_COSINE, Encoding, draw_biases, least_cosine
 from tests.models import save_bert

@@ -5,11 +5,11 @@ import pytest
 import torch
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 
-from sie_triton.bench.workload import texts
 from sie_triton.contract import Batch
 from sie_triton.families import load_processor
 from sie_triton.families.splade import adapter as splade_adapter
 from sie_triton.inputs.features import join
+from sie_triton.perf.workload import texts
 from tests.loading import Tokens, load_adapter, token_batch
 from tests.loras import LEAST_COSINE, save_lora
 from tests.models import save_bge_m3, save_splade

@@ -12,7 +12,6 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog import recognise
 from sie_triton.catalog.recognise import family_in
 from sie_triton.catalog.select import recognised_by
@@ -20,6 +19,7 @@ from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError
 from sie_triton.families.multivector.processor import MultiVectorTokenizer
 from sie_triton.families.multivector.stanford_colbert import is_stanford_colbert, read_multi_vector
+from sie_triton.perf.workload import texts
 from sie_triton.spec import ModelSpec, Runtime
 from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_encoder, save_pylate, save_stanford

@@ -11,11 +11,11 @@ import torch
 import transformers
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog import load_file
 from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.contract import Batch, Part, Rows
 from sie_triton.families import load_processor, model_of
+from sie_triton.perf.workload import texts
 from sie_triton.spec import Runtime
 from sie_triton.transforms import normalize
 from tests.layouts import (

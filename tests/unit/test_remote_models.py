@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog import load_file
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.engines import open_engine
@@ -20,6 +19,7 @@ from sie_triton.errors import CatalogError, InputError, LoadError
 from sie_triton.families import Adapter, families, load_adapter, load_processor
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.measurements import Measurements
+from sie_triton.perf.workload import texts
 from sie_triton.spec import Endpoint as Where
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.weights import loadable

@@ -3,9 +3,9 @@
 import pytest
 import transformers
 
-from sie_triton.bench.workload import texts
 from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError, LoadError
+from sie_triton.perf.workload import texts
 from sie_triton.spec import Profile
 from tests.classifiers import TEXTS, save_classifier
 from tests.extraction import Extractor

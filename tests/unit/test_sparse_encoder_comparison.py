@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sentence_transformers import SparseEncoder
 
-from sie_triton.bench.workload import texts
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError
 from sie_triton.inputs.tokenizer import TextTokenizer
+from sie_triton.perf.workload import texts
 from sie_triton.spec import ModelSpec, Runtime
 from tests.loading import Tokens, load_adapter, token_batch
 from tests.models import save_splade

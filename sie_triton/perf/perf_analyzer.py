@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-from sie_triton.bench.workload import texts, write_input_data
 from sie_triton.client import SIEClient
 from sie_triton.client.address import Address
 from sie_triton.client.failures import not_served, our_errors
 from sie_triton.errors import InputError, ServerError
 from sie_triton.names import triton_name
+from sie_triton.perf.workload import texts, write_input_data
 
 # The last release whose binary runs on glibc 2.35; newer ones need 2.38.
 PACKAGE = "tritonclient==2.48.0"

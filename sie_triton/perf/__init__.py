@@ -1,0 +1,1 @@
+"""perf_analyzer against a running server, with texts of a workload."""
