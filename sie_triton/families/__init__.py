@@ -86,7 +86,7 @@ def family(name: str) -> Family:
     """Return one of FAMILIES, or `module:Class` of an installed package; raise LoadError if it does not exist."""
     if name not in FAMILIES and ":" not in name:
         raise LoadError(f"family {name}: {_unknown(name)}", "dependency")
-    return class_named(FAMILIES.get(name, name), Family, f"family {name}")()  # type: ignore[type-abstract]
+    return class_named(FAMILIES.get(name, name), Family, f"family {name}")()
 
 
 def families() -> Iterator[tuple[str, Family]]:
