@@ -72,10 +72,13 @@ class Own(Family):
         Parameter("labels", str, ("near", "far"), is_list=True),
     )
     options = OwnOptions
-    engines: ClassVar = {f"{__name__}:OwnEngine": ".adapter", "torch": ".adapter"}
+    reader = __name__
+    engines: ClassVar = {f"{__name__}:OwnEngine": __name__, "torch": __name__}
 
-    def processor(self, spec, directory):
-        return OwnProcessor()
 
-    def load(self, spec, directory, engine):
-        return OwnAdapter(Encoder())
+def load_processor(spec, directory):
+    return OwnProcessor()
+
+
+def load_adapter(spec, directory, engine):
+    return OwnAdapter(Encoder())

@@ -92,9 +92,9 @@ class Family:
     """A kind of model: its inputs, outputs and options, and how its files are read. Stateless; imports no torch.
 
     A family is a folder. Its `__init__` declares the family and recognises directories. Its module `processor` has a
-    function `load(spec, directory)`, which returns the processor; its module `adapter` has a function
-    `load(spec, directory, engine)`, which returns the model with its weights. A family in a single module overrides
-    the methods `processor` and `load` instead.
+    function `load_processor(spec, directory)`, which returns the processor; its module `adapter` has a function
+    `load_adapter(spec, directory, engine)`, which returns the model with its weights. A family in a single module names
+    that module as `reader` and in `engines`.
 
     - `inputs`: kinds of input that the family reads. `unread_inputs`: those that SIE's model files name in addition,
       such as the text of labels, which is not an item.
@@ -104,9 +104,9 @@ class Family:
     - `features`: what the processor makes of an element. The first feature gives the length of the item: its own length
       or, if it is not ragged, its value.
     - `parameters`: request parameters of the family, which reach `Adapter.forward` item by item.
-    - `reader`: module whose function `load` returns the processor.
-    - `engines`: engines that can compute the encoder, the default first: engine → module whose function `load` loads
-      the weights. `unread_options`: engine → options that have no effect with it.
+    - `reader`: module with `load_processor`.
+    - `engines`: engines that can compute the encoder, the default first: engine → module with `load_adapter`.
+      `unread_options`: engine → options that have no effect with it.
     - `environment`: default worker environment.
     - `reference_adapters`: the family's names in SIE's model files.
     - `files`: patterns of files that a checkpoint has in addition to the usual ones.
@@ -164,12 +164,12 @@ class Family:
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         """Load the processor, which makes features of elements; raise LoadError saying what is wrong with its files."""
-        processor: Processor = self._module(self.reader).load(spec, directory)
+        processor: Processor = self._module(self.reader).load_processor(spec, directory)
         return processor
 
     def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
         """Load the weights in `directory` with one of `engines`; raise LoadError saying what cannot be used."""
-        adapter: Adapter = self._module(self.engines[spec.engine]).load(spec, directory, engine)
+        adapter: Adapter = self._module(self.engines[spec.engine]).load_adapter(spec, directory, engine)
         return adapter
 
     def refusals(self, spec: ModelSpec) -> Iterator[str]:

@@ -90,7 +90,7 @@ class TextTokenizer(Processor):
         return len(ids) - (bool(ids) and ids[-1] in self._special_ids)
 
 
-def load(spec: ModelSpec, directory: Path) -> TextTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> TextTokenizer:
     """Load the processor of texts without a prompt of the family's own; raise LoadError if its files are wrong."""
     return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
 

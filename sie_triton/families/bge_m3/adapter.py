@@ -102,7 +102,7 @@ def behind_the_first(lengths: Ints) -> npt.NDArray[np.int64]:
     return np.flatnonzero(placed(lengths)[1])
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> BgeM3Adapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> BgeM3Adapter:
     """Load a directory with the layers of all outputs; raise LoadError saying what in it cannot be used."""
     options = BgeM3Options.of(spec)
     files = BgeM3Files.read(directory)

@@ -87,7 +87,7 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.normalize(vectors.float(), dim=-1)
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClapAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClapAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClapFiles.read(directory)
     model: Any = engine.load(files.directory)

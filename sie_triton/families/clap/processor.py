@@ -62,7 +62,7 @@ class ClapProcessor(Processor):
         return self._window_tokens * (1 if self._plan.is_fused else num_spectrograms)
 
 
-def load(spec: ModelSpec, directory: Path) -> ClapProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> ClapProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = ClapFiles.read(directory)
     tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))

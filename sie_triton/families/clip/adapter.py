@@ -49,7 +49,7 @@ class ClipAdapter(TowerAdapter):
         return of_image
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClipAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClipAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     model: Any = towers(files.directory, engine)

@@ -11,7 +11,7 @@ from sie_triton.inputs.tokenizer import truncating
 from sie_triton.spec import ModelSpec
 
 
-def load(spec: ModelSpec, directory: Path) -> TowerProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     tokenizer = truncating(open_clip_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))

@@ -19,7 +19,7 @@ from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.vision import VisionTower
 from sie_triton.families.colpali import images_of, read
-from sie_triton.families.colpali.processor import load as load_processor
+from sie_triton.families.colpali.processor import load_processor
 from sie_triton.families.shared.pages.multimodal_adapter import MultimodalAdapter, UnitVectors
 from sie_triton.families.shared.token_batch import tokens
 from sie_triton.spec import ModelSpec
@@ -63,7 +63,7 @@ class ColPaliAdapter(MultimodalAdapter):
         return (places + 1)[None].astype(np.int32)
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPaliAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPaliAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan, _ = images_of(files)

@@ -16,7 +16,7 @@ from sie_triton.inputs.pixels import resized
 from sie_triton.spec import ModelSpec
 
 
-def load(spec: ModelSpec, directory: Path) -> PageProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     plan, num_patches = images_of(files)

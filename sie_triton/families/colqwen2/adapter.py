@@ -16,7 +16,7 @@ from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.families.colqwen2 import PAGE, is_of_engine, read
-from sie_triton.families.colqwen2.processor import load as load_processor
+from sie_triton.families.colqwen2.processor import load_processor
 from sie_triton.families.shared.pages.multimodal_adapter import PROJECTION, UnitVectors
 from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.families.shared.token_batch import tokens
@@ -44,7 +44,7 @@ class ColQwen2Adapter(PatchAdapter):
         return self._vectors(self.hidden_states(batch), tokens(batch)[1])
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan = PatchPlan.read(directory, files.vision)

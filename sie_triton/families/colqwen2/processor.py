@@ -18,7 +18,7 @@ from sie_triton.inputs.patch_resizing import resized_for_patches
 from sie_triton.spec import ModelSpec
 
 
-def load(spec: ModelSpec, directory: Path) -> PageProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     plan = PatchPlan.read(directory, files.vision)

@@ -31,7 +31,7 @@ class CrossEncoderAdapter(Adapter):
         return {SCORES.name: scores[:, 0].cpu().numpy().astype(np.float32)}
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> CrossEncoderAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> CrossEncoderAdapter:
     """Load a CrossEncoder directory; raise LoadError saying what in it cannot be used."""
     files = CrossEncoderFiles.read(directory)
     classifier = SequenceClassifier(files.text.transformer, engine)

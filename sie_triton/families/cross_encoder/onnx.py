@@ -30,7 +30,7 @@ class OnnxCrossEncoder(Adapter):
         return {SCORES.name: self._activation(logits)[:, 0].numpy().astype(np.float32)}
 
 
-def load(spec: ModelSpec, directory: Path, engine: OnnxEngine) -> OnnxCrossEncoder:
+def load_adapter(spec: ModelSpec, directory: Path, engine: OnnxEngine) -> OnnxCrossEncoder:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = CrossEncoderFiles.read(directory)
     model = engine.load(files.text.transformer)

@@ -23,6 +23,6 @@ class PairTokenizer(TextTokenizer):
         return {**features, TOKEN_TYPE_IDS.name: Ragged(types, features[INPUT_IDS.name].lengths)}
 
 
-def load(spec: ModelSpec, directory: Path) -> PairTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> PairTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     return PairTokenizer.load(directory, spec.max_sequence_length)

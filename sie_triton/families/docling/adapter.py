@@ -89,6 +89,6 @@ def _sample(lengths: Sequence[int]) -> Features:
     }
 
 
-def load(spec: ModelSpec, directory: Path, engine: Engine) -> DoclingAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> DoclingAdapter:
     """Load Docling; raise LoadError if it is not installed."""
     return DoclingAdapter(DoclingOptions.of(spec).max_num_pages)

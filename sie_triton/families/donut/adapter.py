@@ -59,7 +59,7 @@ class DonutAdapter(OneSizeAdapter):
         return json.dumps([task[0], parsed(written[task.end() :].strip(), self._added)] if task else ["", {}])
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DonutAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DonutAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
     special = [special_token(directory, name, usual) for name, usual in SPECIAL.items()]

@@ -64,7 +64,7 @@ class Florence2Adapter(OneSizeAdapter):
         return {**features, TASK.name: Ragged(task), ORIGINAL_SIZES.name: Ragged(sizes)}
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Florence2Adapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Florence2Adapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = Florence2Files.read(directory)
     is_ours = files.original is None

@@ -113,7 +113,7 @@ def _task(name: str) -> ReadingTask:
     return TASKS[name]
 
 
-def load(spec: ModelSpec, directory: Path) -> Florence2Processor:
+def load_processor(spec: ModelSpec, directory: Path) -> Florence2Processor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     task = Florence2Options.of(spec).default_task or OCR_WITH_REGION
     if task not in TASKS:

@@ -87,7 +87,7 @@ class GliclassAdapter(Adapter):
         return POOLINGS[self._files.pooling](states)
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GliclassAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GliclassAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GliclassFiles.read(directory)
     if files.activation not in ACTIVATIONS:

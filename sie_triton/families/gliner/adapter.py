@@ -76,7 +76,7 @@ class GlinerAdapter(Adapter):
         return spans[kept], found.score[kept]
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)

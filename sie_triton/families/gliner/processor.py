@@ -41,6 +41,6 @@ class GlinerTokenizer(LabelledWords):
         return WordsPrompt(ids, places.astype(np.int32), np.array(thresholds, np.float32))
 
 
-def load(spec: ModelSpec, directory: Path) -> GlinerTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> GlinerTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     return GlinerTokenizer(GlinerFiles.read(directory), spec.max_sequence_length, MAX_PROMPT)

@@ -157,7 +157,7 @@ def lengths(arrays: "Iterator[npt.NDArray[Any]]") -> Ints:
     return np.array([len(each) for each in arrays], np.int32)
 
 
-def load(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files, tokenizer = Gliner2Files.read(directory), open_tokenizer(directory)
     missing = [marker for marker in MARKERS if tokenizer.token_to_id(marker) is None]

@@ -52,7 +52,7 @@ class GlinerBiAdapter(LabelReader, GlinerAdapter):
         return [state.clone() for state in self._head.of_labels(means)]
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)

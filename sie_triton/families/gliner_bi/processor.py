@@ -78,7 +78,7 @@ class GlinerBiTokenizer(LabelledWords):
         return labels_of(labels, [encoding.ids for encoding in encodings])
 
 
-def load(spec: ModelSpec, directory: Path) -> GlinerBiTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> GlinerBiTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files, max_words = GlinerFiles.read(directory), GlinerBiOptions.of(spec).max_len
     return GlinerBiTokenizer(files, spec.max_sequence_length, max_words or files.max_words)

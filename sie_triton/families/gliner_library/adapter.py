@@ -71,7 +71,7 @@ def _sample(lengths: Sequence[int]) -> Features:
     }
 
 
-def load(spec: ModelSpec, directory: Path, engine: Engine) -> GlinerLibraryAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> GlinerLibraryAdapter:
     """Load the model; raise LoadError if the library is not installed, or cannot read the directory."""
     try:
         from gliner import GLiNER

@@ -42,6 +42,6 @@ class PlainProcessor(Processor):
         }
 
 
-def load(spec: ModelSpec, directory: Path) -> PlainProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> PlainProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     return PlainProcessor()

@@ -77,7 +77,7 @@ class GlirelAdapter(Adapter):
         return np.concatenate(relations, 1).astype(np.int32), found.score
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlirelAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlirelAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlirelFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)

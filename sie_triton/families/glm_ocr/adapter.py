@@ -9,7 +9,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product, filmed
 from sie_triton.families.glm_ocr import images
-from sie_triton.families.glm_ocr.processor import load as load_processor
+from sie_triton.families.glm_ocr.processor import load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.families.shared.ocr.tasks import PatchFiles
 from sie_triton.inputs.tokenizer import open_tokenizer
@@ -27,7 +27,7 @@ class GlmWriter(PatchWriter):
         return filmed(super().patches(pixels), self._frames)
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     of, page = images(directory), load_processor(spec, directory).page()

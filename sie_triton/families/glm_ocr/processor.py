@@ -7,7 +7,7 @@ from sie_triton.families.shared.ocr.tasks import TaskProcessor, Tasks
 from sie_triton.spec import ModelSpec
 
 
-def load(spec: ModelSpec, directory: Path) -> TaskProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> TaskProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     options = GlmOcrOptions.of(spec)
     tasks = Tasks(TASKS, options.default_task or OCR, options.user_text)

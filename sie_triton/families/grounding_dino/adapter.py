@@ -154,7 +154,7 @@ def _seen(
     return Seen(corners(boxes[kept], width, height), which[kept].astype(np.int32), best[kept])
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = DinoFiles.read(directory)
     auto = transformers.AutoModelForZeroShotObjectDetection

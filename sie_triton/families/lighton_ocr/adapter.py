@@ -11,7 +11,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PageWriter
 from sie_triton.families.lighton_ocr.files import MODEL_TYPE, LightOnFiles
-from sie_triton.families.lighton_ocr.processor import load as load_processor
+from sie_triton.families.lighton_ocr.processor import load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec
@@ -55,7 +55,7 @@ class LightOnWriter(PageWriter):
         return {"pixel_values": pixels, "image_sizes": sizes}
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     of, page = LightOnFiles.read(directory), load_processor(spec, directory).page()

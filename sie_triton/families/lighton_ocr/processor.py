@@ -24,6 +24,6 @@ class LightOnProcessor(OcrProcessor):
         return [*before, {"role": "user", "content": content}], 0
 
 
-def load(spec: ModelSpec, directory: Path) -> LightOnProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> LightOnProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     return LightOnProcessor(LightOnFiles.read(directory), LightOnOcrOptions.of(spec).system_prompt, spec)

@@ -39,7 +39,7 @@ class RerankerAdapter(Adapter):
         return {SCORES.name: scores.cpu().numpy()}
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> RerankerAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> RerankerAdapter:
     """Load a causal language model; raise LoadError saying what in it cannot be used."""
     options = RerankerOptions.of(spec)
     files = TextFiles.read(directory)

@@ -123,7 +123,7 @@ def judgement_ids(options: RerankerOptions, files: TextFiles) -> list[int]:
     return ids
 
 
-def load(spec: ModelSpec, directory: Path) -> RerankerTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> RerankerTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files, options = TextFiles.read(directory), RerankerOptions.of(spec)
     log_disagreements(files, spec.max_sequence_length)

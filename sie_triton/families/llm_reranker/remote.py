@@ -39,7 +39,7 @@ class RemoteReranker(Adapter):
         return {SCORES.name: (likely[:, 0] if self._is_probability else yes - no).astype(np.float32)}
 
 
-def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteReranker:
+def load_adapter(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteReranker:
     """Load the small files; raise LoadError saying what in them cannot be used. Other errors are the endpoint's."""
     options, files, encoder = RerankerOptions.of(spec), TextFiles.read(directory), engine.encoder()
     no, yes = judgement_ids(options, files)

@@ -80,7 +80,7 @@ class MultiVectorAdapter(Adapter):
         return keys
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> MultiVectorAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> MultiVectorAdapter:
     """Load a model of MultiVectorEncoder, PyLate or Stanford's ColBERT; raise LoadError saying what cannot be used."""
     options = MultiVectorOptions.of(spec)
     files = files_of(directory, options)

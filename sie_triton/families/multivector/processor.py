@@ -90,7 +90,7 @@ def with_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> tok
     return tokenizer
 
 
-def load(spec: ModelSpec, directory: Path) -> MultiVectorTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> MultiVectorTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = files_of(directory, MultiVectorOptions.of(spec))
     return MultiVectorTokenizer.of(files, spec.max_sequence_length, spec.profiles)

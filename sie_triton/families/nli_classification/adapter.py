@@ -40,7 +40,7 @@ class NliAdapter(Adapter):
         }
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NliAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NliAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     wanted = judgement(files)

@@ -96,6 +96,6 @@ class HypothesisTokenizer(WindowProcessor):
         return True
 
 
-def load(spec: ModelSpec, directory: Path) -> HypothesisTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> HypothesisTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     return HypothesisTokenizer.load(directory, spec.max_sequence_length)

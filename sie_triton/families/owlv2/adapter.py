@@ -117,7 +117,7 @@ class OwlAdapter(LabelReader, Adapter):
         }
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OwlAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OwlAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = OwlFiles.read(directory)
     model: Any = engine.load(directory, transformers.AutoModelForZeroShotObjectDetection)

@@ -11,7 +11,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product
 from sie_triton.families.paddleocr_vl import NAMES, TASK, WITH_PLACES, images
-from sie_triton.families.paddleocr_vl.processor import load as load_processor
+from sie_triton.families.paddleocr_vl.processor import load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.families.shared.ocr.family import MARKDOWN
 from sie_triton.families.shared.ocr.tasks import PatchFiles
@@ -49,7 +49,7 @@ class PaddleAdapter(OcrAdapter):
         return name if name in WITH_PLACES else MARKDOWN
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PaddleAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PaddleAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     of, page = images(directory), load_processor(spec, directory).page()

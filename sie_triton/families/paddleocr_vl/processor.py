@@ -18,7 +18,7 @@ class PaddleProcessor(TaskProcessor):
         return {**super().encode(framed), TASK.name: Ragged(np.array(numbers, np.int32))}
 
 
-def load(spec: ModelSpec, directory: Path) -> PaddleProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> PaddleProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     tasks = Tasks(TASKS, PaddleOcrOptions.of(spec).default_task or OCR)
     return PaddleProcessor(images(directory), tasks, USUAL_NEW_TOKENS, spec)

@@ -11,7 +11,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import last, states_at
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.families.qwen3_vl_embedding import PAGE, plan_of, read
-from sie_triton.families.qwen3_vl_embedding.processor import load as load_processor
+from sie_triton.families.qwen3_vl_embedding.processor import load_processor
 from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.families.shared.token_batch import tokens
 from sie_triton.spec import ModelSpec
@@ -25,7 +25,7 @@ class Qwen3VLEmbeddingAdapter(PatchAdapter):
         return {DENSE.name: states.float().cpu().numpy()}
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLEmbeddingAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLEmbeddingAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan, page = plan_of(files), load_processor(spec, directory).page(*PAGE)

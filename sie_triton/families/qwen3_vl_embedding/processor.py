@@ -70,7 +70,7 @@ class ChatProcessor(Processor):
         return self.encode([(INSTRUCTION, {IMAGE.name: white})])
 
 
-def load(spec: ModelSpec, directory: Path) -> ChatProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> ChatProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     longest = min(spec.max_sequence_length, files.longest)

@@ -19,7 +19,7 @@ from sie_triton.errors import LoadError
 from sie_triton.families.llm_reranker.adapter import keep_tokens
 from sie_triton.families.qwen3_vl_embedding import PAGE, plan_of, read
 from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES
-from sie_triton.families.qwen3_vl_reranker.processor import load as load_processor
+from sie_triton.families.qwen3_vl_reranker.processor import load_processor
 from sie_triton.families.shared.pages.patch_adapter import PatchAdapter
 from sie_triton.families.shared.pages.processor import whole_tokenizer
 from sie_triton.families.shared.token_batch import tokens
@@ -53,7 +53,7 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
         return {SCORES.name: torch.sigmoid(yes - no).cpu().numpy()}
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan, page = plan_of(files), load_processor(spec, directory).page(*PAGE)

@@ -95,7 +95,7 @@ def shown(item: Any, shorten: Callable[[str], str]) -> str:
     return f"{PICTURE if IMAGE.name in item else ''}{shorten(item.get(TEXT.name, ''))}" or NOTHING
 
 
-def load(spec: ModelSpec, directory: Path) -> PairProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> PairProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     longest = min(spec.max_sequence_length, files.longest)

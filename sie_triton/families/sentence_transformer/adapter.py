@@ -38,7 +38,7 @@ class SentenceTransformerAdapter(Adapter):
         return {DENSE.name: self._head(pooled.float())[:, : self._dim].cpu().numpy()}
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SentenceTransformerAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SentenceTransformerAdapter:
     """Load a sentence-transformers directory; raise LoadError saying what in it cannot be used."""
     options = DenseOptions.of(spec)
     files = SentenceTransformerFiles.read(directory, options.dense_projection_path)

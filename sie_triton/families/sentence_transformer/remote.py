@@ -22,6 +22,6 @@ class RemoteDense(Adapter):
         return {DENSE.name: self.encoder.vectors(separate(batch), self._dim, batch.deadline_ns)}
 
 
-def load(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteDense:
+def load_adapter(spec: ModelSpec, directory: Path, engine: RemoteEngine) -> RemoteDense:
     """Load the small files; raise LoadError saying what in them cannot be used."""
     return RemoteDense(engine.encoder(), TextFiles.read(directory), spec.dims["dense"])

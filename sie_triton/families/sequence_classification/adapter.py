@@ -49,7 +49,7 @@ class ClassifierAdapter(Adapter):
         }
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClassifierAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClassifierAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     check_problem(files)

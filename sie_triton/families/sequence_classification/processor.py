@@ -24,6 +24,6 @@ class WindowTokenizer(WindowProcessor):
         )
 
 
-def load(spec: ModelSpec, directory: Path) -> WindowTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> WindowTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     return WindowTokenizer.load(directory, spec.max_sequence_length)

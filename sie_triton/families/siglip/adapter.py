@@ -41,7 +41,7 @@ class SiglipAdapter(TowerAdapter):
         return self.vision.vectors(pixels, shapes)
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SiglipAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SiglipAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = SiglipFiles.read(directory)
     return adapter_of(towers(files.directory, engine), files, engine)

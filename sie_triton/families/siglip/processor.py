@@ -12,7 +12,7 @@ from sie_triton.inputs.tokenizer import open_tokenizer, padding, truncating
 from sie_triton.spec import ModelSpec
 
 
-def load(spec: ModelSpec, directory: Path) -> TowerProcessor:
+def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files.
 
     Texts are truncated to the model file's limit, then padded to the checkpoint's length.

@@ -107,7 +107,7 @@ def load_idf(directory: Path) -> torch.Tensor:
     return weights
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SpladeAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SpladeAdapter:
     """Load a SparseEncoder directory; raise LoadError saying what in it cannot be used."""
     files = SparseEncoderFiles.read(directory)
     head = TokenHead(engine.load(files.text.transformer, AutoModelForMaskedLM))

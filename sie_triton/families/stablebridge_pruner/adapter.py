@@ -56,7 +56,7 @@ class PrunerAdapter(Adapter):
         }
 
 
-def load(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PrunerAdapter:
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PrunerAdapter:
     """Load the model; raise LoadError saying what in the directory cannot be used."""
     options = PrunerOptions.of(spec)
     files = CrossEncoderFiles.read(directory)

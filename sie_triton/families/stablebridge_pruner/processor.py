@@ -88,6 +88,6 @@ def both_cut(first: int, second: int, room: int) -> tuple[int, int]:
     return (more, less) if first > second else (less, more)
 
 
-def load(spec: ModelSpec, directory: Path) -> PassageTokenizer:
+def load_processor(spec: ModelSpec, directory: Path) -> PassageTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     return PassageTokenizer.load(directory, spec.max_sequence_length)

@@ -1,5 +1,7 @@
 """Frames to their states, and the mean of those."""
 
+from pathlib import Path
+
 import array_api_strict as xp
 import numpy as np
 import numpy.typing as npt
@@ -7,8 +9,9 @@ import numpy.typing as npt
 from arrays_family import FRAMES, NUMPY_VERSION
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS
-from sie_triton.engines import Encoder
+from sie_triton.engines import Encoder, Engine
 from sie_triton.families import Adapter
+from sie_triton.spec import ModelSpec
 
 
 class ArraysAdapter(Adapter):
@@ -28,3 +31,7 @@ class ArraysAdapter(Adapter):
             MULTIVECTOR_LENGTHS.name: lengths,
             NUMPY_VERSION.name: np.array([self._version] * len(items), np.int32),
         }
+
+
+def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> ArraysAdapter:
+    return ArraysAdapter(np.load(directory / "matrix.npy"))

@@ -1,12 +1,15 @@
 """Frames to their spectrum, and its mean."""
 
+from pathlib import Path
+
 import numpy as np
 
-from frames_family import FRAMES, POWER, SPECTRUM, SPECTRUM_LENGTHS
-from frames_family.engine import Floats, NumpyEncoder
+from frames_family import FRAMES, POWER, SPECTRUM, SPECTRUM_LENGTHS, FramesOptions
+from frames_family.engine import Floats, NumpyEncoder, NumpyEngine
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import DENSE
 from sie_triton.families import Adapter
+from sie_triton.spec import ModelSpec
 
 
 class FramesAdapter(Adapter):
@@ -32,3 +35,7 @@ class FramesAdapter(Adapter):
         """float32 [bands] of [frames, bands]."""
         weights = np.hanning(len(item) + 2)[1:-1] if self._hann else np.ones(len(item))
         return np.average(item, 0, weights).astype(np.float32)
+
+
+def load_adapter(spec: ModelSpec, directory: Path, engine: NumpyEngine) -> FramesAdapter:
+    return FramesAdapter(engine.encoder(directory), FramesOptions.of(spec).window == "hann")
