@@ -40,7 +40,7 @@ class SIEClient:
 
     Thread-safe. Close the client, or use it as a context manager. Many items are sent as several requests, at most
     `max_concurrency` at a time. `timeout`, in seconds, covers a whole call with its retries: a request is retried if
-    the server is busy or restarts.
+    the server is busy or restarts. Only AsyncSIEClient can turn retries off.
     """
 
     def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
@@ -79,7 +79,7 @@ class SIEClient:
     def encode(self, model: str, items: Any, **options: Any) -> Any:
         """Embed one item and return its result, or a list of items and return a list in the same order.
 
-        Raises InputError, BusyError (Unreachable if no server answers), LoadError or ModelError; see sie_triton.errors.
+        Raises InputError, BusyError (Unreachable if no server answers), LoadError or ModelError.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.EncodeCall(self._connection.triton, model, items, options)

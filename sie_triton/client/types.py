@@ -56,7 +56,8 @@ class EncodeResult(TypedDict, total=False):
     `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the requested `output_dtype`;
     `binary` and `ubinary` hold eight entries per byte. `…_scales`, float32 [2] (multivector: [tokens, 2]), come with
     int8 and uint8 if the model file configures them: an entry q stands for scales[1] + scales[0] · q. The result of a
-    PDF has `pages` instead of outputs: one result per page, with its number from 1 as `page`.
+    PDF has `pages` instead of outputs: one result per page, with its number from 1 as `page`. `truncated` is present,
+    and True, only if the model read no more than the beginning of the text. `token_count` includes the prompt.
     """
 
     id: str
@@ -77,7 +78,8 @@ class EncodeResult(TypedDict, total=False):
 class ScoreEntry(TypedDict):
     """Score of one item. `item_id` is the item's id, else "item-" and its position. `rank` 0 is the most relevant.
 
-    `page`, from 1, is present if the item is a PDF; `truncated`, always true, if the model read only the beginning.
+    `page`, from 1, is present if the item is a PDF. `truncated` is present, and True, only if the model read no more
+    than the beginning of the item or, of a model that reads both together, of the query.
     """
 
     item_id: str
@@ -148,7 +150,8 @@ class ExtractResult(TypedDict, total=False):
     """Findings in one item; kinds that a model does not extract are empty.
 
     `entities` are in the order of the text. `data` follows the `output_schema`. `token_count` is the sum over the
-    pieces in which a long item is read. The result of a PDF has `pages` instead: one result per page.
+    pieces in which a long item is read. The result of a PDF has `pages` instead: one result per page. `truncated` is
+    for families of other packages: those of this package read a long text in pieces, and never set it.
     """
 
     id: str

@@ -45,9 +45,11 @@ class Encode(Verb):
                 int,
                 minimum=1,
                 maximum=model.spec.dims[DENSE.name],
-                doc="number of leading dimensions to keep of dense vectors",
+                doc="number of leading dimensions to keep of dense vectors, before they are normalized",
             ),
-            Parameter("normalize", bool, doc="scale dense vectors to unit length"),
+            Parameter(
+                "normalize", bool, doc="scale dense vectors to unit length; default: as in the model file, else true"
+            ),
         )
 
     def outputs(self, model: Model) -> tuple[Tensor, ...]:

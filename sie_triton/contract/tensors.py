@@ -64,7 +64,7 @@ DENSE = Tensor("dense", "FP32", (-1, -1), "[n, dim]")
 SPARSE_INDICES = Tensor("sparse_indices", "INT32", (-1,), "[nnz] token ids, ascending within an item", _OF_SPARSE)
 SPARSE_VALUES = Tensor("sparse_values", "FP32", (-1,), "[nnz]", _OF_SPARSE)
 MULTIVECTOR = Tensor("multivector", "FP32", (-1, -1), "[tokens, dim]", _OF_MULTIVECTOR)
-MUVERA = Tensor("muvera", "FP32", (-1, -1), "[n, fde]")
+MUVERA = Tensor("muvera", "FP32", (-1, -1), "[n, fde] fixed-dimensional encoding of the multivector")
 DENSE_QUANTIZED = Tensor("dense_quantized", "UINT8", (-1, -1), "[n, bytes]")
 MULTIVECTOR_QUANTIZED = Tensor("multivector_quantized", "UINT8", (-1, -1), "[tokens, bytes]", _OF_MULTIVECTOR)
 MUVERA_QUANTIZED = Tensor("muvera_quantized", "UINT8", (-1, -1), "[n, bytes]")
@@ -80,7 +80,7 @@ NUM_PAGES = Tensor("num_pages", "INT32", (-1,), "[items sent] rows per PDF; 0: n
 PAGE_NUMBERS = Tensor("page_numbers", "INT32", (-1,), "[pages] page numbers, from 1", NUM_PAGES.name)
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
 TRUNCATED = Tensor("truncated", "BOOL", (-1,), "[n] true if the model read only the beginning of the text")
-TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[6] in the order of TIMING_FIELDS")
+TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[6] durations in milliseconds, in the order below")
 
 TIMING_FIELDS = ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total")
 

@@ -145,7 +145,8 @@ def common_parameters(model: Model) -> tuple[Parameter, ...]:
             str,
             max_characters=longest,
             for_prompt=True,
-            doc="prompt to put before each text or, for score, before the query",
+            doc="encode: prompt before each text, or {instruction} in the profile's template; score: prompt before the "
+            "query; extract: question or prompt, for families that read one",
         ),
         Parameter(
             "profile",

@@ -16,10 +16,13 @@ from sie_triton.pages.tables import table
 INTRODUCTION = """\
 # Client
 
+<!-- Generated from the docstrings of sie_triton/client/ and from sie_triton/pages/client.py by
+`python -m sie_triton.pages`. -->
+
 `SIEClient` and `AsyncSIEClient` call Triton's own ports, 8000 for HTTP and 8001 for gRPC; `http://host:8000/prefix`
 reaches a server behind a proxy. They need no extra of this package ([installation](installation.md#with-pip)), and send
-neither TLS nor tokens: to a server that is [exposed with tokens](security.md#expose-the-server), clients
-[of the door](../README.md#use-the-clients-you-have) connect.
+neither TLS nor tokens: clients of [the door](door.md) connect to a server that is
+[exposed with tokens](security.md#expose-the-server).
 
 ## SIEClient
 
@@ -57,22 +60,26 @@ asyncio.run(main())
 ERRORS = f"""
 ## Errors
 
-Every error is a subclass of `SIEError`. `Unreachable`, `OutOfMemory` and `Cancelled` are in `sie_triton.errors`, the
-others also in `sie_triton`. `kind`, `field` and `retry_after_s` are for programs
+Every error is a subclass of `SIEError`. `kind`, `field` and `retry_after_s` are for programs
 ([kinds](failures.md#kinds-of-errors)). An unknown keyword argument raises TypeError.
 
 | error | when | retried by the client |
 |---|---|---|
 | `InputError` | the request is invalid, or the model is not served; the message says what is allowed | no |
-| `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed, \
-{PATIENCE_S:.0f} s without one |
-| `Unreachable`, a `BusyError` | no server answers at the address | the same, but {FIRST_PATIENCE_S:.0f} s if none \
-ever answered and there is no timeout |
-| `LoadError` | the model cannot be loaded; `reason` says why, `is_permanent` that retrying cannot help | no |
+| `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed; without a \
+timeout for {PATIENCE_S:.0f} s |
+| `Unreachable`, a `BusyError` | no server answers at the address | until `timeout` has passed; without a timeout for \
+{PATIENCE_S:.0f} s if the server has answered this client before, else for {FIRST_PATIENCE_S:.0f} s |
+| `LoadError` | the model cannot be loaded; `reason` says why, `is_permanent` that retrying cannot help | no; the \
+first request after 30 s loads again, unless `is_permanent` |
 | `ModelError` | the forward pass failed | no |
-| `OutOfMemory`, a `ModelError` | the device has no memory for an item | as `BusyError` |
+| `OutOfMemory`, a `ModelError` | the device has no memory for an item now | as `BusyError` |
 | `Cancelled` | the client is closed | no |
 | `SIEError` itself | the server at the address is not Triton, or does not serve models of this package | no |
+
+Before each retry the client waits for a random time of at most 0.1, 0.2, 0.4 … 2 s. `SIEClient` always retries;
+`AsyncSIEClient(…, is_patient=False)` never does. The other exceptions are imported like those below:
+`from sie_triton import ModelError, SIEError`, `from sie_triton.errors import Cancelled, OutOfMemory, Unreachable`.
 
 ```python
 from sie_triton import BusyError, InputError, LoadError, SIEClient
@@ -138,9 +145,18 @@ RESULTS = (
     types.Timing,
 )
 
+# What an instruction is, by verb.
+INSTRUCTIONS = {
+    "encode": "prompt to put before each text in place of the model's own, or {instruction} in the profile's template",
+    "score": "prompt to put before the query in place of the model's own",
+    "extract": "question or prompt, for families that read one, such as donut and glm_ocr; others refuse it",
+}
+
 # Arguments that are no parameter of every model of the verb.
 DOCS = {
-    "threshold": "minimum score of a result, from 0 to 1, or a mapping from labels to minimum scores",
+    "lora": "LoRA adapter to apply; None: the profile's, if it has one; an empty string: none",
+    "threshold": "minimum score of a result, from 0 to 1, or a mapping from labels to minimum scores; a label that is "
+    "not in the mapping has the minimum of the profile, else of the family",
     "label_descriptions": "descriptions by label, which the model reads in place of the labels",
     "flat_ner": "true: entities do not overlap",
     "multi_label": "true: the same words, or the same text, may have several labels",
@@ -207,13 +223,15 @@ def _section(name: str, method: Callable[..., Any]) -> str:
     parts = [f"## {name}", described(method)]
     if name in VERB_TYPES:
         options, result = VERB_TYPES[name]
-        parts += [_options(name, options), f"Result: [`{result.__name__}`](#{result.__name__.lower()})."]
+        link = f"[`{result.__name__}`](#{result.__name__.lower()})"
+        parts += [_options(name, options), f"Result: {link}; exceptions: [below](#errors)."]
     example = f"```python\nfrom sie_triton import SIEClient\n\n{EXAMPLES[name]}```"
     return "\n" + "\n\n".join(part.rstrip("\n") for part in (*parts, example)) + "\n"
 
 
 def _options(verb: str, options: type) -> str:
     docs = {each.name: each.doc for each in (PAGES, *VERBS[verb].parameters(MODEL))} | DOCS
+    docs["instruction"] = INSTRUCTIONS[verb]
     return table(["option", "type", "effect"], ([f"`{name}`", kind, docs[name]] for name, kind in _types(options)))
 
 

@@ -12,8 +12,11 @@ from sie_triton.families import FAMILIES
 INTRODUCTION = """\
 # Models
 
-{num} public models have a model file in the package, under the name that stands here. "later": no family of this
-version reads them yet. An empty cell is left to the hub and to the checkpoint. The licence is that of the weights.
+<!-- Generated from the model files of the package by `python -m sie_triton.pages`. -->
+
+{num} public models have a model file in the package, under the name that stands here. "later": this version refuses
+them, because no family of it reads them yet. An empty cell is left to the hub and to the checkpoint. The licence is
+that of the weights.
 
 | model | tasks | dims | tokens | licence | family |
 |---|---|---|---|---|---|

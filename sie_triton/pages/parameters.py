@@ -25,6 +25,8 @@ from sie_triton.spec import ModelSpec, MuveraConfig
 INTRODUCTION = """\
 # Tensors and parameters
 
+<!-- Generated from sie_triton/contract/ and sie_triton/families/ by `python -m sie_triton.pages`. -->
+
 This is the contract for Triton's own clients; `SIEClient` and the door translate to it. `n` is the number of items
 in a request. `org/name` is served as the ensemble `org__name`; a model with several tasks has `org__name` for the
 first of encode, score and extract, and `org__name-score` or `org__name-extract` for the others. The steps of an
@@ -36,18 +38,27 @@ deadline.
 cannot see which outputs a client requested. Without the parameter a request gets every output that the model, or the
 request's profile, names; an output that `output_types` leaves out is empty. An unknown or wrong parameter is refused
 as INVALID_ARG, with its name and the allowed values.
+
+Parameters are strings, booleans, integers and floats: over HTTP `"parameters": {"threshold": 0.5}` beside `"inputs"`,
+with tritonclient `infer(…, parameters={"threshold": 0.5})`. A parameter that is a JSON object is sent as a string:
+`{"label_thresholds": "{\\"person\\": 0.5}"}`. Triton's own parameter `timeout`, in microseconds, is the deadline of the
+request: `"parameters": {"timeout": 5000000}`, or `infer(…, timeout=5_000_000)`
+([deadlines](operating.md#deadlines-and-retries)).
 """
 
 QUANTIZED = """
-A `_quantized` tensor holds raw little-endian rows in the requested `output_dtype`. A `_scales` tensor exists where
-the model file says `scales: true` beside `dim`: an int8 or uint8 entry q stands for scales[1] + scales[0] · q.
+A `_quantized` tensor holds rows of bytes in the requested `output_dtype`: read them with `.view("<f2")` (float16),
+`.view(np.int8)` (int8, binary) or as they are (uint8, ubinary). Then the tensor without the suffix is empty, and the
+`_quantized` one is empty for float32. A `_scales` tensor exists where the model file says `scales: true` beside `dim`;
+`muvera_scales` exists where `multivector` has scales. An int8 or uint8 entry q stands for scales[1] + scales[0] · q.
+[Encode](encode.md#quantized-output) has the formulas.
 """
 
 TIMING = f"""
-`{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}, in milliseconds. *queue* is the time that the request waited
-while its model was busy or was being loaded, *batch_wait* the time that it waited while the model was idle.
-*preprocess*, *inference* and *postprocess* are the times in these steps, *total* is the time from preprocess to the
-answer.
+`{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *preprocess*, *inference* and *postprocess* are the times in these
+steps, *total* is the time from preprocess to the answer. Between preprocess and its forward pass a request waits:
+*queue* is the part of this wait in which the model computed other requests or was being loaded, *batch_wait* the part
+in which it was idle.
 """
 
 OF_ALL = """

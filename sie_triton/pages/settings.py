@@ -10,10 +10,13 @@ from sie_triton.settings.sources import variable
 INTRODUCTION = """\
 # Settings
 
+<!-- Generated from sie_triton/settings.py and sie_triton/door_settings.py by `python -m sie_triton.pages`. -->
+
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. `SIE_CONFIG` names another file than `sie.yaml`.
 The flag's name is the variable's without `SIE_`. A wrong value stops the start with the source, the value and what is
-allowed. [Tuning](tuning.md) says which settings are worth changing.
+allowed. [Tuning](tuning.md) says which settings are worth changing, [operating](operating.md#memory) what counts as
+memory.
 """
 
 # Every setting belongs to one group; `page` fails otherwise.
@@ -41,7 +44,7 @@ GROUPS: Mapping[str, str] = {
     "Tokens": "auth_mode auth_tokens admin_token",
 }
 
-FACTORIES = {"data_dir": "user cache directory", "environments_dir": "user data directory"}
+FACTORIES = {"data_dir": "~/.cache/sie-triton", "environments_dir": "~/.local/share/sie-triton/environments"}
 MIB, GIB = 1024**2, 1024**3
 
 

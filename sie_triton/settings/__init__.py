@@ -44,7 +44,7 @@ class Settings(DoorSettings, BaseSettings):
     triton_host: str = Field(
         "",
         description="address of Triton's three ports and of the controller's port; default: host, or 127.0.0.1 if "
-        "auth_mode is static or token, because Triton itself does not check tokens",
+        "auth_mode is token, because Triton checks no token",
     )
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
@@ -52,7 +52,8 @@ class Settings(DoorSettings, BaseSettings):
     allow_remote: bool = Field(False, description="allow the embedded Triton to listen on a non-loopback address")
     data_dir: Path = Field(
         default_factory=lambda: user_cache_path("sie-triton"),
-        description="directory of the rendered model repository, added model files, logs and status records",
+        description="directory of the rendered model repository, logs and status records, and the only copy of added "
+        "model files and LoRA adapters",
     )
     models_dir: Path | None = Field(
         None, description="directory of your own model files (*.yaml, *.yml); a running server applies changes to them"
@@ -80,7 +81,9 @@ class Settings(DoorSettings, BaseSettings):
         "default: float32 on a CPU, float16 on a GPU",
     )
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
-        "auto", description="attention kernel; if it cannot run on this machine, another one is used"
+        "auto",
+        description="attention kernel; auto: the first of flash_attention_2, varlen, native and sdpa that can run on "
+        "this machine, which also replaces a kernel that cannot",
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         "auto",
@@ -95,7 +98,10 @@ class Settings(DoorSettings, BaseSettings):
         120, gt=0, description="timeout of a forward pass, in seconds; beyond it its worker is ended and replaced"
     )
     load_timeout_s: float = Field(
-        600, gt=0, description="timeout of loading weights, in seconds; beyond it the load is ended and retried later"
+        600,
+        gt=0,
+        description="timeout of loading weights, without their download, in seconds; beyond it the load is ended, and "
+        "the first request after 30 s loads again",
     )
     max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="maximum wait for a full batch, in milliseconds")
     max_sub_batch_cost: int = Field(
@@ -110,14 +116,22 @@ class Settings(DoorSettings, BaseSettings):
     image_workers: int = Field(4, ge=1, le=256, description="threads per model that decode images and audio")
     max_image_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an image file, in bytes")
     max_image_pixels: int = Field(100_000_000, ge=1, description="maximum pixels of an image, according to its header")
-    max_pages: int = Field(100, ge=1, description="maximum pages read of a PDF; a request for more is refused")
+    max_pages: int = Field(
+        100,
+        ge=1,
+        description="maximum number of pages that a request may select from a PDF of any length; without the parameter "
+        "pages it selects all",
+    )
     max_decoded_bytes: int = Field(
         1_500_000_000,
         ge=1,
-        description="memory limit for decoding images of one model, in bytes: beyond it images wait; an image that "
-        "needs more by itself (9 to 17 bytes per pixel, depending on its format) is refused",
+        description="memory limit for decoding images, in bytes per model: ten image models may use ten times this; "
+        "beyond it images wait; an image that needs more by itself (9 to 17 bytes per pixel, depending on its format) "
+        "is refused",
     )
-    max_document_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of a document, in bytes")
+    max_document_bytes: int = Field(
+        64 * 1024**2, ge=1, description="maximum size of a document, or of a PDF that is sent as an image, in bytes"
+    )
     max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an audio file, in bytes")
     max_audio_s: float = Field(600, gt=0, le=86_400, description="maximum duration of an audio file, in seconds")
     max_loras_per_model: int = Field(
@@ -140,19 +154,25 @@ class Settings(DoorSettings, BaseSettings):
     memory_limit_bytes: int = Field(
         0,
         ge=0,
-        description="memory limit of the server with its models, in bytes; 0: the GPU's, container's or machine's",
+        description="memory limit of tritonserver, its stages and the models, in bytes; 0: the memory of the GPU, "
+        "container or machine",
     )
     memory_pressure_threshold_percent: float = Field(
         85,
         gt=0,
         le=100,
-        description="percentage of memory_limit_bytes above which least recently used models are evicted",
+        description="percentage of memory_limit_bytes above which models are evicted",
     )
     min_residency_s: float = Field(
-        5, ge=0, description="minimum time before a loaded model is evicted to make room for another, in seconds"
+        5,
+        ge=0,
+        description="minimum time before a loaded model is evicted for lack of memory, in seconds; it does not apply "
+        "while more than 97 % of memory_limit_bytes are in use",
     )
     idle_evict_s: float = Field(0, ge=0, description="evict models that were not used for so many seconds; 0: never")
-    preload_models: str = Field("", description="models to load at start-up, separated by commas")
+    preload_models: str = Field(
+        "", description="models to load before the server is ready, separated by commas; they are evicted like others"
+    )
     open_steps: bool = Field(
         False, description="allow clients to call single steps of a model, for measurements; not for production"
     )

@@ -10,8 +10,12 @@ from sie_triton.settings.sources import read_secret
 class DoorSettings(BaseModel):
     """Settings of the door. Field descriptions are the help texts of the command line."""
 
-    door: bool = Field(True, description="also serve SIE's own HTTP routes, from processes beside Triton")
-    door_port: int = Field(8080, ge=1, le=65535, description="port of SIE's own HTTP routes")
+    door: bool = Field(
+        True,
+        description="also serve the HTTP routes of SIE, OpenAI, Cohere, Jina and text-embeddings-inference, from "
+        "processes beside Triton",
+    )
+    door_port: int = Field(8080, ge=1, le=65535, description="port of these routes")
     door_workers: int = Field(1, ge=1, le=64, description="number of processes that share door_port")
     door_timeout_s: float = Field(
         25,
@@ -25,8 +29,9 @@ class DoorSettings(BaseModel):
     door_max_memory_bytes: int = Field(
         1024**3,
         ge=1,
-        description="memory limit of all requests in progress on door_port, in bytes: bodies, their decoded content "
-        "and responses; beyond it a request gets 503 with Retry-After",
+        description="memory limit of all requests in progress in each process on door_port, in bytes: bodies, their "
+        "decoded content and responses; beyond it a request gets 503 with Retry-After, or 429 on the routes of OpenAI, "
+        "Cohere, Jina and text-embeddings-inference",
     )
     door_max_connections: int = Field(
         2048,
@@ -51,13 +56,14 @@ class DoorSettings(BaseModel):
     )
     auth_mode: Literal["none", "static", "token"] = Field(
         "none",
-        description="authentication of door_port: none; or static or token, which both require one of auth_tokens, "
-        "also for reads on controller_port, and keep Triton's ports on 127.0.0.1 unless triton_host is set",
+        description="none, or token, which requires one of auth_tokens on door_port and for reads on controller_port. "
+        "With token, Triton's ports and controller_port listen on 127.0.0.1 unless triton_host is set. static is an "
+        "alias of token",
     )
     auth_tokens: str = Field(
         "",
         validate_default=True,
-        description="bearer tokens for door_port, separated by commas, or @FILE to read them from a file, one per line",
+        description="bearer tokens of clients, separated by commas, or @FILE to read them from a file, one per line",
     )
 
     @property
