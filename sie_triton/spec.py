@@ -16,7 +16,7 @@ SPEC_PARAMETER = "sie_spec"
 # Maximum length of a model whose file sets none: the limit of its checkpoint applies.
 ANY_LENGTH = 10_000_000
 
-# A larger batch does not make a CPU faster: measured in ARCHITECTURE.md.
+# A larger batch does not make a CPU faster: measured in docs/decisions/batching.md.
 CPU_ADMISSION_COST = 2048
 
 # Engine of models that another server computes.

@@ -64,6 +64,7 @@ class Comparison:
         head = [
             f"{MODEL}, fp32, texts of 20 to 60 words, medians of {rounds} interleaved rounds",
             f"({_machine()}). Printed by `{command}`.",
+            "The last row is the median of the rounds' ratios, not the ratio of the medians above it.",
         ]
         return "\n".join([*head, "", "| | |", "|---|---|", *lines, ""])
 

@@ -54,6 +54,6 @@ class RequestLimit:
 def too_many(limit: int) -> BusyError:
     return BusyError(
         f"{limit} requests of this model are in progress, the most that SIE_MAX_CONCURRENT_REQUESTS allows; "
-        "retry in half a second",
+        "retry in a second",
         retry_after_s=1,
     )

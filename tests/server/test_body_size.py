@@ -1,4 +1,4 @@
-"""README's table of limits: what tritonserver answers, and what ends it. Run with -m slow -s to see the table."""
+"""The table of limits in docs/operating.md: what tritonserver answers, and what ends it. Run with -m slow -s to see the table."""
 
 import http.client
 import json
@@ -150,7 +150,7 @@ def test_large_bodies_are_answered(tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize(("send", "size", "stack_bytes"), DEADLY)
 def test_larger_requests_would_end_tritonserver(tiny, monkeypatch, send, size, stack_bytes):
-    """The limits are exact: if one of these requests is answered, README's table is too pessimistic."""
+    """The limits are exact: if one of these requests is answered, the table is too pessimistic."""
     monkeypatch.setattr(stack, "STACK_BYTES", stack_bytes)
     with tiny.serving() as server:
         with suppress(OSError, http.client.HTTPException, IndexError):

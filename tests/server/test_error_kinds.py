@@ -200,7 +200,7 @@ KINDS = {
     "busy": Kind(
         full,
         "[busy retry=1] ",
-        f"{MAX_REQUESTS} requests of this model are in progress, .*; retry in half a second",
+        f"{MAX_REQUESTS} requests of this model are in progress, .*; retry in a second",
         BusyError,
         AWAY,
         (503, 429, "RESOURCE_EXHAUSTED"),
