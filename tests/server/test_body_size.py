@@ -1,4 +1,4 @@
-"""The table of limits in docs/operating.md: what tritonserver answers, and what ends it. Run with -m slow -s to see the table."""
+"""The table of limits in docs/operating.md: what tritonserver answers, and what ends it (-m slow -s prints it)."""
 
 import http.client
 import json
