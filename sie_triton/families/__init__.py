@@ -67,6 +67,7 @@ FAMILIES: Mapping[str, str] = {
     "sequence_classification": "sie_triton.families.sequence_classification:SequenceClassification",
     "cross_encoder": "sie_triton.families.cross_encoder:CrossEncoder",
     "docling": "sie_triton.families.docling:Docling",
+    "static_embedding": "sie_triton.families.static_embedding:StaticEmbedding",
     "sentence_transformer": "sie_triton.families.sentence_transformer:SentenceTransformer",
 }
 
