@@ -8,7 +8,7 @@ import numpy as np
 
 from sie_triton.contract import VERBS, Batch, Computed
 from sie_triton.contract.tensors import EXTRACTION, lengths_of
-from sie_triton.families import fitted, load_processor, model_of
+from sie_triton.families import family, fitted, load_processor, model_of
 from sie_triton.inputs import KIND_OF, kind_of
 from sie_triton.inputs.features import join, num_pieces
 from sie_triton.inputs.request_parts import Framed, blame, features_of
@@ -24,10 +24,11 @@ VERB = VERBS["extract"]
 class Extractor:
     """A family's processor and adapter over the weights in `directory`."""
 
-    def __init__(self, family: str, directory, profile: Profile | None = None, **changes: Any) -> None:
+    def __init__(self, name: str, directory, profile: Profile | None = None, **changes: Any) -> None:
         profiles = (profile or Profile(),)
         usual = {"dims": {}, "tasks": ("extract",), "max_sequence_length": ANY_LENGTH, "profiles": profiles}
-        self.spec = fitted(spec(family=family, **{**usual, **changes}), directory)
+        engine = next(iter(family(name).engines))
+        self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
         self.processor = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)

@@ -8,7 +8,7 @@ import numpy as np
 from sie_triton.client.items import encoded
 from sie_triton.contract import VERBS, Batch, Computed
 from sie_triton.contract.tensors import lengths_of
-from sie_triton.families import fitted, load_processor, model_of
+from sie_triton.families import family, fitted, load_processor, model_of
 from sie_triton.inputs import KIND_OF, kind_of
 from sie_triton.inputs.features import join, num_pieces
 from sie_triton.inputs.pdf_pages import PageReader, PageSelection
@@ -27,9 +27,10 @@ Sent = Mapping[str, Sequence[bytes]]
 class Served:
     """A family's processor and adapter over the weights in `directory`; `changes` are fields of the ModelSpec."""
 
-    def __init__(self, family: str, directory, **changes: Any) -> None:
+    def __init__(self, name: str, directory, **changes: Any) -> None:
         usual = {"inputs": ("text", "image"), "max_sequence_length": ANY_LENGTH}
-        self.spec = fitted(spec(family=family, **{**usual, **changes}), directory)
+        engine = next(iter(family(name).engines))
+        self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
         self.processor = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)

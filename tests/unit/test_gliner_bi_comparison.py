@@ -14,7 +14,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.families import family
 from sie_triton.families.gliner import heads
 from sie_triton.families.gliner_bi import adapter as bi
-from sie_triton.families.gliner_bi import tokens
+from sie_triton.families.gliner_bi import processor
 from sie_triton.families.shared.labels import cache
 from tests.extraction import Extractor
 from tests.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner_bi
@@ -171,7 +171,7 @@ def test_invalid_requests_are_refused(ours, texts, labels, given, said):
 
 
 def test_labels_that_are_too_much_for_so_many_texts(ours, monkeypatch):
-    monkeypatch.setattr(tokens, "MAX_LABEL_TOKENS", 20)
+    monkeypatch.setattr(processor, "MAX_LABEL_TOKENS", 20)
     ours(TEXTS[:1], ["person", "date"])
     with pytest.raises(InputError, match="labels: have 6 tokens for each of 4 texts, 24 together; at most 20"):
         ours.blame(TEXTS[:4], ["person", "date"])
@@ -198,7 +198,7 @@ def test_a_labels_description_is_read_instead_of_its_name(ours):
 def test_a_long_text_is_read_in_pieces(saved, tmp_path_factory, ours):
     text = " ".join(TEXTS)
     option = Extractor("gliner_bi", saved[1], options={"max_len": 60})
-    counts = [len(each.processor.encode([(tokens.NO_PROMPT, text)])[PIECE.name].values) for each in (ours, option)]
+    counts = [len(each.processor.encode([(processor.NO_PROMPT, text)])[PIECE.name].values) for each in (ours, option)]
     assert counts[0] < counts[1]
     whole, pieces = (each([text], LABELS, threshold=0.9)[0]["entities"] for each in (ours, option))
     assert pieces

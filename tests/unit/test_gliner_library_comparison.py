@@ -6,9 +6,10 @@ import pytest
 
 from sie_triton.errors import LoadError
 from sie_triton.families import family
-from sie_triton.families.gliner_library import adapter
+from sie_triton.families.gliner_library.adapter import load_adapter
 from tests.extraction import Extractor
 from tests.gliners import LABELS, TEXTS, assert_same, save_gliner
+from tests.stages import spec
 
 
 @pytest.fixture(scope="module")
@@ -72,11 +73,11 @@ def test_our_family_refuses_and_names_gliner_library(library):
 def test_without_the_library_its_environment_is_named(library, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gliner", None)
     with pytest.raises(LoadError, match="run sie-triton env add gliner gliner torch") as told:
-        adapter.load(library[1])
+        load_adapter(spec(), library[1], None)
     assert told.value.reason == "dependency"
 
 
 def test_a_load_failure_of_the_library_is_one_line(tmp_path):
     (tmp_path / "gliner_config.json").write_text("{}")
     with pytest.raises(LoadError, match="gliner cannot load it"):
-        adapter.load(tmp_path)
+        load_adapter(spec(), tmp_path, None)

@@ -13,6 +13,7 @@ from sie_triton.cli import cli
 from sie_triton.errors import CatalogError, LoadError, SettingsError
 from sie_triton.families.cross_encoder.processor import PairTokenizer
 from sie_triton.families.multivector.processor import MultiVectorTokenizer
+from sie_triton.families.multivector.stanford_colbert import read_multi_vector
 from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.render.build import write_repository
 from sie_triton.settings import read_settings
@@ -116,11 +117,11 @@ def test_a_dim_mismatch_is_refused_when_weights_are_loaded(tmp_path, minilm_dire
 def test_colbert_query_padding_is_limited_by_the_maximum_length(tmp_path, minilm_directory, caplog):
     directory = save_pylate(tmp_path, minilm_directory)
     with caplog.at_level(logging.WARNING):
-        tokenizer = MultiVectorTokenizer.load(directory, 16)
+        tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 16)
     assert "queries are filled up to 16 tokens, not to 32" in caplog.text
     for texts in (["who?"], ["who " * 100, "?"]):
         assert Tokens.of(tokenizer.encode(texts, is_query=True)).lengths.tolist() == [16] * len(texts)
-    longer = MultiVectorTokenizer.load(directory, 64)
+    longer = MultiVectorTokenizer.of(read_multi_vector(directory), 64)
     assert Tokens.of(longer.encode(["who?"], is_query=True)).lengths.tolist() == [32]
 
 

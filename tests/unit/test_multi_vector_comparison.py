@@ -73,7 +73,7 @@ def vectors(adapter, tokenizer, items, *, is_query):
 
 def check(directory: Path) -> None:
     adapter = load_adapter(spec(directory), directory)
-    tokenizer = MultiVectorTokenizer.load(directory, 512)
+    tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 512)
     reference = MultiVectorEncoder(str(directory), device="cpu")
     assert adapter.encoder.path == PACKED
     for is_query in (True, False):
@@ -185,7 +185,7 @@ def test_a_stanford_checkpoint_that_cannot_be_used_says_why(tmp_path, minilm_dir
 def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):
     directory = save_pylate(tmp_path, minilm_directory)
     adapter = load_adapter(spec(directory), directory)
-    tokenizer = MultiVectorTokenizer.load(directory, 512)
+    tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 512)
     query = Tokens.of(tokenizer.encode(["[unused0] who?"], is_query=True))
     document = Tokens.of(tokenizer.encode(["[unused1] I, you."]))
     batch = token_batch(
@@ -205,7 +205,7 @@ def test_attending_to_expansion_tokens_changes_vectors(tmp_path, minilm_director
     """Negative control: attending to expansion tokens, against the model's configuration, changes vectors."""
     directory = save_pylate(tmp_path, minilm_directory)
     adapter = load_adapter(spec(directory), directory)
-    tokenizer = MultiVectorTokenizer.load(directory, 512)
+    tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 512)
     (right,) = vectors(adapter, tokenizer, ["who?"], is_query=True)
     adapter._unseen_filler = None
     (wrong,) = vectors(adapter, tokenizer, ["who?"], is_query=True)

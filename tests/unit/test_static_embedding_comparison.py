@@ -19,7 +19,7 @@ from tests.loading import load_adapter
 from tests.parity import varied_texts
 
 TEXTS = varied_texts(40)
-SPEC = {"inputs": ("text",), "dims": {"dense": 24}, "tasks": ("encode",), "engine": "sie_triton.engines:Engine"}
+SPEC = {"inputs": ("text",), "dims": {"dense": 24}, "tasks": ("encode",)}
 
 
 @pytest.fixture(scope="module")
