@@ -10,7 +10,6 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from sie_triton import SIEClient
@@ -22,10 +21,6 @@ from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.weights import locate
 from tests.environments import add_arrays
-from tests.models import save_bert, save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
-
-# Models so small wait for threads longer than they compute, ten times so beside other tests.
-torch.set_num_threads(1)
 
 # No test depends on the speed of the machine.
 hypothesis.settings.register_profile(
@@ -88,6 +83,8 @@ def minilm_directory() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
+    from tests.models import save_bert
+
     return save_bert(tmp_path_factory.mktemp("tiny"), tokenizer=minilm_directory)
 
 
@@ -98,6 +95,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     """
     from tests.detectors import save_owl
     from tests.gliners import save_gliner
+    from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
     from tests.ocr import save_paddleocr_vl
     from tests.readers import save_florence2
     from tests.towers import save_clap, save_clip
