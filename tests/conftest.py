@@ -20,7 +20,20 @@ from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.weights import locate
-from tests.environments import add_arrays
+from tests.support.environments import add_arrays
+from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
+    arrays,
+    child,
+    control,
+    controller,
+    deaths,
+    door,
+    empty,
+    fork_server_directory,
+    hub,
+    inference,
+    pids,
+)
 
 # No test depends on the speed of the machine.
 hypothesis.settings.register_profile(
@@ -32,7 +45,7 @@ hypothesis.settings.load_profile("any speed")
 os.environ.setdefault("SIE_ENGINE", "torch")
 
 # Its library cannot be installed here: that is what it is for.
-collect_ignore = ["arrays_family"]
+collect_ignore = ["support/arrays_family"]
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook; its steps are open to clients
@@ -83,7 +96,7 @@ def minilm_directory() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
-    from tests.models import save_bert
+    from tests.support.models import save_bert
 
     return save_bert(tmp_path_factory.mktemp("tiny"), tokenizer=minilm_directory)
 
@@ -93,12 +106,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     """Server that all tests share: MiniLM as committed and for long texts, a tiny model with and without the hook, and
     one model of each other family.
     """
-    from tests.detectors import save_owl
-    from tests.gliners import save_gliner
-    from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
-    from tests.ocr import save_paddleocr_vl
-    from tests.readers import save_florence2
-    from tests.towers import save_clap, save_clip
+    from tests.support.detectors import save_owl
+    from tests.support.gliners import save_gliner
+    from tests.support.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
+    from tests.support.ocr import save_paddleocr_vl
+    from tests.support.readers import save_florence2
+    from tests.support.towers import save_clap, save_clip
 
     root = tmp_path_factory.mktemp("server")
     models_dir = root / "models"
@@ -159,7 +172,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
 
 @pytest.fixture(scope="session")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory in which `sie-triton env add` has made the environment of tests/arrays_family."""
+    """Directory in which `sie-triton env add` has made the environment of tests/support/arrays_family."""
     return add_arrays(tmp_path_factory.mktemp("environments"))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 # Peak memory from the file to a rotated RGB picture, in bytes per pixel: upper bounds measured with Pillow 13
-# (tests/unit/test_image_memory.py). Pillow stores three channels in four bytes.
+# (tests/process/inputs/test_image_memory.py). Pillow stores three channels in four bytes.
 PEAK_BYTES: Mapping[str, int] = {"JPEG": 9, "PNG": 9, "WEBP": 17, "GIF": 9, "BMP": 9, "TIFF": 10}
 # A progressive JPEG holds the coefficients of all its channels until its last scan.
 PROGRESSIVE_PEAK_BYTES = 13

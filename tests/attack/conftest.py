@@ -32,9 +32,10 @@ from tests.conftest import (
     minilm_file,
     model_file,
 )
-from tests.gliners import save_gliner
-from tests.models import save_cross_encoder, save_pylate, save_splade
-from tests.towers import save_clap, save_clip
+from tests.support import one_thread  # noqa: F401
+from tests.support.gliners import save_gliner
+from tests.support.models import save_cross_encoder, save_pylate, save_splade
+from tests.support.towers import save_clap, save_clip
 
 MODELS = (MINILM, COLBERT, SPLADE, CROSS_ENCODER, CLIP, CLAP, GLINER)
 READY_S = 120

@@ -13,10 +13,10 @@ from typing import Any
 import msgpack
 import orjson
 
-from tests import pdfs, pictures, sounds, unhearable, unreadable
 from tests.attack.attacks import PATIENCE_S, Attack, Unanswered, value
 from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served
-from tests.unit.test_doors_hostile import FIELDS, odd_body, odd_value
+from tests.pure.doors.test_doors_hostile import FIELDS, odd_body, odd_value
+from tests.support import pdfs, pictures, sounds, unhearable, unreadable
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 VERBS = ("encode", "score", "extract")

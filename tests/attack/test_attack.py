@@ -19,7 +19,6 @@ from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.errors import SIEError
 from sie_triton.processes.log import MAX_FILE_BYTES
 from sie_triton.records.status import all_records
-from tests import pictures, sounds
 from tests.attack.attacks import ATTACKS, Unanswered
 from tests.attack.conftest import (
     CLAP,
@@ -36,6 +35,7 @@ from tests.attack.conftest import (
 from tests.attack.crowds import crowd
 from tests.attack.door_attacks import DOOR_ATTACKS, MSGPACK, asked
 from tests.attack.probes import Probes, probed
+from tests.support import pictures, sounds
 
 # A canary's request: answered within this time, through any restart.
 DEADLINE_S = 60.0

@@ -29,9 +29,10 @@ from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, gliner_file, tiny_model_file
-from tests.extraction import Extractor
-from tests.gliners import LABELS, save_gliner
-from tests.models import save_bert
+from tests.support import one_thread  # noqa: F401
+from tests.support.extraction import Extractor
+from tests.support.gliners import LABELS, save_gliner
+from tests.support.models import save_bert
 
 MODELS = [f"test/model-{i}" for i in range(8)]
 EXTRACTOR = MODELS[1]  # the others encode

@@ -31,9 +31,9 @@ from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
 from sie_triton.serving.serving_file import repository_of
 from tests.conftest import fresh_settings, model_file, tiny_model_file
-from tests.models import save_bert, save_cross_encoder, save_pylate
 from tests.residency.conftest import ADMIN_TOKEN, Crowd, wait_for, watching
 from tests.server.test_launcher import grpc, launched, tritonserver_of
+from tests.support.models import save_bert, save_cross_encoder, save_pylate
 
 TEXT = "whoever asks while a model is being changed gets what it was before or what it is since, and nothing else"
 A, B, C, D = (f"test/{name}" for name in "abcd")

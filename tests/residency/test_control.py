@@ -19,8 +19,8 @@ from sie_triton.names import triton_name
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from tests.conftest import fresh_settings, model_file
-from tests.models import save_pylate
 from tests.residency.conftest import ADMIN_TOKEN, MODELS, TEXT, busy, serving, wait_for
+from tests.support.models import save_pylate
 
 
 @pytest.mark.parametrize("action", ["load", "evict"])

@@ -15,8 +15,8 @@ from sie_triton.errors import ModelError, ServerError, SIEError
 from sie_triton.names import triton_name
 from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import records_of
-from tests.gliners import LABELS, save_gliner
 from tests.residency.conftest import EXTRACTOR, LONG, MODELS, TEXT, Crowd, answer, busy, serving, wait_for
+from tests.support.gliners import LABELS, save_gliner
 
 FORWARD_TIMEOUT_S = 1.0
 

@@ -10,6 +10,7 @@ from sie_triton.bench.ports import free_ports
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.settings import Settings
 from tests.conftest import Running
+from tests.support import one_thread  # noqa: F401
 
 
 @contextmanager

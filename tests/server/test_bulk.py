@@ -21,9 +21,9 @@ from sie_triton.render.build import write_repository
 from sie_triton.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.server.launch import Server
 from tests.conftest import GLINER, MINILM, MINILM_512, Running, fresh_settings, minilm_file
-from tests.flood import flooding, latencies, latency
-from tests.gliners import LABELS
-from tests.load import LONG, percentile, summary
+from tests.support.flood import flooding, latencies, latency
+from tests.support.gliners import LABELS
+from tests.support.load import LONG, percentile, summary
 
 NUM_LANES = min(MAX_CPU_LANES, len(os.sched_getaffinity(0)))
 

@@ -6,8 +6,8 @@ import pytest
 
 from sie_triton import LoadError, SIEClient
 from sie_triton.bench.ports import free_ports
-from tests import reference_files
 from tests.server.test_serve import port_flags, sie
+from tests.support import reference_files
 
 
 def run(*arguments, status=0):

@@ -16,7 +16,7 @@ from sie_triton.perf.workload import texts
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from tests.conftest import MINILM, TINY, TINY_NO_HOOK, Running, fresh_settings, tiny_model_file
-from tests.parity import TO_ITSELF, assert_parity
+from tests.support.parity import TO_ITSELF, assert_parity
 
 LIMIT = 4
 

@@ -9,7 +9,7 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.scheduling.scheduler import Scheduler
 from tests.conftest import BUDGET, TINY, TINY_NO_HOOK
-from tests.parity import TO_ITSELF, assert_parity
+from tests.support.parity import TO_ITSELF, assert_parity
 
 TOKENS = 64  # per text, [CLS] and [SEP] included
 TEXT = " ".join(["river"] * (TOKENS - 2))

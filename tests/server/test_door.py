@@ -17,11 +17,11 @@ from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
-from tests import pdfs
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK
-from tests.pictures import pictures
 from tests.server.conftest import opened
-from tests.sounds import sound
+from tests.support import pdfs
+from tests.support.pictures import pictures
+from tests.support.sounds import sound
 
 TEXTS = ["how do vines climb?", "", "schöne Grüße aus Köln"]
 

@@ -19,9 +19,9 @@ from sie_triton.processes.pids import parent_of
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from tests.conftest import MINILM, TINY, fresh_settings, tiny_model_file
+from tests.pure.doors.test_doors_fuzz import requests_of
 from tests.server.conftest import opened
 from tests.server.test_serve import descendants, serving, sie
-from tests.unit.test_doors_fuzz import requests_of
 
 
 def pids_of(port: int) -> list[int]:

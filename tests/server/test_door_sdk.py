@@ -12,7 +12,7 @@ import pytest
 
 from sie_triton import SIEClient
 from tests.conftest import BGE_M3, CLIP, CROSS_ENCODER, GLINER
-from tests.pictures import pictures
+from tests.support.pictures import pictures
 
 SDK = "sie-sdk>=0.10,<0.11"
 

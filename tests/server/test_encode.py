@@ -14,7 +14,7 @@ import tritonclient.http.aio
 from sie_triton import AsyncSIEClient, Item, SIEClient
 from sie_triton.names import triton_name
 from tests.conftest import MINILM
-from tests.parity import TO_ITSELF, assert_parity, varied_texts
+from tests.support.parity import TO_ITSELF, assert_parity, varied_texts
 
 NAME = triton_name(MINILM)
 TEXTS = ["hello world", "", "量子コンピュータ", "a much longer text about rivers " * 20]

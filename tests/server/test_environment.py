@@ -1,5 +1,6 @@
-"""Models whose workers run in environments of their own, beside one whose worker does not: a library that cannot be
-installed beside the server (tests/arrays_family), torch in another venv, and an environment that is not there."""
+"""Models with worker environments, beside one without: a library that cannot be installed beside the server
+(tests/support/arrays_family), torch in another venv, and an environment that does not exist.
+"""
 
 import os
 import signal
@@ -19,10 +20,10 @@ from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_directory, fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from tests.conftest import TINY, fresh_settings, model_file, tiny_model_file
-from tests.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, linked, save_arrays
-from tests.models import save_frames
 from tests.server.test_own_family import Served, mapped, within
 from tests.server.test_serve import port_flags, sie
+from tests.support.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, linked, save_arrays
+from tests.support.models import save_frames
 
 MODEL = "test/arrays"
 PLAIN = "plain"  # in the server's environment

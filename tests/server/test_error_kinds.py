@@ -40,11 +40,11 @@ from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file
-from tests.models import save_bert
-from tests.openai_endpoint import Endpoint
 from tests.server.conftest import opened
 from tests.server.test_remote import trouble, without_weights
 from tests.server.test_serve import port_flags, sie
+from tests.support.models import save_bert
+from tests.support.openai_endpoint import Endpoint
 
 WARM, COLD, GONE = "test/warm", "test/cold", "test/gone"
 SECONDS = 0.4

@@ -12,8 +12,8 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.names import triton_name
 from tests.conftest import TINY
-from tests.parity import TO_ITSELF, assert_parity
-from tests.stages import context
+from tests.support.parity import TO_ITSELF, assert_parity
+from tests.support.stages import context
 
 NAME = triton_name(TINY)
 NEIGHBOURS = [f"neighbour number {i} says hello" for i in range(31)]

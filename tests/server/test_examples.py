@@ -24,27 +24,27 @@ from sie_triton.render.build import selected
 from sie_triton.server.serve import example
 from sie_triton.settings import Settings, read_settings
 from sie_triton.spec import Runtime
-from tests.classifiers import save_classifier
 from tests.conftest import MINILM, fresh_settings
-from tests.gliner2s import save_gliner2
-from tests.gliners import save_gliner
-from tests.glirels import save_glirel
-from tests.loras import save_lora
-from tests.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
 from tests.server.test_serve import port_flags, sie
-from tests.towers import save_clip
+from tests.support.classifiers import save_classifier
+from tests.support.gliner2s import save_gliner2
+from tests.support.gliners import save_gliner
+from tests.support.glirels import save_glirel
+from tests.support.loras import save_lora
+from tests.support.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
+from tests.support.towers import save_clip
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# Its examples are checked by tests/unit/test_documents.py.
+# Its examples are checked by tests/process/package/test_documents.py.
 PAGES.remove(ROOT / "docs" / "model-files.md")
 HEADER = "-H 'Content-Type: application/json'"
 
 INSTALLS = "installs or makes an environment: a clean clone is the test"
-COMMANDS = "tests/unit/test_models_commands.py runs it"
+COMMANDS = "tests/process/cli/test_models_commands.py runs it"
 LORA = "test_adapters_of_a_running_server runs it, with the flags of this server"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
-GPU_CHECK = "tests/unit/test_gpu_check.py runs it"
+GPU_CHECK = "tests/process/bench/test_gpu_check.py runs it"
 # Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
 NOT_RUN = {
     "scripts/serve": INSTALLS,
@@ -54,7 +54,7 @@ NOT_RUN = {
     "scripts/serve --models-dir sie-models": "tests/server/test_catalog.py serves such files",
     "scripts/serve --help": BY_HAND,
     "SIE_HOST=0.0.0.0 SIE_AUTH_MODE=token SIE_AUTH_TOKENS=@/etc/sie/tokens scripts/serve": (
-        "tests/unit/test_settings.py and tests/server/test_serve.py have tokens"
+        "tests/pure/settings/test_settings.py and tests/server/test_serve.py have tokens"
     ),
     "pip install -c constraints.txt '.[server,embedded,demo]'": INSTALLS,
     "sie-triton serve": BY_HAND,
@@ -66,7 +66,7 @@ NOT_RUN = {
     "scripts/gpu-check --dry-run": GPU_CHECK,
     "scripts/serve --models-dir my-models": "the server of this module is the next line, with all names",
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
-    "scripts/serve my-models/colbert.yaml": "tests/unit/test_refresh.py does it",
+    "scripts/serve my-models/colbert.yaml": "tests/process/render/test_refresh.py does it",
     "sie-triton models ls": COMMANDS,
     "sie-triton models show BAAI/bge-m3": COMMANDS,
     "sie-triton models init ./my-model --output m.yaml": COMMANDS,

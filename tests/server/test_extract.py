@@ -22,8 +22,8 @@ from sie_triton.inputs.request_parts import features_of
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts
 from tests.conftest import GLINER, MINILM
-from tests.extraction import Extractor
-from tests.gliners import LABELS
+from tests.support.extraction import Extractor
+from tests.support.gliners import LABELS
 
 NAME = triton_name(GLINER)
 TEXTS = [

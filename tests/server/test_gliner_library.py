@@ -11,7 +11,7 @@ from sie_triton import InputError
 from sie_triton.bench.library_comparison import served
 from sie_triton.cli import cli
 from sie_triton.families.gliner_library import PACKAGES
-from tests.gliners import LABELS, TEXTS, assert_same, save_gliner
+from tests.support.gliners import LABELS, TEXTS, assert_same, save_gliner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

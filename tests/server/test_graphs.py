@@ -23,8 +23,8 @@ from sie_triton.records.status import records_of
 from sie_triton.server.companions import controller
 from sie_triton.worker.graphs import path_of
 from sie_triton.worker.process import Worker
-from tests.load import percentile
-from tests.unit.test_worker import LIMITS, SMALL, order
+from tests.process.worker.test_worker import LIMITS, SMALL, order
+from tests.support.load import percentile
 
 WARM_UP, BEFORE, AFTER = 50, 300, 300
 TAKEOVER_S = 240

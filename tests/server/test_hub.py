@@ -9,10 +9,10 @@ from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
 from sie_triton.errors import BusyError, InputError, LoadError
-from tests.controller import wait_for
-from tests.hub import Hub, running
-from tests.loras import save_lora
 from tests.server.test_serve import serving
+from tests.support.controller import wait_for
+from tests.support.hub import Hub, running
+from tests.support.loras import save_lora
 
 HELD = 1 << 20
 

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from sie_triton import InputError, Item, SIEClient
-from tests import pdfs
 from tests.conftest import CLIP, FLORENCE2, MINILM, SHORT, TINY
-from tests.flood import flooding, latencies, latency
-from tests.items import Served
-from tests.load import LONG, percentile, summary
-from tests.pictures import of_all_kinds, picture, pictures, saved
-from tests.unreadable import unreadable
+from tests.support import pdfs
+from tests.support.flood import flooding, latencies, latency
+from tests.support.items import Served
+from tests.support.load import LONG, percentile, summary
+from tests.support.pictures import of_all_kinds, picture, pictures, saved
+from tests.support.unreadable import unreadable
 
 FILES = pictures([(97, 61), (40, 90), (33, 33), (300, 31), (640, 480), (64, 64)])
 ITEMS = [

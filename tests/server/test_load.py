@@ -29,7 +29,7 @@ from sie_triton.client.calls import EncodeCall
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts
 from tests.conftest import MINILM, TINY, Running
-from tests.load import LONG, Workload, offer, percentile, request, saturate, summary, workload
+from tests.support.load import LONG, Workload, offer, percentile, request, saturate, summary, workload
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_counters_are_on_tritons_metrics_port(server, load):
 
 @contextmanager
 def client_process(server: Running, seconds: float) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.load", server.grpc, str(seconds), "4"]
+    command = [sys.executable, "-m", "tests.support.load", server.grpc, str(seconds), "4"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield process

@@ -27,8 +27,8 @@ from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts
 from sie_triton.records.loras import RESIDENT, read_loras
 from tests.conftest import CROSS_ENCODER, GLINER, MINILM, TINY, Running
-from tests.load import percentile
-from tests.loras import LEAST_COSINE, least_cosine, save_lora
+from tests.support.load import percentile
+from tests.support.loras import LEAST_COSINE, least_cosine, save_lora
 
 LIMIT = 10
 NAMES = [f"tenant-{i}" for i in range(12)]
@@ -265,7 +265,7 @@ def test_a_faulty_adapter_is_reported_and_affects_no_other(server, tenants, tmp_
 
 
 def test_score_applies_an_adapter_and_extract_refuses_an_unknown_one(server, tmp_path):
-    """The parameter reaches the other verbs; tests/unit compares the results themselves."""
+    """The parameter reaches the other verbs; tests/comparison compares the results themselves."""
     from transformers import AutoModelForSequenceClassification
 
     data = server.settings.data_dir.parent

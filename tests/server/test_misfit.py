@@ -7,8 +7,8 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.errors import InputError
-from tests.clients import Awaited
 from tests.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, FLORENCE2, GLINER, MINILM, OWL, Running
+from tests.support.clients import Awaited
 
 IMAGE, AUDIO, DOCUMENT = {"image": b"an image"}, {"audio": b"a sound"}, {"document": b"a document"}
 

@@ -10,8 +10,8 @@ from PIL import Image
 from sie_triton import InputError
 from sie_triton.cli import cli
 from tests.conftest import OWL
-from tests.detectors import Finder, same
-from tests.pictures import of_all_kinds, pictures
+from tests.support.detectors import Finder, same
+from tests.support.pictures import of_all_kinds, pictures
 
 FILES = [*pictures([(97, 61), (40, 90), (33, 33)]), of_all_kinds()["turned"]]
 LABELS = ["cat", "two dogs", "a red Bus", "tree"]

@@ -12,7 +12,7 @@ from openapi_spec_validator import validate
 
 from sie_triton.doors.endpoint import Door
 from tests.conftest import BGE_M3, CLAP, CLIP, CROSS_ENCODER, GLINER, TINY, Running
-from tests.doors import listening
+from tests.support.doors import listening
 
 ROOT = Path(__file__).parents[2]
 TOKEN = {"Authorization": "Bearer secret"}
@@ -87,7 +87,13 @@ def test_the_door_conforms_to_its_openapi_document_in_thousands_of_cases(url, tm
 
 def run_schemathesis(url: str, directory: Path, seed: int, num_cases: int) -> None:
     """Run it with at most `num_cases` random cases for each operation, in `directory`, where it keeps what it finds."""
-    given = ["--config-file", str(ROOT / "tests/openapi/schemathesis.toml"), "--no-color", "run", f"{url}/openapi.json"]
+    given = [
+        "--config-file",
+        str(ROOT / "tests/support/openapi/schemathesis.toml"),
+        "--no-color",
+        "run",
+        f"{url}/openapi.json",
+    ]
     chosen = ["--phases", "examples,coverage,fuzzing", "--max-examples", str(num_cases), "--seed", str(seed)]
     header = ["--request-timeout", "60", "--header", f"Authorization: {TOKEN['Authorization']}"]
     command = [sys.executable, "-m", "schemathesis.cli", *given, *chosen, *header]

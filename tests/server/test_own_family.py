@@ -1,5 +1,6 @@
-"""A family from outside sie_triton (tests/own_family): float features, an engine of numpy, its own option, request
-parameter, output type and recogniser, served like ours."""
+"""A family from outside sie_triton (tests/support/own_family), served like ours: float features, an engine of numpy,
+and its own option, request parameter, output type and recogniser.
+"""
 
 import os
 import signal
@@ -24,8 +25,8 @@ from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file
-from tests.models import save_frames
 from tests.server.test_serve import port_flags, sie
+from tests.support.models import save_frames
 
 FAMILY = "frames_family:Frames"
 BANDS, MAX_FRAMES = 8, 256

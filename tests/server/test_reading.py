@@ -6,8 +6,8 @@ import pytest
 
 from sie_triton import BusyError, InputError
 from tests.conftest import FLORENCE2, PADDLE_OCR, SHORT
-from tests.pictures import pictures
-from tests.readers import Reader
+from tests.support.pictures import pictures
+from tests.support.readers import Reader
 
 FILES = pictures()
 ASKED = [

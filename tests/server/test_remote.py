@@ -23,9 +23,9 @@ from sie_triton.perf.workload import texts
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file
-from tests.models import save_bert, save_causal
-from tests.openai_endpoint import Endpoint, last_states, next_tokens
 from tests.server.test_serve import port_flags, sie
+from tests.support.models import save_bert, save_causal
+from tests.support.openai_endpoint import Endpoint, last_states, next_tokens
 
 DENSE, RERANKER = "test/far", "test/far-reranker"
 KEY = "TEST_FAR_KEY"

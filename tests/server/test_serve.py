@@ -27,7 +27,7 @@ from sie_triton.records.status import records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
 from tests.conftest import MINILM, OWL, TINY, tiny_model_file
-from tests.controller import wait_for
+from tests.support.controller import wait_for
 
 ROOT = Path(__file__).parents[2]
 PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port", "--door-port")

@@ -7,11 +7,11 @@ import pytest
 
 from sie_triton import InputError, Item, SIEClient
 from tests.conftest import CLAP, CLIP, MINILM
-from tests.flood import flooding, latencies, latency
-from tests.items import Served
-from tests.load import percentile, summary
-from tests.sounds import of_all_kinds, saved, sound, sounds
-from tests.unhearable import unreadable
+from tests.support.flood import flooding, latencies, latency
+from tests.support.items import Served
+from tests.support.load import percentile, summary
+from tests.support.sounds import of_all_kinds, saved, sound, sounds
+from tests.support.unhearable import unreadable
 
 FILES = sounds()
 ITEMS = [

@@ -11,7 +11,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.names import triton_name
 from tests.conftest import BGE_M3, COLBERT, MINILM, SPLADE, TINY
-from tests.stages import context
+from tests.support.stages import context
 
 STEPS = "this step accepts only the output of the previous step"
 

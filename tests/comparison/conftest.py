@@ -1,0 +1,3 @@
+"""PyTorch computes with one thread."""
+
+from tests.support import one_thread  # noqa: F401

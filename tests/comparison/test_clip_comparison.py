@@ -1,0 +1,140 @@
+"""Vectors of images and texts equal those of transformers and sentence-transformers on the same weights and files."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image, ImageOps
+
+from sie_triton.catalog.recognise import explain, family_in
+from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.errors import LoadError
+from sie_triton.inputs.clip_tokens import open_clip_tokenizer
+from sie_triton.inputs.pixels import resized
+from tests.support.items import Served
+from tests.support.pictures import of_all_kinds, picture, pictures, saved
+from tests.support.towers import save_clip, save_clip_tokenizer
+
+TEXTS = ["a photo of a cat", "two dogs", "", "naïve 😀 " * 60]
+KINDS = of_all_kinds()
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, minilm_directory):
+    directory = tmp_path_factory.mktemp("clip")
+    save_clip(directory, minilm_directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ours(directory):
+    assert family_in(directory)[0] == "clip"
+    return Served("clip", directory, dims={"dense": 32})
+
+
+class Library:
+    def __init__(self, directory):
+        self.model = transformers.CLIPModel.from_pretrained(directory).eval()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        self.processor = transformers.CLIPImageProcessorPil.from_pretrained(directory)
+
+    @torch.inference_mode()
+    def texts(self, texts):
+        inputs = self.tokenizer(texts, padding=True, truncation=True, max_length=77, return_tensors="pt")
+        inputs.pop("token_type_ids", None)
+        return unit(self.model.get_text_features(**inputs).pooler_output)
+
+    @torch.inference_mode()
+    def images(self, files):
+        images = [ImageOps.exif_transpose(Image.open(io.BytesIO(file))) for file in files]
+        pixels = self.processor(images, return_tensors="pt")["pixel_values"]
+        return unit(self.model.get_image_features(pixel_values=pixels).pooler_output)
+
+
+def unit(vectors):
+    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
+
+
+@pytest.fixture(scope="module")
+def library(directory):
+    return Library(directory)
+
+
+def test_texts(ours, library):
+    assert ours.adapter.encoder.path == "packed"
+    found = ours.encode(TEXTS)["dense"]
+    assert np.allclose(found, library.texts(TEXTS), atol=1e-5)
+    assert (found @ found.T)[0, 1] < 0.99
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_of_each_kind(ours, library, kind):
+    found = ours.encode([{"image": KINDS[kind]}])["dense"]
+    assert np.allclose(found, library.images([KINDS[kind]]), atol=1e-5)
+    other = ours.encode([{"image": saved(picture(seed=9))}])["dense"]
+    assert float((found @ other.T).item()) < 0.99
+
+
+def test_texts_and_images_in_one_request(ours, library):
+    files = pictures()
+    items = [{"text": TEXTS[0]}, {"image": files[0]}, TEXTS[1], {"image": files[1]}]
+    expected = [library.texts(TEXTS[:2])[0], *library.images(files[:1]), library.texts(TEXTS[:2])[1]]
+    together = ours.encode(items)["dense"]
+    assert np.allclose(together[:3], expected, atol=1e-5)
+    assert np.allclose(together[3], library.images(files[1:2])[0], atol=1e-5)
+    alone = np.concatenate([ours.encode([item])["dense"] for item in items])
+    assert np.allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"do_center_crop": False, "size": {"height": 64, "width": 64}},
+        {"size": {"shortest_edge": 80}, "resample": 2},
+        {"size": {"shortest_edge": 30}},
+        {"size": 64, "crop_size": 64},
+        {"do_normalize": False},
+        {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.4, 0.3], "rescale_factor": 1 / 127},
+    ],
+)
+def test_pixels_are_those_of_the_processor(tmp_path, settings):
+    """Pixels are equal to the bit, once they are scaled as the file says."""
+    processor = transformers.CLIPImageProcessorPil(
+        **{"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}, **settings}
+    )
+    processor.save_pretrained(tmp_path)
+    plan = ImagePlan.read(tmp_path, {})
+    for seed, size in enumerate([(97, 61), (40, 90), (33, 33), (300, 31), (64, 64), (7, 5)]):
+        image = picture(*size, seed=seed)
+        found = resized(image, plan)
+        values = (found * plan.scale - plan.mean) / plan.std
+        expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
+        assert np.abs(values - expected).max() < 1e-5
+
+
+def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):
+    """Negative control: another filter."""
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = (directory / "preprocessor_config.json").read_text()
+    (tmp_path / "preprocessor_config.json").write_text(config.replace('"resample": 3', '"resample": 0'))
+    found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": KINDS["png"]}])["dense"]
+    assert not np.allclose(found, library.images([KINDS["png"]]), atol=1e-4)
+
+
+def test_the_tokenizer_in_two_files(tmp_path, directory):
+    """CLIP was saved in two files before there was tokenizer.json."""
+    for path in directory.iterdir():
+        if "tokenizer" not in path.name:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    theirs = save_clip_tokenizer(tmp_path)
+    assert explain(tmp_path, "my/clip", {"weights_path": str(tmp_path)})[0].family == "clip"
+    texts = ["A Cat's dog,  12 café", "", "naïve 😀\ttab <|endoftext|> x", "they're ﬁne" * 30]
+    ours = open_clip_tokenizer(tmp_path)
+    assert [ours.encode(text).ids for text in texts] == theirs(texts)["input_ids"]
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nno such thing at all\n")
+    with pytest.raises(LoadError, match=r"vocab\.json and merges\.txt cannot be read"):
+        open_clip_tokenizer(tmp_path)

@@ -1,0 +1,131 @@
+"""Scores of pairs equal those of sentence-transformers' CrossEncoder on the same weights."""
+
+import json
+
+import numpy as np
+import pytest
+from sentence_transformers import CrossEncoder
+
+from sie_triton.catalog.recognise import family_in
+from sie_triton.engines.torch import heads
+from sie_triton.errors import LoadError
+from sie_triton.families import load_processor
+from sie_triton.perf.workload import texts
+from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.models import save_cross_encoder
+from tests.support.stages import spec
+
+QUERY = "how do vines climb, and why?"
+TEXTS = ["", "x", "Stop. Look, listen!", "naïve 😀 日本語", *texts(20, seed=3), " ".join(texts(40, seed=4))]
+
+# Which path each takes, and the state that its head reads.
+ARCHITECTURES = [
+    ("bert", {}, "packed", "first"),
+    ("roberta", {}, "packed", "first"),
+    ("xlm-roberta", {}, "packed", "first"),
+    ("distilbert", {}, "packed", "first"),
+    ("electra", {}, "packed", "first"),
+    ("modernbert", {"classifier_pooling": "cls"}, "packed", "first"),
+    ("modernbert", {"classifier_pooling": "mean"}, "packed", "mean"),
+    ("jina", {}, "packed", "first"),
+    ("deberta", {}, "packed", "first"),
+    # A convolution over the row.
+    ("deberta", {"conv_kernel_size": 3, "conv_act": "gelu"}, "padded", "first"),
+    ("deberta", {"share_att_key": True, "norm_rel_ebd": "layer_norm"}, "packed", "first"),
+    ("deberta", {"pos_att_type": ["c2p"], "position_buckets": -1}, "packed", "first"),
+    ("qwen3", {}, "packed", "last"),
+]
+
+
+class Scorer:
+    """Our adapter and tokenizer, without a server."""
+
+    def __init__(self, directory, **changes):
+        self.spec = spec(family="cross_encoder", dims={}, tasks=("score",), max_sequence_length=512, **changes)
+        self.tokenizer = load_processor(self.spec, directory)
+        self.adapter = load_adapter(self.spec, directory)
+
+    def __call__(self, query, texts, instruction=None):
+        question = self.tokenizer.question(query, instruction)
+        tokens = Tokens.of(self.tokenizer.encode([question.around(text) for text in texts]))
+        prompt_tokens = np.zeros(len(texts), np.int32)
+        batch = token_batch(tokens.input_ids, tokens.lengths, prompt_tokens, type_ids=tokens.type_ids)
+        return self.adapter.forward(batch)["scores"]
+
+
+@pytest.mark.parametrize(("architecture", "config", "path", "reads"), ARCHITECTURES)
+def test_scores_are_those_of_the_library(tmp_path, minilm_directory, architecture, config, path, reads):
+    identity = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
+    directory = save_cross_encoder(tmp_path, minilm_directory, architecture, **config, **identity)
+    assert family_in(directory)[0] == "cross_encoder"
+    scorer = Scorer(directory)
+    assert scorer.adapter.encoder.path == path
+    assert scorer.adapter._classifier._head._representative == reads
+    expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
+    scores = scorer(QUERY, TEXTS)
+    close = {"atol": 1e-4 * expected.std(), "rtol": 1e-5}
+    np.testing.assert_allclose(scores, expected, **close)
+    alone = np.concatenate([scorer(QUERY, [text]) for text in TEXTS])
+    np.testing.assert_allclose(scores, alone, **close)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
+        {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+    ],
+)
+def test_the_activation_is_the_one_that_was_saved(tmp_path, minilm_directory, config):
+    directory = save_cross_encoder(tmp_path, minilm_directory, **config)
+    if "sbert_ce_default_activation_function" in config:  # as before sentence-transformers 4
+        directory = tmp_path / "encoder"
+    expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
+    np.testing.assert_allclose(Scorer(directory)(QUERY, TEXTS), expected, atol=2e-5)
+
+
+def test_an_instruction_stands_before_the_query(tmp_path, minilm_directory):
+    scorer = Scorer(save_cross_encoder(tmp_path, minilm_directory))
+    np.testing.assert_array_equal(scorer(QUERY, TEXTS, "find: "), scorer("find: " + QUERY, TEXTS))
+    assert np.abs(scorer(QUERY, TEXTS, "find: ") - scorer(QUERY, TEXTS)).max() > 1e-3
+
+
+def test_a_saved_prompt_is_the_default_instruction(tmp_path, minilm_directory):
+    directory = save_cross_encoder(tmp_path, minilm_directory)
+    settings = json.loads((directory / "config_sentence_transformers.json").read_text())
+    settings |= {"prompts": {"find": "find: "}, "default_prompt_name": "find"}
+    (directory / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
+    scorer = Scorer(directory)
+    np.testing.assert_allclose(scorer(QUERY, TEXTS), expected, atol=2e-5)
+    np.testing.assert_array_equal(scorer(QUERY, TEXTS), scorer(QUERY, TEXTS, "find: "))
+    assert np.abs(scorer(QUERY, TEXTS) - scorer(QUERY, TEXTS, "")).max() > 1e-3
+
+
+def test_the_longer_of_the_two_is_cut_first(tmp_path, minilm_directory):
+    scorer = Scorer(save_cross_encoder(tmp_path, minilm_directory))
+    long = " ".join(texts(60, seed=8))
+    reference = CrossEncoder(str(tmp_path / "model"), device="cpu")
+    pairs = [(long, "short"), ("short", long), (long, long)]
+    for query, text in pairs:
+        np.testing.assert_allclose(scorer(query, [text]), reference.predict([(query, text)]), atol=2e-5)
+
+
+def test_unsupported_classifiers_are_refused_with_the_reason(tmp_path, minilm_directory):
+    three = save_cross_encoder(tmp_path / "three", minilm_directory, num_labels=3)
+    with pytest.raises(LoadError, match="the classifier has 3 labels, but a score needs one; serve it as a sequence_"):
+        Scorer(three)
+    own = save_cross_encoder(tmp_path / "own", minilm_directory)
+    settings = json.loads((own / "config_sentence_transformers.json").read_text())
+    (own / "config_sentence_transformers.json").write_text(json.dumps({**settings, "activation_fn": "os.abort"}))
+    with pytest.raises(LoadError, match=r"activation 'os\.abort' is refused"):
+        Scorer(own)
+
+
+def test_a_head_that_reads_something_else_is_refused(tmp_path, minilm_directory, monkeypatch):
+    """Its output is compared with the whole model's."""
+    directory = save_cross_encoder(tmp_path, minilm_directory)
+    monkeypatch.delitem(heads.REPRESENTATIVES, "first")
+    with pytest.raises(LoadError, match="its head reads neither"):
+        Scorer(directory)

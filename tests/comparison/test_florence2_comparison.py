@@ -1,0 +1,270 @@
+"""Comparison of Florence-2 with transformers: the same answers from the same weights and files."""
+
+import io
+
+import numpy as np
+import pytest
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from sie_triton.catalog.recognise import family_in
+from sie_triton.errors import InputError, LoadError
+from sie_triton.families.florence2 import findings
+from sie_triton.families.florence2.answers import Answers
+from sie_triton.families.florence2.tasks import TASKS
+from sie_triton.families.shared.readers.processor import GENERATED_LENGTHS
+from tests.support.deadlines import given_up
+from tests.support.pictures import of_all_kinds, pictures
+from tests.support.readers import POST_PROCESSING, Reader, save_florence2, save_original
+
+FILES = pictures()
+OCR, OD = {"task": "<OCR_WITH_REGION>"}, {"task": "<OD>"}
+ANSWERS = Answers(frozenset(POST_PROCESSING["phrase_grounding"]["banned_grounding_tokens"]), 0.01)
+NEEDS_INPUT = {name: {"instruction": "a cat"} if task.reads_input else {} for name, task in TASKS.items()}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, minilm_directory):
+    directory = tmp_path_factory.mktemp("florence2")
+    save_florence2(directory, minilm_directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def ours(directory):
+    assert family_in(directory)[0] == "florence2"
+    return Reader("florence2", directory)
+
+
+class Library:
+    def __init__(self, directory):
+        self.model = transformers.Florence2ForConditionalGeneration.from_pretrained(directory).eval()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        images = transformers.CLIPImageProcessorPil.from_pretrained(directory)
+        self.processor = transformers.Florence2Processor(images, self.tokenizer, post_processor_config=POST_PROCESSING)
+
+    def inputs(self, file, prompt):
+        image = ImageOps.exif_transpose(Image.open(io.BytesIO(file))).convert("RGB")
+        return image.size, self.processor(text=prompt, images=image, return_tensors="pt")
+
+    def tokens(self, file, prompt, max_new_tokens=24, num_beams=1):
+        size, inputs = self.inputs(file, prompt)
+        inputs.pop("token_type_ids", None)
+        options = {"max_new_tokens": max_new_tokens, "num_beams": num_beams, "do_sample": False}
+        return size, self.model.generate(**inputs, **options)[0].tolist()
+
+    def read(self, file, task, added="", **options):
+        size, tokens = self.tokens(file, task + added, **options)
+        (text,) = self.tokenizer.batch_decode([tokens])
+        return self.processor.post_process_generation(text, task=task, image_size=size)
+
+
+@pytest.fixture(scope="module")
+def library(directory):
+    return Library(directory)
+
+
+def data(found):
+    return [each["data"] for each in found]
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_tokens_are_those_of_the_library(ours, library, num_beams, monkeypatch):
+    found = []
+    monkeypatch.setattr(ours.adapter, "text", lambda tokens, *_: found.append(tokens) or '["<OCR>", ""]')
+    options = {"max_new_tokens": 30, "num_beams": num_beams}
+    for file in FILES:
+        ours([file], **OCR, **options)
+    assert found == [library.tokens(file, "<OCR_WITH_REGION>", **options)[1] for file in FILES]
+    assert len({str(each) for each in found}) == len(FILES)
+    assert len(set(found[0])) > 8, "it says more than one thing"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_is_answered_as_the_library_does(ours, library, task):
+    added = NEEDS_INPUT[task].get("instruction", "")
+    found = ours(FILES[:2], task=task, max_new_tokens=24, **NEEDS_INPUT[task])
+    expected = [library.read(file, task, added) for file in FILES[:2]]
+    assert data(found) == expected
+    if TASKS[task].kind in ("boxes", "phrases", "unnamed boxes"):
+        assert any(each[task]["bboxes"] for each in expected)
+
+
+def test_prompts_equal_the_processors(ours, library):
+    for task, added in NEEDS_INPUT.items():
+        batch = ours.batch([(FILES[:1], {"task": task, **added})])
+        ids = library.inputs(FILES[0], task + added.get("instruction", ""))[1]["input_ids"][0].tolist()
+        assert [ours.adapter._files.image_token] * 5 + batch.features["input_ids"].values.tolist() == ids
+
+
+def test_tasks_labels_and_lengths_in_one_batch_as_alone(ours, library):
+    requests = [
+        (FILES[:2], {**OD, "max_new_tokens": 12}),
+        (FILES[1:3], {"labels": ["a cat", "two dogs"], "task": "<CAPTION_TO_PHRASE_GROUNDING>", "max_new_tokens": 12}),
+        (FILES[:1], {"instruction": "What is the total?", "max_new_tokens": 9}),
+        (FILES[:1], {**OD, "max_new_tokens": 12, "num_beams": 2}),
+    ]
+    together = ours.answers(requests)
+    assert together == [ours(files, **given) for files, given in requests]
+    grounded = [
+        library.read(file, "<CAPTION_TO_PHRASE_GROUNDING>", "a cat, two dogs", max_new_tokens=12) for file in FILES[1:3]
+    ]
+    assert data(together[1]) == grounded
+    assert data(together[2]) == [library.read(FILES[0], "<DocVQA>", "What is the total?", max_new_tokens=9)]
+
+
+# What can be seen through lies on white here, and the library's depth of 16 bits is another: see tests of images.
+SEEN_ALIKE = ("png", "jpeg", "cmyk", "grey", "palette", "turned", "turned png", "animated gif")
+
+
+@pytest.mark.parametrize("kind", SEEN_ALIKE)
+def test_an_image_of_each_kind(ours, library, kind):
+    """Boxes refer to the image as displayed, rotated by its EXIF orientation."""
+    file = of_all_kinds()[kind]
+    assert data(ours([file], **OCR, max_new_tokens=16)) == [library.read(file, "<OCR_WITH_REGION>", max_new_tokens=16)]
+
+
+def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
+    assert not findings(given_up(ours, [(FILES[:2], OCR)], monkeypatch)[:1], {}).count
+
+
+def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
+    (few, many) = (ours.adapter.forward(ours.sample(total)) for total in (256, 2048))
+    assert (len(few[GENERATED_LENGTHS.name]), len(many[GENERATED_LENGTHS.name])) == (1, 4)
+
+
+def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
+    short, long = (ours(FILES[:1], **OCR, max_new_tokens=most)[0] for most in (5, 8192))
+    assert short["data"] == library.read(FILES[0], "<OCR_WITH_REGION>", max_new_tokens=5)
+    assert long["data"] == library.read(FILES[0], "<OCR_WITH_REGION>", max_new_tokens=64)
+
+
+def test_padding_behind_an_answer_is_no_part_of_it(ours):
+    """An answer is padded if another of the same pass is longer."""
+    ids, features = ours.processor.ids("</s><s>total</s>"), ours.batch([(FILES[:1], {"task": "<OCR>"})]).features
+    assert ours.adapter.text([*ids, *ours.processor.ids("<pad><pad>")], 0, features) == '["<OCR>", "total"]'
+
+
+PLACES = "<loc_1><loc_20><loc_300><loc_999>"
+WRITTEN = [
+    f"</s><s>cat{PLACES}dog{PLACES}{PLACES}</s>",
+    f"Invoice{PLACES}{PLACES}No. 5 {PLACES}<loc_7><loc_7><loc_900><loc_900>",
+    f"thin{PLACES}<loc_1><loc_20><loc_300><loc_999>",
+    f"it{PLACES}the image{PLACES}a chair{PLACES}{PLACES}",
+    f"{PLACES}{PLACES}",
+    f"{PLACES}<loc_5>cat",
+    f"größe 日{PLACES}",
+    "two places<loc_1><loc_2>",
+    f"cat<poly>{PLACES}<loc_5><loc_6><sep>{PLACES}<loc_3></poly><poly>{PLACES}</poly>dog<poly>{PLACES}</poly>",
+    f"<poly>{PLACES}</poly>{PLACES}<sep>{PLACES}",
+    f"cat<od>{PLACES}</od>dog\nbig{PLACES}",
+    f"a\nb{PLACES}{PLACES}\n{PLACES}{PLACES}{PLACES}",
+    f"<ground>a<obj>{PLACES}<pad><pad>",
+    "only words",
+    "",
+]
+PARTS = ["cat", " a dog", "it", "\n", "<sep>", "<poly>", "</poly>", "<od>", "</s>", "<s>", "<", PLACES, "é"]
+PARTS += [f"<loc_{place}>" for place in (0, 7, 500, 999)]
+
+
+def assert_parsed_alike(processor, text, size=(613, 401)):
+    for name, task in TASKS.items():
+        expected = processor.post_process_generation(text, task=name, image_size=size)
+        assert {name: ANSWERS.read(task, text, size)} == expected, (name, text)
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_answers_are_parsed_as_the_library_parses_them(library, text):
+    assert_parsed_alike(library.processor, text)
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.lists(st.sampled_from(PARTS), max_size=16).map("".join))
+def test_any_answer_is_parsed_as_the_library_parses_it(library, text):
+    assert_parsed_alike(library.processor, text)
+
+
+def test_answers_become_findings(ours, monkeypatch):
+    def told(text, task, **given):
+        encoded = ours.processor.ids(text)
+        monkeypatch.setattr(ours.adapter, "answers", lambda pixels, *_: [encoded] * len(pixels))
+        (found,) = ours(FILES[:1], task=task, **given)
+        return found
+
+    box = [0, 1, 29, 60]  # of 97 × 61
+    words = told(f"total{PLACES}{PLACES}", "<OCR_WITH_REGION>")
+    assert words["entities"] == []  # its corners are two: no area
+    quad = "<loc_0><loc_0><loc_500><loc_0><loc_500><loc_500><loc_0><loc_500>"
+    words = told(f"total{quad}", "<OCR_WITH_REGION>")
+    assert words["entities"] == [{"text": "total", "label": "text", "score": 1.0, "bbox": [0, 0, 48, 30]}]
+    seen = told(f"cat{PLACES}", "<OD>")
+    assert seen["objects"] == [{"label": "cat", "score": 1.0, "bbox": box}]
+    assert told(PLACES, "<REGION_PROPOSAL>")["objects"] == [{"label": "object", "score": 1.0, "bbox": box}]
+    assert told(f"cat{PLACES}", "<OPEN_VOCABULARY_DETECTION>", instruction="a cat")["objects"] == seen["objects"]
+    caption = told("car", "<CAPTION>")
+    assert caption["entities"] == [{"text": "car", "label": "caption", "score": 1.0, "bbox": None}]
+    answer = told("five", "<OCR>", instruction="How many?")
+    assert (answer["data"], answer["entities"][0]["label"]) == ({"<DocVQA>": "five"}, "answer")
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"task": "<X>"}, "parameter task: '<X>' is not a task of this model; give one of <OCR>, <OCR_WITH_REGION>"),
+        ({"task": "<REGION_TO_OCR>"}, "parameter task: <REGION_TO_OCR> needs input; send it as parameter instr"),
+        ({"task": "<CAPTION_TO_PHRASE_GROUNDING>"}, "needs input; send it as labels, or parameter instruction"),
+        ({"labels": ["cat"]}, "labels: only the task <CAPTION_TO_PHRASE_GROUNDING> takes labels"),
+        ({"instruction": "<OCR> of a cat"}, "parameter instruction: <OCR> takes no input"),
+        ({"instruction": "why " * 70}, "parameter instruction: the prompt has 7. tokens; the model reads at most 59"),
+    ],
+)
+def test_wrong_requests_get_the_allowed_values(ours, given, complaint):
+    with pytest.raises(InputError, match=complaint):
+        ours(FILES[:1], **given)
+
+
+def test_an_instruction_may_name_its_task(ours):
+    region = "<loc_1><loc_2><loc_30><loc_40>"
+    named = ours(FILES[:1], task="<OD>", instruction=f"<REGION_TO_OCR>{region}", max_new_tokens=8)
+    assert named == ours(FILES[:1], task="<REGION_TO_OCR>", instruction=region, max_new_tokens=8)
+
+
+def test_a_model_file_may_say_the_task(directory, ours):
+    assert ours(FILES[:1]) == ours(FILES[:1], **OCR)
+    other = Reader("florence2", directory, options={"default_task": "<OD>"})
+    assert other(FILES[:1], max_new_tokens=8) == ours(FILES[:1], **OD, max_new_tokens=8)
+    with pytest.raises(LoadError, match="default_task: 'ocr' is not a task of this model; give one of <OCR>"):
+        Reader("florence2", directory, options={"default_task": "ocr"})
+
+
+def test_a_checkpoint_as_microsoft_saved_it(tmp_path, directory, minilm_directory, library):
+    """Other names and another configuration; its tokenizer knows no places yet."""
+    save_original(tmp_path, directory, minilm_directory)
+    assert family_in(tmp_path)[0] == "florence2"
+    ours = Reader("florence2", tmp_path)
+    for task, options in (("<OD>", {"max_new_tokens": 30}), ("<DENSE_REGION_CAPTION>", {"num_beams": 2})):
+        found = data(ours(FILES, task=task, **{"max_new_tokens": 24, **options}))
+        assert found == [library.read(file, task, **options) for file in FILES]
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace("spatial_avg_pool", "last_frame"))
+    with pytest.raises(LoadError, match="image_feature_source: must be spatial_avg_pool and temporal_avg_pool"):
+        family_in(tmp_path)
+
+
+def test_other_pixels_fail_the_same_comparison(tmp_path, directory, library):
+    """Negative control: another filter."""
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes().replace(b'"resample": 3', b'"resample": 0'))
+    other = Reader("florence2", tmp_path)
+    found = data(other(FILES, task="<OCR>", max_new_tokens=24))
+    assert found != [library.read(file, "<OCR>") for file in FILES]
+
+
+def test_answers_of_another_size_fail_the_same_comparison(library):
+    """Negative control: boxes in pixels of what the model reads."""
+    text = WRITTEN[0]
+    expected = library.processor.post_process_generation(text, task="<OD>", image_size=(613, 401))
+    assert {"<OD>": ANSWERS.read(TASKS["<OD>"], text, (64, 64))} != expected
+    assert np.shape(expected["<OD>"]["bboxes"]) == (3, 4)

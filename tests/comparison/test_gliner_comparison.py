@@ -1,0 +1,58 @@
+"""Entities equal those of gliner on the same weights."""
+
+from dataclasses import replace
+
+import pytest
+
+from sie_triton.catalog.recognise import family_in
+from sie_triton.checkpoints.gliner import GlinerFiles
+from sie_triton.families.gliner import MAX_PROMPT
+from sie_triton.families.gliner.processor import GlinerTokenizer
+from tests.support.extraction import Extractor
+from tests.support.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner
+
+MODELS = [
+    ("bert", "span", {}, "packed"),
+    ("bert", "span", {"num_rnn_layers": 0, "embed_ent_token": False}, "packed"),
+    ("deberta", "span", {"hidden_size": 48}, "packed"),
+    ("modernbert", "span", {"max_width": 12, "subtoken_pooling": "last", "embed_ent_token": False}, "packed"),
+    ("bert", "token", {"num_rnn_layers": 0}, "packed"),
+    ("deberta", "token", {"hidden_size": 48}, "packed"),
+]
+
+
+@pytest.mark.parametrize(("architecture", "kind", "config", "path"), MODELS)
+def test_entities_are_those_of_the_library(tmp_path, minilm_directory, architecture, kind, config, path):
+    library = save_gliner(tmp_path, minilm_directory, architecture, kind, **config)
+    assert family_in(tmp_path / "model")[0] == "gliner"
+    ours = Extractor("gliner", tmp_path / "model")
+    assert ours.adapter.encoder.path == path
+    several = [
+        {"threshold": 0.5},
+        {"threshold": 0.3, "flat_ner": False},
+        {"threshold": 0.6, "multi_label": True},
+        {"threshold": 0.45, "flat_ner": False, "multi_label": True},
+    ]
+    assert num_compared(ours, library, several) > 50
+
+
+@pytest.mark.parametrize("kind", ["span", "token"])
+@pytest.mark.parametrize("broken", [{"label_offset": 1}, {"uses_last_token": True}, {"marker": "<<SEP>>"}])
+def test_wrong_readings_fail_the_same_comparison(tmp_path, minilm_directory, kind, broken):
+    library = save_gliner(tmp_path, minilm_directory, "bert", kind, num_rnn_layers=0)
+    ours = Extractor("gliner", tmp_path / "model")
+    options = {"threshold": 0.3, "flat_ner": False}
+    expected = library.inference(TEXTS, list(LABELS), **options)
+    assert is_same(ours(TEXTS, LABELS, **options), expected)
+    files = replace(GlinerFiles.read(tmp_path / "model"), **broken)
+    ours.processor = GlinerTokenizer(files, ours.spec.max_sequence_length, MAX_PROMPT)
+    assert not is_same(ours(TEXTS, LABELS, **options), expected)
+
+
+def is_same(ours, theirs):
+    try:
+        for found, expected in zip(ours, theirs, strict=True):
+            assert_same(found, expected)
+    except AssertionError:
+        return False
+    return True

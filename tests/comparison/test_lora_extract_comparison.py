@@ -1,0 +1,162 @@
+"""Extraction with several LoRA adapters in one forward pass equals that of the libraries with peft."""
+
+from functools import partial
+
+import pytest
+import transformers
+
+from tests.comparison import test_gliclass_comparison as gliclass
+from tests.comparison import test_gliner2_comparison as gliner2
+from tests.comparison import test_glirel_comparison as glirel
+from tests.comparison import test_nli_classification_comparison as nli
+from tests.comparison import test_sequence_classification_comparison as classes
+from tests.comparison import test_stablebridge_pruner_comparison as pruner
+from tests.support.classifiers import TEXTS as CLASSIFIED
+from tests.support.classifiers import save_classifier
+from tests.support.extraction import Extractor
+from tests.support.gliclasses import save_gliclass
+from tests.support.gliner2s import save_gliner2
+from tests.support.gliners import LABELS, TEXTS, assert_same, save_gliner, save_gliner_bi
+from tests.support.glirels import LABELS as RELATIONS
+from tests.support.glirels import entities_of, save_glirel
+from tests.support.loras import save_lora
+from tests.support.pruners import Pruner, save_pruner
+
+OF_BERT = ({"target_modules": ["query", "dense"]}, {"target_modules": ["value"], "use_dora": True})
+# Some of these layers also project the relative positions.
+OF_DEBERTA = ({"target_modules": "all-linear"}, {"target_modules": ["value_proj", "dense"]})
+OF_HEAD = ({"target_modules": ["query", "dense"], "task_type": "SEQ_CLS"}, OF_BERT[1])
+
+
+def check(ours, configs, directory, swap, expected, same, texts, *labels, **options):
+    """Assert results equal to the library's.
+
+    `swap(model)` replaces the library's encoder and returns the previous one; `swap(None)` only returns it.
+    `expected` runs the library. One batch holds every text three times: without an adapter, and with each.
+    """
+    found_by, base = {"": expected()}, swap(None)
+    for name, config in zip(("one", "other"), configs, strict=True):
+        swap(save_lora(directory / name, base, seed=len(name), **config))
+        found_by[name] = expected()
+        ours.adapter.encoder.add_lora(name, directory / name)
+    swap(base)
+    requests = [(texts, *(labels or ((),)), {**options, "lora": name}) for name in found_by]
+    for name, found in zip(found_by, ours.together(requests), strict=True):
+        assert found_by[name]
+        _compare(same, found, found_by[name])
+    compare = partial(_compare, same, ours(texts, *labels, **options))
+    compare(found_by[""])
+    with pytest.raises(AssertionError):  # negative control: the base differs
+        compare(found_by["one"])
+
+
+def _compare(same, found, expected):
+    for i, each in enumerate(zip(found, expected, strict=True)):
+        same(*each, i)
+
+
+def attribute(owner, name, model):
+    """Return the current attribute, and replace it with `model` unless that is None."""
+    before = getattr(owner, name)
+    if model is not None:
+        setattr(owner, name, model)
+    return before
+
+
+@pytest.mark.parametrize(
+    ("family", "save", "configs"),
+    [
+        ("gliner", save_gliner, OF_BERT),
+        ("gliner", partial(save_gliner, architecture="deberta-shared", kind="token", hidden_size=48), OF_DEBERTA),
+        ("gliner_bi", save_gliner_bi, OF_BERT),
+    ],
+)
+def test_entities(tmp_path, minilm_directory, family, save, configs):
+    library = save(tmp_path, minilm_directory)
+    check(
+        *(Extractor(family, tmp_path / "model"), configs, tmp_path),
+        partial(attribute, library.model.token_rep_layer.bert_layer, "model"),
+        lambda: library.inference(TEXTS, list(LABELS), threshold=0.3, flat_ner=True, multi_label=False),
+        lambda found, theirs, i: assert_same(found, theirs),
+        *(TEXTS, LABELS),
+        threshold=0.3,
+    )
+
+
+def test_relations(tmp_path, minilm_directory):
+    library, known = save_glirel(tmp_path, minilm_directory), [entities_of(text) for text in TEXTS]
+    check(
+        *(Extractor("glirel", tmp_path / "model"), OF_BERT, tmp_path),
+        partial(attribute, library.token_rep_layer.bert_layer, "model"),
+        lambda: [glirel.by_library(library, *each, threshold=0.4) for each in zip(TEXTS, known, strict=True)],
+        lambda found, theirs, i: glirel.assert_same(found, theirs, TEXTS[i], known[i]),
+        *(TEXTS, RELATIONS),
+        threshold=0.4,
+        entities=known,
+    )
+
+
+def test_adapters_apply_to_all_findings_of_gliner2(tmp_path, minilm_directory):
+    library = save_gliner2(tmp_path, minilm_directory)
+    told = {"threshold": 0.5, "include_confidence": True, "include_spans": True}
+    check(
+        *(Extractor("gliner2", tmp_path / "model"), OF_BERT, tmp_path),
+        partial(attribute, library, "encoder"),
+        lambda: library.batch_extract(gliner2.TEXTS, gliner2.librarys(library), **told),
+        lambda found, theirs, i: gliner2.assert_same(gliner2.TEXTS[i], found, theirs),
+        *(gliner2.TEXTS, [*gliner2.LABELS]),
+        **gliner2.asked(threshold=0.5),
+    )
+
+
+def test_labels_of_texts(tmp_path, minilm_directory):
+    directory = save_gliclass(tmp_path / "model", minilm_directory)
+    library = gliclass.Library(directory)
+    check(
+        *(Extractor("gliclass", directory), OF_DEBERTA, tmp_path),
+        partial(attribute, library.pipeline.pipe.model.model, "encoder_model"),
+        lambda: [library(text, gliclass.LABELS) for text in CLASSIFIED],
+        lambda found, theirs, i: gliclass.assert_same(found, theirs),
+        *(CLASSIFIED, gliclass.LABELS),
+    )
+
+
+def test_classes_of_the_models_own(tmp_path, minilm_directory):
+    """The adapter includes a trained classifier."""
+    directory = save_classifier(tmp_path / "model", minilm_directory, labels=classes.LABELS)
+    library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
+    check(
+        *(Extractor("sequence_classification", directory), OF_HEAD, tmp_path),
+        partial(attribute, library, "model"),
+        lambda: library(CLASSIFIED),
+        lambda found, theirs, i: classes.assert_same(found, theirs),
+        CLASSIFIED,
+    )
+
+
+def test_adapters_apply_to_zero_shot_classification(tmp_path, minilm_directory):
+    """The head reads the decoder's last state; its layer `out_proj` is adapted, too."""
+    configs = ({"target_modules": ["q_proj", "fc1"]}, {"target_modules": ["out_proj"]})
+    directory = save_classifier(tmp_path / "model", minilm_directory, "bart", labels=nli.THREE)
+    library = transformers.pipeline("zero-shot-classification", model=str(directory), device="cpu")
+    check(
+        *(Extractor("nli_classification", directory), configs, tmp_path),
+        partial(attribute, library, "model"),
+        lambda: [list(nli.in_pipeline(library, text, nli.LABELS)) for text in CLASSIFIED],
+        lambda found, theirs, i: nli.assert_same(found, theirs),
+        *(CLASSIFIED, nli.LABELS),
+    )
+
+
+def test_spans_that_are_kept(tmp_path, minilm_directory):
+    """Scores use the adapter's classifier; spans use the base's pruning head on the adapter's states."""
+    directory = save_pruner(tmp_path / "model", minilm_directory)
+    plain, passages = Pruner(directory), CLASSIFIED
+    check(
+        *(Extractor("stablebridge_pruner", directory), OF_HEAD, tmp_path),
+        partial(attribute, plain, "_model"),
+        lambda: [plain(pruner.QUERY, passage) for passage in passages],
+        lambda found, theirs, i: pruner.assert_same(found, theirs, passages[i]),
+        passages,
+        instruction=pruner.QUERY,
+    )

@@ -1,0 +1,288 @@
+"""Vectors of open_clip's checkpoints equal its own on the same weights and files, and those of its modules.
+
+tests/support/open_clips.py has its modules, written out for all variants; the cut of an image, torchvision's, is
+written out here. open_clip itself runs in a separate process, because transformers behaves differently beside torchvision.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+import yaml
+from PIL import Image
+from safetensors import torch as safetensors
+
+from sie_triton.catalog import load_file
+from sie_triton.catalog.recognise import explain, family_in
+from sie_triton.checkpoints import open_clip
+from sie_triton.errors import CatalogError, LoadError
+from sie_triton.inputs.cleaning import cleaning
+from sie_triton.spec import Runtime
+from sie_triton.weights.locate import MODEL_FILES
+from sie_triton.weights.pickles import pickled, without_pickles
+from tests.support import open_clips
+from tests.support.items import Served
+from tests.support.models import save_tokenizer
+from tests.support.open_clips import CONFIGS, PREPROCESS, SIGLIP_TEXT, TEXT, TIMM, save_open_clip
+from tests.support.pictures import picture, saved
+from tests.support.towers import save_clip, save_gemma_tokenizer
+
+TEXTS = ["a photo of a Cat", "two dogs!", "one under_score,  and more"]
+# Their longer sides, once resized, are longer than 64 by 0, 1, 2, 3 and many pixels.
+IMAGES = [saved(picture(*size, seed=i)) for i, size in enumerate([(64, 64), (65, 64), (66, 64), (64, 67), (300, 31)])]
+SQUASHED = {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bilinear", "resize_mode": "squash"}
+
+# Installed apart by scripts/env.
+LIBRARIES = Path(sys.prefix) / "apart" / "open_clip"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setitem(open_clip.TIMM_SIZES, "base", open_clips.TIMM_SIZE)
+
+
+def built(directory, name, tokenizer, preprocess=PREPROCESS):
+    model = save_open_clip(directory, CONFIGS[name], preprocess)
+    if name == "siglip":
+        save_gemma_tokenizer(directory)
+    else:
+        save_tokenizer(directory, tokenizer)
+    return model
+
+
+def pixels(file, preprocess):
+    """Return pixels as torchvision's Resize, CenterCrop, ToTensor and Normalize make them."""
+    image = Image.open(io.BytesIO(file)).convert("RGB")
+    if preprocess.get("resize_mode") == "squash":
+        size = (64, 64)
+    else:
+        short, long = sorted(image.size)
+        longer = int(64 * long / short)
+        size = (64, longer) if image.width <= image.height else (longer, 64)
+    image = image.resize(size, {"bilinear": 2}.get(preprocess.get("interpolation", ""), 3))
+    left, top = (round((side - 64) / 2) for side in image.size)
+    values = torch.tensor(np.asarray(image.crop((left, top, left + 64, top + 64)))).permute(2, 0, 1) / 255
+    mean, std = (torch.tensor(preprocess[key])[:, None, None] for key in ("mean", "std"))
+    return (values - mean) / std
+
+
+def unit(vectors):
+    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
+
+
+def ids_of(directory, name):
+    """Clean the texts, tokenize them and pad to the model's maximum number of tokens."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    length = CONFIGS[name]["text_cfg"]["context_length"]
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding(length=length)
+    return torch.tensor([each.ids for each in tokenizer.encode_batch([" ".join(t.split()) for t in TEXTS])])
+
+
+@pytest.mark.parametrize(
+    ("name", "preprocess"),
+    [*((name, PREPROCESS) for name in CONFIGS if name != "siglip"), ("siglip", SQUASHED)],
+    ids=[*CONFIGS],
+)
+def test_texts_and_images(name, preprocess, tmp_path, minilm_directory):
+    model, dim = built(tmp_path, name, minilm_directory, preprocess), CONFIGS[name]["embed_dim"]
+    family, found = family_in(tmp_path)
+    assert (family, found.dims) == (name.partition(",")[0], {"dense": dim})
+    assert found.reason == f"open_clip_config.json: {family}, images of 64 × 64 in 16 patches"
+    served = Served(family, tmp_path, dims={"dense": dim})
+    images = served.encode([{"image": file} for file in IMAGES])["dense"]
+    expected = unit(model.encode_image(torch.stack([pixels(file, preprocess) for file in IMAGES])))
+    assert np.allclose(images, expected, atol=1e-5)
+    assert (images @ images.T - np.eye(len(IMAGES))).max() < 0.999
+    together = served.encode([TEXTS[0], {"image": IMAGES[0]}, *TEXTS[1:]])["dense"][[0, 2, 3]]
+    assert np.allclose(together, unit(model.encode_text(ids_of(tmp_path, name))), atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory, minilm_directory):
+    """Name → the directory of a checkpoint, with open_clip's results."""
+    directories = {name: tmp_path_factory.mktemp("open_clip") for name in CONFIGS}
+    for name, directory in directories.items():
+        built(directory, name, minilm_directory, SQUASHED if name == "siglip" else PREPROCESS)
+        np.save(directory / "ids.npy", ids_of(directory, name).numpy())
+        for i, file in enumerate(IMAGES):
+            (directory / f"image-{i}").write_bytes(file)
+    width, depth, heads, middle = open_clips.TIMM_SIZE
+    small = {"embed_dim": width, "depth": depth, "num_heads": heads, "mlp_ratio": middle / width, "img_size": 64}
+    arguments = ["tests.support.by_open_clip", json.dumps(small), *map(str, directories.values())]
+    command = [sys.executable, "-W", "ignore", "-m", *arguments]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(LIBRARIES)}, check=True, timeout=200)
+    return directories
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_vectors_are_those_of_open_clip(library, name):
+    found = np.load(library[name] / "vectors.npz")
+    served = Served(name.partition(",")[0], library[name], dims={"dense": CONFIGS[name]["embed_dim"]})
+    assert np.allclose(served.encode([{"image": file} for file in IMAGES])["dense"], found["images"], atol=1e-5)
+    assert np.allclose(served.encode(TEXTS)["dense"], found["texts"], atol=1e-5)
+    assert np.abs(found["images"][:1] - found["images"][1:]).max() > 1e-3
+
+
+def test_another_activation_fails_the_same_comparison(tmp_path, minilm_directory):
+    """Negative control."""
+    model = built(tmp_path, "clip, quick_gelu", minilm_directory)
+    path = tmp_path / "open_clip_config.json"
+    path.write_text(path.read_text().replace('"quick_gelu": true', '"quick_gelu": false'))
+    found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": IMAGES[0]}])["dense"]
+    assert not np.allclose(found, unit(model.encode_image(pixels(IMAGES[0], PREPROCESS)[None])), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("way", "text", "expected"),
+    [
+        ("canonicalize", " Under_score, (Two)\n x-y ", "under score two xy"),
+        ("siglip", " Under_score, (Two)\n x-y ", "underscore two xy"),
+        ("siglip2", " Under_score,", " under_score,"),
+        ("lower", " A  b\t", "a b"),
+        ("whitespace", " A  b\t", "A b"),
+    ],
+)
+def test_cleaning(way, text, expected):
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    assert cleaning(tokenizer, way).normalizer.normalize_str(text) == expected
+
+
+def test_an_open_clip_model_inside_a_custom_class_is_served(tmp_path, minilm_directory):
+    """config.json asks for code that is never run, and model.safetensors has open_clip's model under a name."""
+    model = built(tmp_path, "siglip", minilm_directory)
+    config = {"model_type": "siglip", "architectures": ["MyFashionSigLIP"], "auto_map": {"AutoModel": "my.My"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = safetensors.load_file(tmp_path / "open_clip_model.safetensors")
+    (tmp_path / "open_clip_model.safetensors").unlink()
+    safetensors.save_file({f"model.{name}": tensor for name, tensor in weights.items()}, tmp_path / "model.safetensors")
+    assert family_in(tmp_path)[0] == "siglip"
+    found = Served("siglip", tmp_path, dims={"dense": 48}).encode([{"image": IMAGES[0]}])["dense"]
+    assert np.allclose(found, unit(model.encode_image(pixels(IMAGES[0], PREPROCESS)[None])), atol=1e-5)
+
+
+def test_transformers_files_go_first(tmp_path, minilm_directory):
+    """Most repositories on the hub have both."""
+    built(tmp_path, "clip", minilm_directory)
+    save_clip(tmp_path, minilm_directory)
+    assert family_in(tmp_path)[1].reason.startswith("config.json: clip")
+
+
+def changed(**parts):
+    """CLIP's configuration with other settings of its parts."""
+    config = json.loads(json.dumps(CONFIGS["clip"]))
+    for part, given in parts.items():
+        config[part] = {**config[part], **given} if isinstance(config.get(part), dict) else given
+    return config
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (changed(multimodal_cfg={"width": 64}), "multimodal_cfg .* cannot be served: CoCa and similar models"),
+        (
+            changed(text_cfg={"hf_model_name": "roberta-base"}),
+            "hf_model_name 'roberta-base' cannot be served: the text",
+        ),
+        (changed(vision_cfg={"layers": [3, 4, 6, 3]}), "layers .* cannot be served: the image tower is a ResNet"),
+        (changed(vision_cfg={"timm_model_name": "convnext_base"}), "timm_model_name 'convnext_base' cannot be served"),
+        (changed(vision_cfg={"attentional_pool": True}), "attentional_pool True cannot be served: it is not supported"),
+        (changed(vision_cfg={"pool_type": "avg"}), "vision_cfg: pool_type 'avg' cannot be served: supported is 'tok'"),
+        (changed(vision_cfg={"ls_init_value": 1e-5}), "ls_init_value 1e-05 cannot be served"),
+        (changed(text_cfg={"pool_type": "last"}), "text_cfg: pool_type 'last' cannot be served"),
+        (changed(text_cfg={"no_causal_mask": True}), "no_causal_mask True cannot be served"),
+        (changed(text_cfg={"tokenizer_kwargs": {"strip_sep_token": True}}), "strip_sep_token True cannot be served"),
+        (
+            changed(vision_cfg={"image_size": [64, 96]}),
+            r"image_size \[64, 96\] cannot be served: images must be square",
+        ),
+        (changed(embed_dim="many"), "embed_dim: must be a whole number"),
+        (
+            {"embed_dim": 48, "vision_cfg": TIMM, "text_cfg": TEXT},
+            "text_cfg: pool_type: is missing; supported is 'last'",
+        ),
+        (
+            {"embed_dim": 48, "vision_cfg": {**TIMM, "timm_pool": "avg"}, "text_cfg": SIGLIP_TEXT},
+            "timm_pool 'avg' cannot be served: supported is 'map'",
+        ),
+    ],
+)
+def test_unsupported_settings_are_refused_by_name(tmp_path, minilm_directory, config, said):
+    save_tokenizer(tmp_path, minilm_directory)
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    with pytest.raises(LoadError, match=said) as told:
+        family_in(tmp_path)
+    assert str(tmp_path / "open_clip_config.json") in str(told.value)
+
+
+def test_an_unknown_resize_mode_is_refused(tmp_path, minilm_directory):
+    built(tmp_path, "clip", minilm_directory, {**PREPROCESS, "resize_mode": "longest"})
+    with pytest.raises(LoadError, match="resize_mode 'longest' is unknown; supported are shortest, squash"):
+        family_in(tmp_path)
+
+
+def test_unexpected_or_missing_weights_are_refused(tmp_path, minilm_directory):
+    built(tmp_path, "clip", minilm_directory)
+    path = tmp_path / "open_clip_model.safetensors"
+    weights = safetensors.load_file(path)
+    safetensors.save_file({**weights, "visual.transformer.resblocks.0.ls_1.gamma": torch.ones(48)}, path)
+    with pytest.raises(LoadError, match=r"resblocks\.0\.ls_1\.gamma belongs to no supported tower"):
+        Served("clip", tmp_path, dims={"dense": 32})
+    safetensors.save_file({name: tensor for name, tensor in weights.items() if name != "visual.proj"}, path)
+    with pytest.raises(LoadError, match=r"lack visual_projection\.weight"):
+        Served("clip", tmp_path, dims={"dense": 32})
+
+
+def test_pickled_weights_are_refused_or_converted(tmp_path, minilm_directory):
+    """They are refused like others or, if the model file says so, converted."""
+    name, directory = "open_clip_pytorch_model.bin", tmp_path / "saved"
+    assert pickled({name, "open_clip_config.json"}, ["."]) == [name]
+    assert pickled({name, "open_clip_model.safetensors"}, ["."]) == []
+    assert pickled({name, "config.json", "model.safetensors"}, ["."]) == []
+    model = built(directory, "clip", minilm_directory)
+    (directory / "open_clip_model.safetensors").unlink()
+    torch.save(model.state_dict(), directory / name)
+    with pytest.raises(CatalogError, match=f"{name} is a pickle"):
+        explain(directory, "my/clip", {"weights_path": str(directory)})
+    converted = without_pickles(directory, MODEL_FILES, [name], tmp_path / "cache", lambda line: None)
+    found = Served("clip", converted, dims={"dense": 32}).encode([{"image": IMAGES[0]}])["dense"]
+    assert np.allclose(found, unit(model.encode_image(pixels(IMAGES[0], PREPROCESS)[None])), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("hf_id", "loadtime", "said"),
+    [
+        ("org/m", {"backend": "open_clip", "open_clip_model_id": "hf-hub:org/m", "dense_dim": 48}, None),
+        (
+            "org/m",
+            {"open_clip_model_id": "hf-hub:org/other"},
+            "must be hf-hub:org/m, like hf_id .given hf-hub:org/other",
+        ),
+        ("org/m", {"open_clip_model_id": "ViT-B-16-SigLIP"}, "must be hf-hub:org/m, like hf_id .given ViT-B-16-SigLIP"),
+        ("org/m", {"dense_dim": 47}, "dense_dim: must be 48, like tasks.encode.dense.dim .given 47"),
+    ],
+)
+@pytest.mark.parametrize("family", ["clip", "siglip"])
+def test_open_clip_options_of_model_files_are_checked(tmp_path, family, hf_id, loadtime, said):
+    """SIE would load another repository than hf_id."""
+    document = {
+        "sie_id": "org/m",
+        "hf_id": hf_id,
+        "inputs": {"text": True, "image": True},
+        "tasks": {"encode": {"dense": {"dim": 48}}},
+        "profiles": {"default": {"adapter_path": family, "adapter_options": {"loadtime": loadtime}}},
+    }
+    path = tmp_path / "m.yaml"
+    path.write_text(yaml.safe_dump(document))
+    if said is None:
+        assert load_file(path).resolve(Runtime()).options["backend"] == "open_clip"
+        return
+    with pytest.raises(CatalogError, match=said):
+        load_file(path).resolve(Runtime())

@@ -1,0 +1,195 @@
+"""Objects equal those of transformers' OWLv2 and OWL-ViT on the same weights and files."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tokenizers
+import transformers
+
+from sie_triton.catalog.recognise import family_in
+from sie_triton.errors import InputError, LoadError
+from sie_triton.families.owlv2.files import OwlFiles
+from sie_triton.families.owlv2.resizing import in_square
+from sie_triton.inputs.clip_vocabulary import CLOSING, OPENING, of_clip
+from sie_triton.inputs.request_parts import blame, features_of
+from tests.support.detectors import Finder, Owl, same, save_owl
+from tests.support.pictures import of_all_kinds, picture, pictures
+
+LABELS = ["cat", "two dogs", "a red Bus", "tree"]
+OTHERS = ["zebra", "cat", "a very small bird"]
+FILES = pictures([(97, 61), (40, 90), (33, 33), (300, 31)])
+
+
+@pytest.fixture(scope="module", params=["owlv2", "owlvit"])
+def version(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, minilm_directory, version):
+    return save_owl(tmp_path_factory.mktemp(version), minilm_directory, version)
+
+
+@pytest.fixture(scope="module")
+def ours(directory):
+    assert family_in(directory)[0] == "owlv2"
+    return Finder("owlv2", directory)
+
+
+@pytest.fixture(scope="module")
+def library(directory, version):
+    return Owl(directory, version)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_objects_are_those_of_the_library(ours, library, file):
+    expected = library(file, LABELS)
+    assert same(ours([file], LABELS)[0], expected)
+    assert len(expected) > 5
+    surer = library(file, LABELS, threshold=0.6)
+    assert same(ours([file], LABELS, threshold=0.6)[0], surer)
+    assert len(surer) < len(expected)
+
+
+def test_the_library_finds_every_label(library):
+    """Otherwise a comparison of them would show nothing."""
+    assert {each["label"] for file in FILES for each in library(file, LABELS)} == {*LABELS}
+
+
+def test_different_labels_and_sizes_in_one_batch(ours, library):
+    requests = [
+        (FILES[:2], LABELS, {}),
+        (FILES[1:], OTHERS, {"threshold": 0.3}),
+        (FILES[:1], ["tree"], {"label_template": "{}, of all"}),
+    ]
+    together = ours.all_of(requests)
+    for (files, labels, given), found in zip(requests, together, strict=True):
+        template, threshold = given.get("label_template", "a photo of {}"), given.get("threshold", 0.1)
+        for file, objects in zip(files, found, strict=True):
+            assert same(objects, library(file, labels, threshold, template))
+            assert same(objects, ours([file], labels, **given)[0], 1e-5, 1e-2)
+    assert not same(together[2][0], ours(FILES[:1], ["tree"])[0], 0.01)
+
+
+def test_boxes_are_in_the_upright_image(ours, library):
+    turned = of_all_kinds()["turned"]
+    expected = library(turned, LABELS)
+    assert same(ours([turned], LABELS)[0], expected)
+    assert expected
+    assert not same(ours([of_all_kinds()["jpeg"]], LABELS)[0], expected)
+
+
+def test_thresholds_apply_in_order_of_precedence(ours, library):
+    file, least = FILES[0], {"tree": 0.9, "cat": 0.0}
+    expected = [each for each in library(file, LABELS, 0.0) if each["score"] > least.get(each["label"], 0.4)]
+    given = {"label_thresholds": json.dumps(least), "score_threshold": 0.4}
+    assert same(ours([file], LABELS, **given)[0], expected)
+    assert same(ours([file], LABELS, threshold=0.5, score_threshold=0.2)[0], library(file, LABELS, 0.5))
+    assert ours([file], LABELS, threshold=1.0) == [[]]
+
+
+def test_a_labels_description_is_read_instead_of_its_name(ours, library):
+    described = ours(FILES[:1], ["cat", "x"], label_descriptions='{"x": "a red bus"}')[0]
+    expected = [{**each, "label": "x" if each["label"] != "cat" else "cat"} for each in library(FILES[0], LABELS[::2])]
+    assert same(described, expected)
+
+
+def test_many_labels(ours, library):
+    """The maximum number of labels, some of which begin with the same words."""
+    many = [f"{OTHERS[i % 3]} {i}" for i in range(600)]
+    assert same(ours(FILES[:1], many)[0], library(FILES[0], many))
+    (found,) = ours(FILES[:1], [f"thing {i}" for i in range(4096)], threshold=0.0)
+    assert len(found) == 36
+
+
+def refused(ours, labels, **given):
+    with pytest.raises(InputError) as told:
+        ours(FILES[:1], labels, **given)
+    return str(told.value)
+
+
+def test_refusals_name_the_labels(ours):
+    assert "labels: is empty" in refused(ours, [])
+    too_long = refused(ours, ["cat", "one two three four five six seven eight nine ten eleven twelve"])
+    assert too_long.startswith("labels: 'one two three")
+    assert "has 17 tokens" in too_long
+    assert "at most 16" in too_long
+    assert "label_template: must contain {}" in refused(ours, ["cat"], label_template="a photo")
+
+
+def test_only_the_request_with_invalid_labels_is_refused(ours):
+    good = ours.asked("extract", {"image": FILES[:1], "labels": [b"cat"]}, {})
+    bad = ours.asked("extract", {"image": FILES[:1], "labels": [b"cat " * 20]}, {})
+    with pytest.raises(InputError, match="labels: 'cat cat"):
+        features_of(ours.processor, [good, bad])
+    blame(ours.processor, good)
+    with pytest.raises(InputError, match="labels: 'cat cat"):
+        blame(ours.processor, bad)
+
+
+def test_a_label_is_read_once(ours, monkeypatch):
+    read = []
+    encoded = ours.adapter._encoded
+    monkeypatch.setattr(ours.adapter, "_encoded", lambda labels: read.extend(labels) or encoded(labels))
+    ours(FILES, ["new", "newer"])
+    ours(FILES[:1], ["newer", "newest"])
+    assert len(read) == 3
+
+
+def test_labels_by_a_vocabulary_without_tokenizer_json(tmp_path):
+    """The tokenizer equals CLIP's in transformers."""
+    letters = [*tokenizers.pre_tokenizers.ByteLevel.alphabet()]
+    merges = ["p h", "ph o", "pho t", "t o</w>", "o f</w>", "c a", "ca t</w>"]
+    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
+    vocabulary = {piece: number for number, piece in enumerate([*pieces, OPENING, CLOSING])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    expected = transformers.CLIPTokenizer(vocabulary, [tuple(merge.split()) for merge in merges])
+    ours = of_clip(tmp_path)
+    texts = ["a photo of a cat", "It's  größe\t😀 12!? x", "", "日本 CAT's", "<|endoftext|> cat"]
+    for text in texts:
+        assert ours.encode(text).ids == expected(text)["input_ids"]
+    (tmp_path / "merges.txt").write_text("a b c d")
+    with pytest.raises(LoadError, match=r"merges\.txt cannot be read"):
+        of_clip(tmp_path)
+
+
+@pytest.mark.parametrize("size", [(97, 61), (40, 90), (300, 31), (1000, 700), (96, 96), (1, 1), (5, 200)])
+def test_pixels_are_those_of_the_processor(size):
+    """It has scipy blur and zoom the whole square."""
+    image = picture(*size)
+    processor = transformers.Owlv2ImageProcessorPil(size={"height": 96, "width": 64}, do_normalize=False)
+    expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
+    assert np.abs(in_square(np.asarray(image), (96, 64)) / 255 - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize("change", ['"resample": 0', '"image_mean": [0.1, 0.2, 0.3]', '"rescale_factor": 0.005'])
+def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, version, library, change):
+    """Negative control. OWLv2 knows one way to resize only."""
+    other = shutil.copytree(directory, tmp_path / "other")
+    path = other / "preprocessor_config.json"
+    settings = {**json.loads(path.read_text()), **json.loads(f"{{{change}}}")}
+    path.write_text(json.dumps(settings))
+    found = Finder("owlv2", other)(FILES[:1], LABELS)[0]
+    assert same(found, library(FILES[0], LABELS)) == (version == "owlv2" and "resample" in change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"size": {"height": 64, "width": 96}}, "images are resized to 64 × 96, but config.json needs 96 × 96"),
+        ({"size": [96, 96]}, ""),
+        ({"do_pad": False}, "do_pad false cannot be served"),
+    ],
+)
+def test_unsupported_preprocessor_settings_are_refused(tmp_path, minilm_directory, change, said):
+    save_owl(tmp_path, minilm_directory)
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    if said:
+        with pytest.raises(LoadError, match=said):
+            OwlFiles.read(tmp_path)
+    else:
+        assert OwlFiles.read(tmp_path).plan.shape == (96, 96)

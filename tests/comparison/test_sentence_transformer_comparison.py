@@ -1,0 +1,197 @@
+"""Our packed forward against sentence-transformers on the same fixed-seed weights."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from sie_triton.bench.architectures import save
+from sie_triton.catalog import recognise
+from sie_triton.contract import Part
+from sie_triton.engines.torch import encoder, prepack
+from sie_triton.engines.torch.attention import Segments
+from sie_triton.engines.torch.encoder import PACKED, PADDED
+from sie_triton.engines.torch.precision import choose_dtype
+from sie_triton.engines.torch.prepack import PrepackedLinear
+from sie_triton.errors import LoadError
+from sie_triton.inputs.tokenizer import TextTokenizer
+from sie_triton.measurements import Measurements
+from sie_triton.spec import Runtime
+from sie_triton.transforms import normalize
+from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.models import CONFIGS, build, save_bert
+from tests.support.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts
+
+TEXTS = [text[:4000] for text in varied_texts(60)]
+
+HEADS = {
+    "mean": {},
+    "cls": {"pooling": "cls"},
+    "max": {"pooling": "max"},
+    "lasttoken": {"pooling": "lasttoken"},
+    "weightedmean": {"pooling": "weightedmean"},
+    "all modes, dense, not normalised": {
+        "pooling": ("cls", "max", "mean", "mean_sqrt_len_tokens"),
+        "dense": 48,
+        "normalize": False,
+    },
+    "prompt left out of pooling": {"include_prompt": False, "prompts": {"query": "search for: "}},
+    "prompt left out of weighted pooling": {
+        "include_prompt": False,
+        "pooling": ("weightedmean", "cls", "max"),
+        "prompts": {"query": "search for: "},
+    },
+}
+
+
+class Ours:
+    """The three stages' arithmetic in one process."""
+
+    def __init__(self, directory, measurements=None, **changes):
+        config = recognise(directory, "m", {"weights_path": str(directory)})
+        self.spec = replace(config.resolve(Runtime()), **changes)
+        self.adapter = load_adapter(self.spec, directory, measurements)
+        self.tokenizer = TextTokenizer.load(directory, self.spec.max_sequence_length)
+
+    def encode(self, texts, **options):
+        profile = self.spec.profiles[0]
+        prompt = self.tokenizer.frame(Part("text", texts, profile, **options))
+        tokens = Tokens.of(self.tokenizer.encode([prompt.around(text) for text in texts]))
+        skipped = np.full(len(texts), self.tokenizer.prompt_tokens(prompt.before), np.int32)
+        dense = self.adapter.forward(token_batch(tokens.input_ids, tokens.lengths, skipped))["dense"]
+        return normalize(dense) if profile.parameters.get("normalize", True) else dense
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_architecture(tmp_path, minilm_directory, architecture):
+    library = build(tmp_path / "encoder", minilm_directory, architecture)
+    library.save(str(tmp_path / "model"))
+    ours = Ours(tmp_path / "model").encode(TEXTS)
+    assert_parity(ours, library.encode(TEXTS))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_pooling_and_heads(tmp_path, minilm_directory, head):
+    library = build(tmp_path / "encoder", minilm_directory, **HEADS[head])
+    library.save(str(tmp_path / "model"))
+    ours, options = Ours(tmp_path / "model"), {}
+    if library.prompts.get("query"):
+        options = {"is_query": True}
+    theirs = library.encode(TEXTS, prompt_name="query" if options else None)
+    vectors = ours.encode(TEXTS, **options)
+    assert_parity(vectors, theirs)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), np.linalg.norm(theirs, axis=1), rtol=1e-4)
+
+
+def test_batching_does_not_change_vectors(minilm_directory):
+    ours = Ours(minilm_directory)
+    together = ours.encode(TEXTS)
+    alone = np.concatenate([ours.encode([text]) for text in TEXTS])
+    assert_parity(together, alone, TO_ITSELF)
+
+
+@pytest.mark.parametrize("kind", ["off by one", "no segments"])
+def test_broken_segment_bounds_fail_the_same_comparison(minilm_directory, monkeypatch, kind):
+    """The negative control: items that see one token of a neighbour, or all of each other."""
+    library = build_reference(minilm_directory)
+    texts = [text for text in TEXTS if len(text) > 20]
+
+    def broken(lengths, _):
+        if kind == "no segments":
+            return Segments.of([sum(lengths)])
+        return Segments.of([lengths[0] + 1, *lengths[1:-1], lengths[-1] - 1])
+
+    monkeypatch.setattr(encoder, "Segments", type("Broken", (), {"of": staticmethod(broken)}))
+    assert Ours(minilm_directory).adapter.encoder.path == PADDED, "the probe did not notice"
+    trusted = Measurements()
+    trusted.put(probe={"path": PACKED, "reason": "taken on trust", "error": 0.0})
+    ours = Ours(minilm_directory, trusted).encode(texts)
+    assert cosines(ours, library.encode(texts)).min() < TO_REFERENCE
+    with pytest.raises(AssertionError, match="lowest cosine"):
+        assert_parity(ours, library.encode(texts))
+
+
+def build_reference(directory):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(directory), device="cpu")
+
+
+def test_prepacked_layers_change_nothing(minilm_directory, monkeypatch):
+    fused = Ours(minilm_directory).encode(TEXTS)
+    monkeypatch.setattr(prepack, "can_prepack", lambda _: False)
+    plain = Ours(minilm_directory)
+    assert any(isinstance(m, torch.nn.Linear) for m in plain.adapter.encoder.model.modules())
+    np.testing.assert_allclose(fused, plain.encode(TEXTS), atol=2e-6)
+
+
+@pytest.mark.parametrize("cpu", ["this CPU", "a CPU without bfloat16 kernels"])
+def test_bfloat16_stays_close(minilm_directory, cpu, monkeypatch):
+    if cpu != "this CPU":
+        monkeypatch.setattr(prepack, "_has_bfloat16", lambda: False)
+    model = Ours(minilm_directory, runtime=Runtime(precision="bfloat16"))
+    layers = {type(layer) for layer in model.adapter.encoder.model.modules()}
+    assert (prepack.PrepackedLinear in layers) == prepack._has_bfloat16()
+    assert_parity(model.encode(TEXTS[:8]), build_reference(minilm_directory).encode(TEXTS[:8]), 0.999)
+
+
+def test_unsupported_weights_are_refused(tmp_path, minilm_directory):
+    directory = save_bert(tmp_path, minilm_directory)
+    spec = Ours(directory).spec
+    config = directory / "config.json"
+    config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "vit"'))
+    with pytest.raises(LoadError, match=r"cannot be loaded|lack "):
+        load_adapter(spec, directory)
+    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
+    config.write_text(config.read_text().replace('"model_type": "vit"', '"model_type": "bert"'))
+    with pytest.raises(LoadError, match="other formats are refused"):
+        load_adapter(spec, directory)
+
+
+def test_missing_weights_are_refused(tmp_path, minilm_directory):
+    directory = save_bert(tmp_path, minilm_directory)
+    spec = Ours(directory).spec
+    config = directory / "config.json"
+    config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
+    with pytest.raises(LoadError, match=r"lack encoder\.layer\.2"):
+        load_adapter(spec, directory)
+
+
+def test_a_model_that_needs_padding_gives_the_librarys_vectors(tmp_path, minilm_directory):
+    directory = save("MPNet", tmp_path, minilm_directory)
+    ours = Ours(directory)
+    assert ours.adapter.encoder.path == PADDED
+    assert_parity(ours.encode(TEXTS), build_reference(directory).encode(TEXTS))
+
+
+def test_a_decoder_with_last_token_pooling_gives_the_librarys_vectors(tmp_path, minilm_directory):
+    directory = save("Qwen3, causal", tmp_path, minilm_directory)
+    ours = Ours(directory)
+    assert ours.adapter.encoder.path == PACKED
+    assert_parity(ours.encode(TEXTS), build_reference(directory).encode(TEXTS))
+
+
+def test_the_weight_of_a_prepacked_layer_reads_as_nan():
+    """A model that reads a prepacked layer's weight itself gets no usable number."""
+    layer = PrepackedLinear(torch.nn.Linear(4, 3))
+    assert layer.weight.shape == (3, 4)
+    assert layer.weight.isnan().all()
+    assert not layer(torch.zeros(1, 4)).isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "native", "dtype", "says_so"),
+    [
+        ("", "cpu", False, torch.float32, False),
+        ("", "cuda", False, torch.float16, False),
+        ("bfloat16", "cpu", False, torch.bfloat16, False),
+        ("float16", "cpu", True, torch.bfloat16, True),
+        ("float16", "cpu", False, torch.float32, True),
+        ("float16", "cuda:1", False, torch.float16, False),
+    ],
+)
+def test_precision(monkeypatch, caplog, precision, device, native, dtype, says_so):
+    monkeypatch.setattr("sie_triton.engines.torch.precision.computes_bfloat16", lambda: native)
+    assert choose_dtype(precision, device) == dtype
+    assert bool(caplog.records) == says_so

@@ -1,0 +1,98 @@
+"""Classes equal those of transformers' text-classification pipeline on the same weights."""
+
+import pytest
+import transformers
+
+from sie_triton.catalog.recognise import family_in
+from sie_triton.errors import InputError, LoadError
+from sie_triton.perf.workload import texts
+from sie_triton.spec import Profile
+from tests.support.classifiers import TEXTS, save_classifier
+from tests.support.extraction import Extractor
+
+LABELS = ("joy", "größe", "anger", "日", "calm")
+SINGLE, MULTI = "single_label_classification", "multi_label_classification"
+MODELS = [
+    ("bert", {}, 10),
+    ("bert", {"problem_type": MULTI}, 10),
+    ("roberta", {"problem_type": MULTI}, 10),
+    ("modernbert", {"problem_type": SINGLE, "classifier_pooling": "mean"}, 0.1),
+    ("deberta", {}, 10),
+]
+
+
+def pairs(found):
+    return [(each["label"], each["score"]) for each in found["classifications"]]
+
+
+def assert_same(found, theirs):
+    assert [label for label, _ in pairs(found)] == [each["label"] for each in theirs]
+    assert [score for _, score in pairs(found)] == pytest.approx([each["score"] for each in theirs], abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory, minilm_directory):
+    return save_classifier(tmp_path_factory.mktemp("own"), minilm_directory, labels=LABELS)
+
+
+@pytest.fixture(scope="module")
+def ours(directory):
+    return Extractor("sequence_classification", directory)
+
+
+@pytest.fixture(scope="module")
+def library(directory):
+    return transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
+
+
+@pytest.mark.parametrize(("architecture", "config", "spread"), MODELS)
+def test_classes_are_those_of_the_library(tmp_path, minilm_directory, architecture, config, spread):
+    directory = save_classifier(tmp_path, minilm_directory, architecture, labels=LABELS, spread=spread, **config)
+    assert family_in(directory)[0] == "sequence_classification"
+    ours = Extractor("sequence_classification", directory)
+    assert ours.adapter.encoder.path == "packed"
+    library = transformers.pipeline("text-classification", model=str(directory), device="cpu", top_k=None)
+    everything = [*TEXTS, *texts(1, seed=3)]
+    for text, found, theirs in zip(everything, ours(everything), library(everything), strict=True):
+        assert_same(found, theirs)
+        assert_same(ours([text])[0], theirs)
+
+
+def test_request_and_model_file_can_select_multi_label(directory, ours, library):
+    by_themselves = library(TEXTS, function_to_apply="sigmoid")
+    requests = [(TEXTS, (), options) for options in ({"multi_label": True}, {"classification_type": "multi-label"}, {})]
+    *multi, single = ours.together(requests)
+    for found in (*multi, Extractor("sequence_classification", directory, MULTI_LABEL)(TEXTS)):
+        for each, theirs in zip(found, by_themselves, strict=True):
+            assert_same(each, theirs)
+    with pytest.raises(AssertionError):
+        assert_same(single[0], by_themselves[0])
+    assert single == ours(TEXTS, classification_type="multi-label", multi_label=False)
+
+
+MULTI_LABEL = Profile(parameters={"classification_type": "multi-label"})
+
+
+def test_a_long_text_is_read_in_windows(ours, library):
+    long = " ".join(texts(24, seed=4))
+    tokenizer = library.tokenizer
+    ids = tokenizer(long, add_special_tokens=False)["input_ids"]
+    spans = [tokenizer.decode(ids[start : start + 510]) for start in range(0, len(ids) - 64, 446)]
+    assert len(spans) > 2
+    for multi in (False, True):
+        parts = [dict(pairs(each)) for each in ours(spans, multi_label=multi)]
+        merge = max if multi else lambda scores: sum(scores) / len(scores)
+        merged = {label: merge([part[label] for part in parts]) for label in LABELS}
+        assert dict(pairs(ours([long], multi_label=multi)[0])) == pytest.approx(merged, abs=2e-3)
+
+
+def test_labels_and_unknown_parameters_are_refused(ours):
+    with pytest.raises(InputError, match="labels: this model has labels of its own; leave it out"):
+        ours(["x"], ["a"])
+    assert len(pairs(ours(["x"], threshold=1.0)[0])) == 0
+
+
+def test_a_regression_is_refused(tmp_path, minilm_directory):
+    directory = save_classifier(tmp_path, minilm_directory, labels=LABELS, problem_type="regression")
+    with pytest.raises(LoadError, match="problem_type regression cannot be served; supported are single_label"):
+        family_in(directory)

@@ -1,0 +1,248 @@
+"""Vectors of SigLIP, and of SigLIP 2 with images of any shape, equal those of transformers on the same files."""
+
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image, ImageOps
+from transformers.models.siglip2.image_processing_pil_siglip2 import get_image_size_for_max_num_patches
+
+from sie_triton.catalog.recognise import family_in
+from sie_triton.checkpoints.naflex import NaflexPlan
+from sie_triton.engines.torch import packed_vision
+from sie_triton.engines.torch.attention import Segments, attending
+from sie_triton.errors import LoadError
+from sie_triton.inputs.images import ImageFile
+from sie_triton.inputs.pixels import resized_for_patches
+from tests.support.items import Served
+from tests.support.pictures import picture, pictures
+from tests.support.towers import save_gemma_tokenizer, save_naflex, save_siglip
+
+TEXTS = ["a photo of a Cat", "two dogs!", "", "naïve 😀 " * 60]
+SHAPES = [(97, 61), (40, 90), (33, 33), (300, 31), (8, 5), (640, 480), (5, 900)]
+FILES = pictures(SHAPES)
+KINDS = ("siglip", "siglip2")
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory, minilm_directory):
+    home = tmp_path_factory.mktemp("siglip")
+    save_siglip(home / "siglip", minilm_directory)
+    save_naflex(home / "siglip2")
+    return {kind: home / kind for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def ours(directories):
+    return {kind: Served("siglip", directories[kind], dims={"dense": 48}) for kind in KINDS}
+
+
+class Library:
+    def __init__(self, directory):
+        self.model = transformers.AutoModel.from_pretrained(directory).eval()
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+        self.processor = transformers.AutoImageProcessor.from_pretrained(directory, backend="pil")
+
+    @torch.inference_mode()
+    def texts(self, texts):
+        inputs = self.tokenizer(texts, padding="max_length", truncation=True, max_length=64, return_tensors="pt")
+        return unit(self.model.get_text_features(input_ids=inputs["input_ids"]).pooler_output)
+
+    @torch.inference_mode()
+    def images(self, files):
+        images = [ImageOps.exif_transpose(Image.open(io.BytesIO(file))) for file in files]
+        return unit(self.model.get_image_features(**self.processor(images, return_tensors="pt")).pooler_output)
+
+
+def unit(vectors):
+    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
+
+
+@pytest.fixture(scope="module")
+def library(directories):
+    return {kind: Library(directory) for kind, directory in directories.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_recognised(directories, kind):
+    name, found = family_in(directories[kind])
+    assert (name, found.dims, found.max_sequence_length, found.normalize) == ("siglip", {"dense": 48}, 64, True)
+    said = {"siglip": "images of 64 × 64 in 16 patches", "siglip2": "images of any shape in at most 24 patches"}
+    assert found.reason == f"config.json: {kind}, {said[kind]}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts(ours, library, kind):
+    assert ours[kind].adapter.encoder.path == "packed"
+    found = ours[kind].encode(TEXTS)["dense"]
+    assert np.allclose(found, library[kind].texts(TEXTS), atol=1e-5)
+    assert (found @ found.T - np.eye(len(TEXTS))).max() < 0.999
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_of_several_shapes(ours, library, kind):
+    """Images are encoded together and alone; the library pads each to the maximum number of patches."""
+    found = ours[kind].encode([{"image": file} for file in FILES])["dense"]
+    assert np.allclose(found, library[kind].images(FILES), atol=1e-5)
+    alone = np.concatenate([ours[kind].encode([{"image": file}])["dense"] for file in FILES])
+    assert np.allclose(found, alone, atol=1e-5)
+    assert (found @ found.T - np.eye(len(FILES))).max() < 0.999
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_and_images_in_one_request(ours, library, kind):
+    items = [TEXTS[0], {"image": FILES[0]}, TEXTS[1], {"image": FILES[1]}]
+    expected = np.empty((4, 48), np.float32)
+    expected[[0, 2]], expected[[1, 3]] = library[kind].texts(TEXTS[:2]), library[kind].images(FILES[:2])
+    assert np.allclose(ours[kind].encode(items)["dense"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "of_images"), [("siglip", [16, 16]), ("siglip2", [24, 21])])
+def test_the_cost_of_an_item_includes_padding(ours, kind, of_images):
+    """An item costs all that the model reads, padding included."""
+    processor = ours[kind].processor
+    images = [processor.prepare({"image": ImageFile(file, "image")}) for file in FILES[:2]]
+    features = processor.encode([{"text": "a"}, *images])
+    assert features["read"].values.tolist() == [64, *of_images]
+
+
+def test_a_model_file_may_cut_texts_sooner(directories, library):
+    """Texts are padded nevertheless: the model was trained so."""
+    served = Served("siglip", directories["siglip"], dims={"dense": 48}, max_sequence_length=5)
+    tokenizer = library["siglip"].tokenizer
+    cut = tokenizer("one two three four five six", truncation=True, max_length=5)["input_ids"]
+    ids = torch.tensor([cut + [tokenizer.pad_token_id] * (64 - len(cut))])
+    with torch.inference_mode():
+        expected = unit(library["siglip"].model.get_text_features(input_ids=ids).pooler_output)
+    assert np.allclose(served.encode(["one two three four five six"])["dense"], expected, atol=1e-5)
+
+
+def test_many_images_together(ours):
+    """There are so many patches that rows are added on a CPU."""
+    found = ours["siglip2"].encode([{"image": file} for file in FILES * 5])["dense"]
+    assert np.allclose(found, np.tile(found[: len(FILES)], (5, 1)), atol=1e-5)
+    few = ours["siglip2"].encode([{"image": file} for file in FILES])["dense"]
+    assert np.allclose(found[-len(FILES) :], few, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokenizer", "lowers"),
+    [
+        ("siglip", "Siglip2Tokenizer", True),
+        ("siglip", "GemmaTokenizer", False),
+        # This holds whatever its files say.
+        ("siglip2", "GemmaTokenizer", True),
+    ],
+)
+def test_gemmas_tokenizer(directories, tmp_path, kind, tokenizer, lowers):
+    """SigLIP 2 with images of one size is transformers' SigLIP; its pad_token is not that of config.json's default."""
+    shutil.copytree(directories[kind], tmp_path, dirs_exist_ok=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).unlink()
+    save_gemma_tokenizer(tmp_path, getattr(transformers, tokenizer))
+    texts = ["a Cat", "a cat", "dog.", "Ünï"]
+    found = Served("siglip", tmp_path, dims={"dense": 48}).encode(texts)["dense"]
+    assert np.allclose(found, Library(tmp_path).texts(texts), atol=1e-5)
+    assert np.allclose(found[0], found[1], atol=1e-5) == lowers
+
+
+def test_the_first_siglips_tokenizer_cleans_texts(directories, tmp_path):
+    """Texts are cleaned whatever tokenizer.json says; the library's own tokenizer needs sentencepiece."""
+    other = copy(directories["siglip"], tmp_path, "tokenizer_config.json", tokenizer_class="SiglipTokenizer")
+    features = Served("siglip", other, dims={"dense": 48}).processor.encode([{"text": "a Cat, (that) sits."}])
+    plain = Served("siglip", directories["siglip"], dims={"dense": 48}).processor.encode([{"text": "a cat that sits"}])
+    assert features["input_ids"].values.tolist() == plain["input_ids"].values.tolist()
+
+
+def test_patch_grid_sizes_match_the_library():
+    for most in (24, 256, 1024):
+        plan = NaflexPlan(16, most, 2, 1.0, (0, 0, 0), (1, 1, 1))
+        for height in (1, 7, 16, 100, 431, 1080, 6000):
+            for width in (1, 15, 33, 224, 900, 1920):
+                assert plan.shape(height, width) == get_image_size_for_max_num_patches(height, width, 16, most)
+
+
+def test_pixels_are_those_of_the_processor(directories, library):
+    plan = NaflexPlan.read(directories["siglip2"], {})
+    for seed, size in enumerate(SHAPES):
+        image = picture(*size, seed=seed)
+        pixels = resized_for_patches(image, plan)
+        rows, columns = (side // 8 for side in pixels.shape[:2])
+        scaled = (pixels * plan.scale - plan.mean) / plan.std
+        patches = scaled.reshape(rows, 8, columns, 8, 3).swapaxes(1, 2).reshape(rows * columns, -1)
+        expected = library["siglip2"].processor(image, return_tensors="np")
+        assert expected["spatial_shapes"].tolist() == [[rows, columns]]
+        assert np.abs(expected["pixel_values"][0, : rows * columns] - patches).max() < 1e-5
+
+
+def copy(directory, target, name, **changes):
+    shutil.copytree(directory, target, dirs_exist_ok=True)
+    content = json.loads((target / name).read_text())
+    for key, value in changes.items():
+        place, _, last = key.rpartition("__")
+        (content[place] if place else content)[last] = value
+    (target / name).write_text(json.dumps(content))
+    return target
+
+
+def test_texts_padded_otherwise_fail_the_same_comparison(directories, library, tmp_path):
+    """Negative control: the other side, another token."""
+    for kind, changes in (("siglip", {"padding_side": "left"}), ("siglip2", {"pad_token": "<mask>"})):
+        other = copy(directories[kind], tmp_path / kind, "tokenizer_config.json", **changes)
+        found = Served("siglip", other, dims={"dense": 48}).encode(TEXTS[:2])["dense"]
+        assert not np.allclose(found, library[kind].texts(TEXTS[:2]), atol=1e-3)
+
+
+def test_differently_preprocessed_images_fail_the_comparison(directories, library, tmp_path):
+    """Negative control: another filter, another number of patches."""
+    for kind, changes in (("siglip", {"resample": 0}), ("siglip2", {"max_num_patches": 23})):
+        other = copy(directories[kind], tmp_path / kind, "preprocessor_config.json", **changes)
+        found = Served("siglip", other, dims={"dense": 48}).encode([{"image": FILES[0]}])["dense"]
+        assert not np.allclose(found, library[kind].images(FILES[:1]), atol=1e-4)
+
+
+def test_a_tower_that_differs_from_the_library_is_refused_at_load(directories, monkeypatch):
+    """Loading compares several shapes with the library's own pass; this tower treats all as one image."""
+    monkeypatch.setattr(
+        packed_vision, "attending", lambda row, kernel: attending(Segments.of([sum(row.lengths)]), kernel)
+    )
+    with pytest.raises(LoadError, match="several shapes differ"):
+        Served("siglip", directories["siglip2"], dims={"dense": 48})
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "changes", "said"),
+    [
+        ("siglip", "config.json", {"vision_config__image_size": 80}, "64 × 64, but config.json needs 80 × 80"),
+        (
+            "siglip",
+            "config.json",
+            {"vision_config__vision_use_head": False},
+            "there is no layer that makes one vector of an image",
+        ),
+        ("siglip", "config.json", {"text_config__projection_size": 40}, "texts become 40 numbers and images 48"),
+        ("siglip", "tokenizer_config.json", {"pad_token": None}, "pad_token: is missing"),
+        ("siglip", "preprocessor_config.json", {"size": {"shortest_edge": 64}}, "images of different sizes"),
+        ("siglip2", "preprocessor_config.json", {"patch_size": 16}, "patches of 16 pixels, but config.json needs 8"),
+        ("siglip2", "preprocessor_config.json", {"do_resize": False}, "do_resize false cannot be served"),
+        ("siglip2", "config.json", {"vision_config__num_patches": 17}, "num_patches: must be a square"),
+    ],
+)
+def test_unsupported_settings_are_refused_with_their_file(directories, tmp_path, kind, file, changes, said):
+    with pytest.raises(LoadError, match=said):
+        family_in(copy(directories[kind], tmp_path, file, **changes))
+
+
+def test_inconsistent_image_features_are_not_accepted(ours):
+    """A client may send these to the step directly."""
+    tower = ours["siglip2"].adapter.vision
+    lengths, shapes = np.array([3 * 8 * 16], np.int32), np.array([[8, 16]], np.int32)
+    assert tower.takes(lengths, shapes)
+    assert tower.takes(lengths, np.array([[16, 8]], np.int32))
+    for wrong in ([[0, 0]], [[7, 16]], [[8, 24]], [[8, 2**31 - 8]], [[-8, -16]], [[200, 200]]):
+        assert not tower.takes(lengths, np.array(wrong, np.int32))
+    assert not ours["siglip"].adapter.vision.takes(lengths, shapes)

@@ -1,0 +1,130 @@
+"""Every architecture against the library's eager forward pass: token states and vectors, item by item.
+
+`expected_path` is what the probe is known to find; negative controls break one thing and must fail.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from sie_triton.bench.architectures import ARCHITECTURES, build
+from sie_triton.engines.torch import encoder as encoder_module
+from sie_triton.engines.torch.attention import packed
+from sie_triton.engines.torch.attention.segments import Segments
+from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder, load_encoder
+from sie_triton.engines.torch.probe import TOLERANCE, probe, relative_error
+from tests.support.parity import TO_ITSELF, TO_REFERENCE, assert_parity
+
+PADDED_ONES = {"Gemma 2, capped scores", "MPNet", "T5 encoder", "BLOOM, causal"}
+MAX_ERROR = 1e-4
+BFLOAT16 = 0.999
+
+# Beyond every window; neighbours of equal and of similar length for the padded path.
+LENGTHS = np.array([1, 1, 2, 7, 33, 35, 100, 150, 150], np.int32)
+INPUT_IDS = np.random.default_rng(1).integers(8000, 20000, LENGTHS.sum(), dtype=np.int32)
+ITEMS = np.split(INPUT_IDS, np.cumsum(LENGTHS)[:-1])
+
+
+@dataclass
+class Subject:
+    """A saved model, the library's results for the items, and the vector that pooling takes."""
+
+    directory: object
+    expected: list[torch.Tensor]
+    last_token: bool
+
+    def vectors(self, states: list[torch.Tensor]) -> np.ndarray:
+        return np.stack([(s[-1] if self.last_token else s.mean(0)).float().numpy() for s in states])
+
+    def load(self, dtype: torch.dtype = torch.float32) -> TorchEncoder:
+        return load_encoder(self.directory, dtype, "cpu")
+
+
+def states_of(encoder: TorchEncoder, items=ITEMS) -> list[torch.Tensor]:
+    lengths = np.array([len(item) for item in items], np.int32)
+    return list(torch.split(encoder.hidden_states(np.concatenate(items), lengths), lengths.tolist()))
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def subject(request, tmp_path_factory) -> Subject:
+    return make_subject(request.param, tmp_path_factory.mktemp("architecture"))
+
+
+def make_subject(architecture, directory) -> Subject:
+    model = build(architecture)
+    model.save_pretrained(directory)
+    model.set_attn_implementation("eager")
+    with torch.inference_mode():
+        expected = [model(input_ids=torch.tensor(item[None], dtype=torch.long)).last_hidden_state[0] for item in ITEMS]
+    subject = Subject(directory, expected, "causal" in architecture)
+    subject.path = PADDED if architecture in PADDED_ONES else PACKED
+    return subject
+
+
+def test_float32_equals_the_library(subject):
+    encoder = subject.load()
+    verdict = probe(encoder, 256)
+    assert verdict.path == subject.path, verdict.reason
+    for path in {verdict.path, PADDED}:
+        encoder.use(path)
+        together, alone = states_of(encoder), [states_of(encoder, [item])[0] for item in ITEMS]
+        assert max(map(relative_error, together, subject.expected)) <= MAX_ERROR
+        assert_parity(subject.vectors(together), subject.vectors(subject.expected), TO_REFERENCE)
+        assert_parity(subject.vectors(together), subject.vectors(alone), TO_ITSELF)
+
+
+def test_bfloat16_stays_close(subject):
+    encoder = subject.load(torch.bfloat16)
+    encoder.prepare()
+    encoder.use(subject.path)
+    assert_parity(subject.vectors(states_of(encoder)), subject.vectors(subject.expected), BFLOAT16)
+
+
+BROKEN = {
+    "no window, causal": ("Mistral, causal, window", "window_of", lambda *_: (-1, 0)),
+    "no window, both ways": ("Gemma 3, both ways, window", "window_of", lambda *_: (-1, -1)),
+    "no local layers": ("ModernBERT, local and global", "window_of", lambda *_: (-1, -1)),
+    "window one too wide": ("Mistral, causal, window", "window_of", lambda _, window: (window, 0)),
+    "no causal mask": ("Qwen3, causal", "window_of", lambda *_: (-1, -1)),
+    "one token leaks between items": ("BERT", "Segments", lambda lengths, _: shifted(lengths)),
+}
+
+
+def shifted(lengths):
+    return Segments.of((*lengths[:-2], lengths[-2] - 1, lengths[-1] + 1))
+
+
+@pytest.mark.parametrize("control", BROKEN)
+def test_a_broken_variant_fails_the_same_comparison(tmp_path, monkeypatch, control):
+    architecture, name, broken = BROKEN[control]
+    subject = make_subject(architecture, tmp_path)
+    encoder = subject.load()
+    encoder.prepare()
+    encoder.use(PACKED)
+    assert max(map(relative_error, states_of(encoder), subject.expected)) <= MAX_ERROR
+    if name == "Segments":
+        monkeypatch.setattr(encoder_module, "Segments", type("Broken", (), {"of": staticmethod(broken)}))
+    else:
+        monkeypatch.setattr(packed, name, broken)
+    assert max(map(relative_error, states_of(encoder), subject.expected)) > 10 * MAX_ERROR
+
+
+@pytest.mark.parametrize("control", [c for c in BROKEN if BROKEN[c][1] == "window_of" and "too wide" not in c])
+def test_the_probe_notices_a_broken_variant(tmp_path, monkeypatch, control):
+    architecture, name, broken = BROKEN[control]
+    subject = make_subject(architecture, tmp_path)
+    monkeypatch.setattr(packed, name, broken)
+    verdict = probe(subject.load(), 256)
+    assert verdict.path == PADDED
+    assert "differs from the library's eager attention" in verdict.reason
+    assert verdict.error <= TOLERANCE[torch.float32]
+
+
+def test_a_mask_of_its_own_or_an_unknown_argument_is_refused():
+    module, x = torch.nn.Identity(), torch.zeros(1, 1, 2, 16)
+    with pytest.raises(packed.CannotPack, match="a mask of its own"):
+        packed.packed_attention(module, x, x, x, torch.zeros(1, 1, 2, 2))
+    with pytest.raises(packed.CannotPack, match="s_aux, softcap"):
+        packed.packed_attention(module, x, x, x, None, softcap=50.0, s_aux=x, use_cache=False)

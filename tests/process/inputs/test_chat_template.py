@@ -1,0 +1,82 @@
+"""Conversations are written as transformers writes them, and a template can do nothing else."""
+
+import json
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from sie_triton.checkpoints.chat_template import MAX_BYTES, read_chat_template
+from sie_triton.errors import InputError, LoadError
+from sie_triton.inputs.chat_template import ChatTemplate
+from tests.support.ocr import CHATML, GLM_TEMPLATE, PADDLE_TEMPLATE, asked
+
+TALKS = [asked("Read it."), asked(system="You read."), asked("a\n  b ", "c", system="d"), asked()]
+TEMPLATES = [
+    CHATML,
+    GLM_TEMPLATE,
+    PADDLE_TEMPLATE,
+    "{{ messages | tojson }}",
+    "{{ messages[-1].content | tojson(indent=2) }}  {# no #}\n{% for m in messages %}\n  {{ m.role }}\n{% endfor %}\n",
+    "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.role }}{% break %}{% endfor %}",
+    "{% set ns = namespace(n=1) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "{{ bos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}{{ nobody }}",
+    "{{ dict(a=messages | length).a }}{{ range(3) | list }}",
+]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_conversations_are_those_of_the_library(template):
+    special = {"bos_token": "<s>", "eos_token": "</s>"}
+    ours = ChatTemplate(template, special, "here")
+    for talk in TALKS:
+        (expected,), _ = render_jinja_template([talk], chat_template=template, add_generation_prompt=True, **special)
+        assert ours.text(talk) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('no system') }}", "refuses the prompt: no system"),
+        ("{{ messages.append(1) }}", "refuses the prompt: access to attribute 'append' of 'list' object is unsafe"),
+        ("{{ ().__class__.__base__.__subclasses__() }}", "refuses the prompt: access to attribute '__class__'"),
+        ("{{ namespace(__class__=1) }}", "refuses the prompt: a template may not set the name __class__"),
+        ("{% set n = namespace() %}{% set n._x = 1 %}", "refuses the prompt: a template may not set the name _x"),
+        ("{{ 1 // 0 }}", "refuses the prompt: integer division"),
+        ("{{ range(10 ** 9) | list }}", "refuses the prompt: Range too big"),
+        ("{% include 'x' %}", "refuses the prompt: no loader"),
+        ("{{ '\\ud800' }}", "refuses the prompt: 'utf-8' codec can't encode"),
+    ],
+)
+def test_templates_with_unsafe_or_failing_operations_are_refused(template, said):
+    with pytest.raises(InputError, match=said):
+        ChatTemplate(template, {}, "here").text(TALKS[0])
+
+
+def test_a_template_that_cannot_be_read():
+    with pytest.raises(LoadError, match=r"^here: cannot be read: Encountered unknown tag 'endfor'"):
+        ChatTemplate("{% endfor %}", {}, "here")
+
+
+def test_the_chat_template_is_read_from_any_of_its_files(tmp_path):
+    def saved(name, content):
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        return read_chat_template(tmp_path)
+
+    with pytest.raises(LoadError, match=r"chat_template\.jinja is missing in .*: prompts cannot be written without it"):
+        read_chat_template(tmp_path)
+    several = [{"name": "tools", "template": "a"}, {"name": "default", "template": "b"}]
+    assert saved("tokenizer_config.json", {"chat_template": several})[0] == "b"
+    assert saved("tokenizer_config.json", {"chat_template": "c"})[0] == "c"
+    assert saved("chat_template.jinja", "d") == ("d", str(tmp_path / "chat_template.jinja"))
+    assert saved("chat_template.json", {"chat_template": "e"})[0] == "e"
+    assert saved("processor_config.json", {"chat_template": "f"})[0] == "f"
+    with pytest.raises(LoadError, match=r"processor_config\.json: chat_template: must be a string"):
+        saved("processor_config.json", {"chat_template": 5})
+    with pytest.raises(LoadError, match=f"must be at most {MAX_BYTES} bytes long"):
+        saved("processor_config.json", {"chat_template": "x" * (MAX_BYTES + 1)})
+
+
+def test_its_special_tokens_are_those_of_the_tokenizer(tmp_path):
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}|{{ eos_token }}|{{ cls_token }}")
+    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}')
+    assert ChatTemplate.read(tmp_path).text(TALKS[0]) == "<s>|</s>|"

@@ -1,0 +1,197 @@
+"""The check of the documents finds what is dead, and the model file's keys are all described."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from sie_triton.catalog.config import ModelConfig
+from sie_triton.catalog.options import MuveraOptions
+from sie_triton.families import FAMILIES, family
+from sie_triton.spec import Runtime
+
+ROOT = Path(__file__).parents[3]
+MODEL_FILES = ROOT / "docs" / "model-files.md"
+
+# A reference that is dead, and what is said of it.
+FAULTS = {
+    "[a file](gone.md)": "no such file: gone.md",
+    "[a heading](#gone)": "no such heading in planted.md: #gone",
+    "`tests/pure/test_gone.py`": "no such path: tests/pure/test_gone.py",
+    "`stages/gone/`": "no such path: stages/gone/",
+    "`gone.c`": "no such path: gone.c",
+    "`tests/pure/scheduling/test_plan.py::test_gone`": "no such test in tests/pure/scheduling/test_plan.py: test_gone",
+    "`test_gone`": "no such test: test_gone",
+    "`sie_triton.spec.Gone`": "no such module, or name in it: sie_triton.spec.Gone",
+    "`scripts/gone`": "no such path: scripts/gone",
+    "`sie-triton gone`": "no such command: sie-triton gone",
+    "`scripts/serve --gone`": "no such flag: --gone",
+    "```bash\nA=1 sie-triton serve --gone\n```": "no such flag: --gone",
+    "SIE_GONE": "no such setting: SIE_GONE",
+}
+ALIVE = """# All is there
+
+[a file](planted.md), [a heading](#all-is-there), `tests/pure/scheduling/test_plan.py`, `stages/`, `admission.c`,
+`scripts/serve --host`, `tests/process/package/test_documents.py::test_a_dead_reference_is_reported`,
+`sie_triton.spec.Runtime`, `sie-triton serve`, SIE_HOST, `/models/x`, `org/name`, `std::move`, `pip install --foreign`
+"""
+
+
+def check(document: Path, text: str) -> tuple[int, str]:
+    """The exit status and the complaints of the check about a document of `text`."""
+    document.write_text(text)
+    command = [sys.executable, ROOT / "scripts" / "check-documents", document]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_dead_reference_is_reported(tmp_path, fault):
+    document = tmp_path / "planted.md"
+    line = 3 + fault.count("\n") // 2
+    assert check(document, f"# Planted\n\n{fault}\n") == (1, f"{document}:{line}: {FAULTS[fault]}\n")
+
+
+def test_a_living_reference_is_not(tmp_path):
+    assert check(tmp_path / "planted.md", ALIVE) == (0, "")
+
+
+# A file with two dead references, and what is said of them. What only a string holds is no reference.
+# \x23 begins a comment there, and none here.
+PROGRAMS = {
+    "planted.py": (
+        '"""See gone.py."""\n\nA = 1  \x23 as scripts/gone has it\nB = """\ngone.py\n"""\nC = "gone.py"\n',
+        [(1, "no such path: gone.py"), (3, "no such path: scripts/gone")],
+    ),
+    "planted.c": (
+        '/* See\n * gone.h. */\nint a;  // as stages/gone.py has it\nchar *b = "gone.py";\n',
+        [(2, "no such path: gone.h"), (3, "no such path: stages/gone.py")],
+    ),
+    "planted": (
+        "\x23!/usr/bin/env bash\n\x23 Run `sie-triton gone`.\necho gone.py  \x23 SIE_GONE\n",
+        [(2, "no such command: sie-triton gone"), (3, "no such setting: SIE_GONE")],
+    ),
+}
+LIVING_PROGRAM = '''"""See tests/pure/scheduling/test_plan.py, sie_triton.families.Options and `sie-triton serve`.
+
+    >>> "gone.py"
+    gone
+"""
+
+A = "#"  # as stages/ and scripts/serve have it, with SIE_HOST
+B = """
+gone.py  # gone.py
+"""
+'''
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_dead_reference_in_a_comment_or_docstring_is_reported(tmp_path, name):
+    text, dead = PROGRAMS[name]
+    assert check(tmp_path / name, text) == (1, "".join(f"{tmp_path / name}:{line}: {what}\n" for line, what in dead))
+
+
+def test_a_living_reference_in_a_comment_is_not(tmp_path):
+    assert check(tmp_path / "planted.py", LIVING_PROGRAM) == (0, "")
+
+
+def keys_of(schema: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> dict[str, tuple[str, str]]:
+    """Every key of a model file, dotted, with its type and default."""
+    rows = {}
+    for name, declared in schema.get("properties", {}).items():
+        (option,) = (each for each in declared.get("anyOf", [declared]) if each.get("type") != "null")
+        key, option = prefix + name, {**declared, **option}
+        if isinstance(values := option.get("additionalProperties"), dict) and "$ref" in values:
+            key, option = f"{key}.NAME", values
+        nested = definitions[option["$ref"].rpartition("/")[2]] if "$ref" in option else {}
+        if nested.get("properties"):
+            rows |= keys_of(nested, definitions, f"{key}.")
+        else:
+            rows[key] = type_of(option), default_of(name, declared, schema)
+    return rows
+
+
+def type_of(option: dict[str, Any]) -> str:
+    if "enum" in option:
+        return " ".join(f"`{each}`" for each in option["enum"])
+    if "const" in option:
+        return f"`{str(option['const']).lower()}`"
+    if option.get("type") == "array":
+        return f"list of {type_of(option['items'])}"
+    if option.get("type") == "integer":
+        least = option.get("minimum", option.get("exclusiveMinimum", -1) + 1)
+        most = f" to {option['maximum']:,}" if "maximum" in option else ""
+        return f"integer from {least}{most}" if {"minimum", "exclusiveMinimum"} & set(option) else "integer"
+    return {"boolean": "true, false", "string": "text", "object": "names to texts"}.get(option.get("type", ""), "`{}`")
+
+
+def default_of(name: str, declared: dict[str, Any], schema: dict[str, Any]) -> str:
+    if name in schema.get("required", []):
+        return "required"
+    default = declared.get("default")
+    if default in (None, [], {}, ""):
+        return ""
+    return str(default).lower() if isinstance(default, bool) else f"{default}"
+
+
+def described(text: str) -> dict[str, tuple[str, str]]:
+    """The rows of all tables: several keys may share one."""
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|(?: (.*?))? \| .+ \|$", text, re.MULTILINE)
+    return {key: (kind, default) for keys, kind, default in rows for key in re.findall(r"`([^`]+)`", keys)}
+
+
+def options_of(name: str) -> dict[str, tuple[str, str]]:
+    """Options of a family, from its own schema."""
+    schema = TypeAdapter(family(name).options).json_schema()
+    prefix = "profiles.NAME.adapter_options.loadtime."
+    rows = keys_of(schema, schema.get("$defs", {}), prefix)
+    if rows.pop(f"{prefix}muvera_config", None):
+        muvera = MuveraOptions.model_json_schema()
+        rows |= keys_of(muvera, {}, f"{prefix}muvera_config.")
+    return rows
+
+
+def test_every_key_of_a_model_file_is_described():
+    schema = ModelConfig.model_json_schema()
+    found, declared = described(MODEL_FILES.read_text()), keys_of(schema, schema["$defs"])
+    for name in FAMILIES:
+        declared |= options_of(name)
+    missing = [f"| `{key}` | {kind} | {default} |" for key, (kind, default) in declared.items() - found.items()]
+    assert not missing, "rows for docs/model-files.md:\n" + "\n".join(sorted(missing))
+    assert sorted(found.keys() - declared.keys()) == []
+
+
+def test_the_examples_of_model_files():
+    examples = re.findall(r"```yaml\n(.*?)```", MODEL_FILES.read_text(), re.DOTALL)
+    near, far = (ModelConfig.model_validate(yaml.safe_load(example)).resolve(Runtime()) for example in examples)
+    assert (near.dims, near.engine) == ({"dense": 384}, "torch")
+    assert (far.dims, far.engine) == ({"dense": 4096}, "remote")
+
+
+# Messages of Triton's own that troubleshooting quotes.
+TRITONS_MESSAGES = {"Stub process … is not healthy"}
+
+
+def messages_of(page: str) -> list[str]:
+    """The quoted messages in the first column of a page's tables."""
+    rows = re.findall(r"^\| (.+?) \| ", page, re.MULTILINE)
+    return [quoted for cell in rows for quoted in re.findall(r"`([^`]+ [^`]*)`", cell)]
+
+
+def test_messages_of_troubleshooting_are_in_the_source():
+    """A message that changes must change there too. `…` stands for what a message inserts."""
+    files = [*(ROOT / "sie_triton").rglob("*.py"), *(ROOT / "scripts").glob("[!_]*")]
+    source = "\n".join(path.read_text() for path in files if path.is_file())
+    # Literals of neighbouring lines are one.
+    source = re.sub(r'"\n\s*f?"', "", source)
+    # InputError.at puts a colon between the place and the problem.
+    source = re.sub(r'(\.at\(\s*[^()]+?),\s*f?"', r"\1: ", source)
+    messages = messages_of((ROOT / "docs" / "troubleshooting.md").read_text())
+    assert len(messages) > 10
+    fragments = [(message, part.strip()) for message in messages for part in message.split("…") if part.strip(" …;.")]
+    assert {message for message, part in fragments if part not in source} == TRITONS_MESSAGES

@@ -1,0 +1,199 @@
+"""Imports point in one direction, and a cold stage imports no heavy library."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[3] / "sie_triton"
+
+# Every room may import these.
+EVERYWHERE = {"arrays", "names"}
+FOUNDATION = {"contract", "errors", "extension", "host", "measurements", "nearest", "serving", "spec"}
+MAY_IMPORT = {
+    "arrays": set(),
+    "names": set(),
+    "host": {"errors"},
+    "serving": set(),
+    "error_prefix": {"errors"},
+    "errors": set(),
+    "extension": {"errors"},
+    "measurements": set(),
+    "nearest": set(),
+    "spec": set(),
+    "yaml_reader": set(),
+    "native": {"host"},
+    "transforms": {"native", "spec"},
+    "contract": {"errors", "spec", "transforms"},
+    "loras": {"contract", "errors", "host", "spec"},
+    "settings": {"errors", "host", "nearest", "spec", "yaml_reader"},
+    "checkpoints": {"errors"},
+    "weights": {"checkpoints", "errors", "host", "processes", "spec"},
+    "inputs": {*FOUNDATION, "checkpoints", "pdf"},
+    "pdf": {"errors", "processes"},
+    "engines": {*FOUNDATION, "checkpoints", "native"},
+    "families": {*FOUNDATION, "checkpoints", "engines", "inputs", "transforms"},
+    "environments": {"errors", "host"},
+    "catalog": {*FOUNDATION, "checkpoints", "environments", "families", "loras", "weights", "yaml_reader"},
+    "scheduling": {*FOUNDATION, "native"},
+    "render": {
+        *FOUNDATION,
+        "catalog",
+        "environments",
+        "families",
+        "loras",
+        "scheduling",
+        "settings",
+        "weights",
+    },
+    "processes": {"errors", "host"},
+    "records": {"errors", "processes", "serving", "spec"},
+    "worker": {*FOUNDATION, "checkpoints", "engines", "environments", "families", "inputs", "processes", "scheduling"},
+    "stages": {
+        *FOUNDATION,
+        "environments",
+        "error_prefix",
+        "families",
+        "inputs",
+        "loras",
+        "processes",
+        "records",
+        "scheduling",
+        "weights",
+        "worker",
+    },
+    "controller": {*FOUNDATION, "loras", "processes", "records", "settings", "worker"},
+    "server": {
+        *FOUNDATION,
+        "catalog",
+        "engines",
+        "environments",
+        "families",
+        "native",
+        "processes",
+        "render",
+        "settings",
+        "weights",
+    },
+    "client": {"contract", "error_prefix", "errors", "transforms"},
+    "pages": {"catalog", "client", "contract", "families", "settings", "spec"},
+    "doors": {"client", "contract", "errors", "families", "processes", "records", "settings", "spec"},
+    "bench": {
+        *FOUNDATION,
+        "catalog",
+        "checkpoints",
+        "client",
+        "controller",
+        "engines",
+        "families",
+        "inputs",
+        "perf",
+        "processes",
+        "records",
+        "render",
+        "scheduling",
+        "server",
+        "settings",
+        "stages",
+        "transforms",
+        "weights",
+        "worker",
+    },
+    "perf": {"client", "errors"},
+    "cli": {
+        *FOUNDATION,
+        "bench",
+        "catalog",
+        "client",
+        "controller",
+        "environments",
+        "perf",
+        "processes",
+        "render",
+        "server",
+        "settings",
+    },
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    return set(modules)
+
+
+def layer(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if layer(path) != "__init__")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    ours = {name.split(".")[1] for name in imports_of(path) if name.startswith("sie_triton.")}
+    assert ours <= MAY_IMPORT[layer(path)] | EVERYWHERE | {layer(path)}
+
+
+def test_no_two_files_import_each_other():
+    """Imports have a topological order: there are no cycles of any length."""
+    left = {module_of(path): modules_of(path) for path in FILES}
+    while free := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"in a circle: {sorted(left)}"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules_of(path: Path) -> set[str]:
+    """Return our modules that a file imports at module level."""
+    known = {module_of(each) for each in FILES}
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            named = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (named | {node.module}) & known if named & known else {node.module} & known
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+    # `from package import module` does not depend on the package itself.
+    return found - {module_of(path)} - {name for name in found if any(other.startswith(f"{name}.") for other in found)}
+
+
+def test_the_controller_imports_neither_adapters_nor_torch():
+    assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.families") == []
+
+
+def test_the_door_imports_no_heavy_library():
+    assert imported("import sie_triton.doors.run", "torch", "transformers", "tokenizers", "PIL", "aiohttp") == []
+
+
+def test_one_file_imports_tritons_python_api():
+    """The handmade repository of the benchmark is the only exception."""
+    users = [path for path in FILES if any("triton_python_backend" in name for name in imports_of(path))]
+    assert [str(path.relative_to(PACKAGE)) for path in users] == ["bench/handmade/steps.py", "stages/triton.py"]
+
+
+def imported(code: str, *modules: str) -> list[str]:
+    """Return the `modules` that a fresh interpreter has loaded after `code`."""
+    program = f"import sys; {code}; print(*[m for m in {modules!r} if m in sys.modules])"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+
+STAGES = [f"sie_triton.stages.{name}" for name in ("preprocess", "inference", "postprocess")]
+
+
+@pytest.mark.parametrize("module", [*STAGES, "sie_triton.families"])
+def test_a_cold_stage_imports_no_heavy_library(module):
+    assert imported(f"import {module}", "torch", "transformers", "pydantic", "tritonclient") == []
+
+
+def test_the_client_imports_only_numpy_and_tritonclient():
+    code = "from sie_triton import SIEClient; SIEClient('http://x:1')"
+    assert imported(code, "torch", "transformers", "pydantic", "yaml", "click", "tokenizers") == []

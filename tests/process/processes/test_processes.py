@@ -1,0 +1,356 @@
+"""Our processes from start to end, and processes that others recorded by pid."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sie_triton.processes import pids
+from sie_triton.processes.child import start
+from sie_triton.processes.fork_server import Forked, fork, fork_server_ids
+from sie_triton.processes.log import Log
+from sie_triton.processes.pids import Process, ProcessId, is_alive, is_stopped
+from sie_triton.processes.supervisor import Companion, Supervisor
+from tests.support.controller import stage, wait_for
+
+SLEEPS = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
+SERVER = ["http.server", "--bind=127.0.0.1", "0"]
+DIES_AT_ONCE = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+
+
+@pytest.fixture
+def nothing_is_left():
+    """Check that no child, zombie or additional descriptor is left."""
+    me = psutil.Process()
+    before, descriptors = set(me.children()), me.num_fds()
+    yield
+    assert set(me.children()) <= before
+    gc.collect()
+    wait_for(lambda: me.num_fds() <= descriptors)
+
+
+# --- a child
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_started_child_is_watched_from_its_birth(signum):
+    child = start(SLEEPS)
+    assert not child.wait(0)
+    os.kill(child.pid, signum)
+    assert child.wait(60)
+    assert child.status == -signum
+    assert signum.name in child.describe_exit
+    assert is_zombie(child.pid)  # its pid cannot be reused yet
+    child.end()
+    assert not psutil.pid_exists(child.pid)
+    assert child.status == -signum
+    child.kill()
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_that_dies_at_once_is_not_missed():
+    child = start(DIES_AT_ONCE)
+    wait_for(lambda: is_zombie(child.pid))
+    assert child.wait(0)
+    assert child.was_killed
+    assert "memory" in child.describe_exit
+    child.end()
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_stopped_child_is_seen_and_ended():
+    child = start(SLEEPS)
+    child.send(signal.SIGSTOP)
+    wait_for(lambda: child.is_stopped)
+    assert not child.wait(0)
+    child.end(0.1)
+    assert not child.is_stopped
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_descendants_end_with_a_child(tmp_path):
+    program = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True)"
+    child = start([sys.executable, "-c", program], log=tmp_path / "log")
+    assert child.status == 0
+    grandchild = int(child.log())
+    assert is_alive(grandchild)
+    child.end()
+    wait_for(lambda: not is_alive(grandchild))
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_returns_only_its_part_of_the_log(tmp_path):
+    log = tmp_path / "new" / "log"
+    for word in ("one", "two"):
+        child = start([sys.executable, "-c", f"print({word!r})"], log=log)
+        child.end(5)
+        assert child.log() == f"{word}\n"
+    assert log.read_text() == "one\ntwo\n"
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_is_ended_while_others_wait_for_it():
+    child = start(SLEEPS)
+    statuses: list[int | None] = []
+    threads = [threading.Thread(target=lambda: statuses.append(child.status)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    child.end()
+    for thread in threads:
+        thread.join(5)
+    assert statuses == [-signal.SIGKILL] * 4
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_that_cannot_be_started_leaves_nothing():
+    for secrets in ([], ["--hidden"]):
+        with pytest.raises(FileNotFoundError):
+            start(["/nowhere"], secrets=secrets)
+
+
+def is_zombie(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+# --- children of the fork server
+
+
+SERVES = """
+import os, signal, time
+def import_all(): pass
+def main(descriptors):
+    order = os.read(descriptors[0], 99)
+    if order == b"raise":
+        raise OSError("spoiled")
+    if order.isdigit():
+        os.kill(os.getpid(), int(order))
+    os._exit(7 if order else 0)
+"""
+
+
+@pytest.fixture
+def fork_server(tmp_path, monkeypatch):
+    """Its children follow their order: the signal to die of, "raise", or "exit"."""
+    (tmp_path / "obeying.py").write_text(SERVES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    command = ["sie_triton.processes.fork_server", "obeying", str(tmp_path)]
+    with Companion("the fork server", command, Log(tmp_path / "log"), {}) as companion:
+        wait_for(lambda: fork_server_ids(tmp_path))
+        companion.directory = tmp_path
+        yield companion
+
+
+def forked(fork_server, order: bytes) -> Forked:
+    theirs, ours = os.pipe()
+    child = fork(fork_server.directory, [theirs])
+    os.write(ours, order)
+    os.close(theirs)
+    os.close(ours)
+    return child
+
+
+@pytest.mark.parametrize(
+    ("order", "status", "words"),
+    [
+        (b"9", -9, "by SIGKILL, as the system does when memory is short"),
+        (b"11", -11, "by SIGSEGV"),
+        (b"exit", 7, "with status 7"),
+        (b"raise", 1, "with status 1"),
+        (b"", 0, "with status 0"),
+    ],
+)
+def test_the_exit_status_of_a_forked_child_is_known(fork_server, order, status, words):
+    child = forked(fork_server, order)
+    assert child.wait(60)
+    assert (child.status, child.describe_exit, child.was_killed) == (status, words, status == -9)
+    assert not psutil.pid_exists(child.pid)
+
+
+def test_the_exit_status_of_a_child_is_unknown_without_its_fork_server(fork_server):
+    child = forked(fork_server, b"19")  # it stops itself
+    wait_for(lambda: child.is_stopped)
+    before = fork_server.pid
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: fork_server.pid != before)
+    assert not child.wait(0)  # children of a fork server that died go on
+    child.end()
+    assert child.status is None
+    assert child.was_killed
+
+
+def test_a_fork_server_outlives_all_that_it_forks(fork_server):
+    """It keeps neither zombies nor descriptors of them."""
+    me = psutil.Process(fork_server.pid)
+    before = me.num_fds()
+    children = [forked(fork_server, order) for order in (b"raise", b"9", b"exit", b"") for _ in range(10)]
+    assert all(child.wait(60) for child in children)
+    wait_for(lambda: me.children() == [] and me.num_fds() == before)
+    assert fork_server.pid == me.pid
+
+
+def test_a_forked_child_inherits_no_descriptors_of_its_siblings(fork_server):
+    first, second = (forked(fork_server, b"19") for _ in range(2))
+    wait_for(lambda: second.is_stopped and first.is_stopped)
+    assert psutil.Process(second.pid).num_fds() <= psutil.Process(first.pid).num_fds()
+    first.end()
+    second.end()
+
+
+def test_a_client_that_leaves_before_it_is_served_does_no_harm(fork_server):
+    """The client sends its request while the fork server is suspended, and is gone when the server resumes."""
+    fork_server_process = psutil.Process(fork_server.pid)
+    fork_server_process.suspend()
+    imports = "from pathlib import Path; from sie_triton.processes.fork_server import fork"
+    program = f"{imports}; fork(Path({str(fork_server.directory)!r}), [0])"
+    with subprocess.Popen([sys.executable, "-c", program]) as asking:
+        time.sleep(1)
+        asking.kill()
+    fork_server_process.resume()
+    child = forked(fork_server, b"exit")
+    assert child.wait(60)
+    assert child.status == 7
+
+
+# --- a recorded pid
+
+
+def test_a_reused_pid_is_left_alone(child):
+    """The pid was reused after the process had ended."""
+    written = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
+    assert not written.is_alive
+    written.send(signal.SIGKILL)
+    time.sleep(0.1)
+    assert child.poll() is None
+    ProcessId.of(child.pid).send(signal.SIGKILL)
+    assert child.wait(60) == -signal.SIGKILL
+
+
+def test_a_pid_reused_after_its_lookup_is_not_signalled(child, monkeypatch):
+    """The pid is looked up, and belongs to another process a moment later."""
+    written = ProcessId.of(child.pid)
+    looked = []
+
+    def stat(pid):
+        looked.append(pid)
+        return ["S", "1", *["0"] * 17, str(written.started + 1)]
+
+    monkeypatch.setattr(pids, "_stat", stat)
+    written.send(signal.SIGKILL)
+    time.sleep(0.1)
+    assert looked
+    assert child.poll() is None
+
+
+def test_a_signal_to_an_ended_process_reaches_no_other():
+    with subprocess.Popen(["true"]) as process:
+        written = ProcessId.of(process.pid)
+        process.wait()
+    written.send(signal.SIGKILL)
+    assert not written.is_alive
+    assert not written.is_stopped
+    assert ProcessId.of(2**22 + 1) == ProcessId(2**22 + 1, 0)
+    assert not ProcessId(2**22 + 1, 0).is_alive
+
+
+@pytest.mark.parametrize("whose", ["stopped", "superseded", "drained", "fork_server"])
+def test_the_controller_ends_no_process_that_reuses_a_recorded_pid(controller, child, whose, monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.healing.SUPERSEDED_S", -1.0)
+    stranger = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
+    os.kill(child.pid, signal.SIGSTOP)
+    wait_for(lambda: is_stopped(child.pid))
+    if whose == "fork_server":
+        controller._directory.mkdir(parents=True, exist_ok=True)
+        (controller._directory / "fork_server.pid").write_text("{} {} ready".format(*stranger))
+    elif whose == "drained":
+        os.kill(child.pid, signal.SIGCONT)
+        old = stage(controller, "a")
+        old.has_worker(stranger)
+        stage(controller, "a", os.getppid(), generation=1)
+    else:
+        left = stage(controller, "a", child.pid)
+        left.record["started"] = stranger.started
+        stage(controller, "a", generation=1)
+    for _ in range(4):
+        controller.tick()
+    assert child.poll() is None
+
+
+def test_a_stage_whose_pid_was_reused_is_dead(controller, control, child):
+    """It is healed, although a process with that pid lives."""
+    left = stage(controller, "a", child.pid)
+    left.record["started"] -= 1
+    controller.tick()
+    wait_for(lambda: control.swapped == [("a-inference", False)])
+
+
+# --- a process that another process started
+
+
+def test_a_process_is_waited_for_by_its_pidfd(child):
+    process = Process(child.pid)
+    assert not process.wait(0.01)
+    child.kill()
+    assert process.wait(5)
+    process.send(signal.SIGKILL)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    with pytest.raises(ProcessLookupError):
+        Process(ended.pid)
+
+
+# --- a companion
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_companion_is_restarted_and_reports_that(tmp_path):
+    said: list[str] = []
+    with Companion(
+        "the clock", ["http.server", "--bind=127.0.0.1", "0"], Log(tmp_path / "log"), {}, said.append
+    ) as companion:
+        for _ in range(2):
+            before = companion.pid
+            os.kill(before, signal.SIGKILL)
+            wait_for(lambda before=before: companion.pid != before)
+            assert not psutil.pid_exists(before)
+        wait_for(lambda: len(said) == 4)
+    assert said[0] == "the clock ended by SIGKILL, as the system does when memory is short, after 0 s; restarting"
+    assert said[1].startswith("the clock is back after")
+
+
+def test_a_companion_closed_before_its_restart_is_not_started():
+    starts, restarting = [], threading.Event()
+
+    class Dies:
+        name, log_path = "it", Path("log")
+        wait = staticmethod(lambda: None if starts else "with status 1")
+        start = staticmethod(lambda: starts.append(1))
+        stop = wait_ready = staticmethod(lambda: None)
+
+    supervisor = Supervisor(Dies(), lambda line: restarting.set())
+    supervisor._starting.acquire()
+    thread = threading.Thread(target=supervisor.keep_running)
+    thread.start()
+    restarting.wait(5)
+    closing = threading.Thread(target=supervisor.close)
+    closing.start()
+    wait_for(supervisor._closing.is_set)
+    supervisor._starting.release()
+    thread.join(5)
+    closing.join(5)
+    assert starts == []
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_companion_that_ends_while_it_is_closed_is_not_started_again(tmp_path):
+    for _ in range(5):
+        with Companion("the clock", SERVER, Log(tmp_path / "log"), {}) as companion:
+            os.kill(companion.pid, signal.SIGKILL)

@@ -1,0 +1,170 @@
+"""SIE's own model files: read unchanged; served, or refused by name; one never stops another."""
+
+import re
+
+import pytest
+
+from sie_triton.catalog import load_file
+from sie_triton.contract import VERBS
+from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
+from sie_triton.families import family, model_of
+from sie_triton.render.build import selected, write_repository
+from sie_triton.settings import read_settings
+from sie_triton.spec import ANY_LENGTH, Runtime
+from tests.support import reference_files
+from tests.support.lora_families import set_takes_loras
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    made = tmp_path_factory.mktemp("models")
+    reference_files.write(made)
+    return made
+
+
+def resolved(directory, name):
+    return load_file(directory / f"org__{name}.yaml").resolve(Runtime())
+
+
+def test_every_adapter_is_known():
+    """The list has as many adapters as SIE's own files."""
+    paths = [
+        profile["adapter_path"]
+        for document in {**reference_files.SERVED, **reference_files.NOT_SERVED}.values()
+        for profile in document["profiles"].values()
+        if "adapter_path" in profile
+    ]
+    assert len(set(paths)) == 45
+
+
+def test_reference_files_of_implemented_families_are_rendered(directory, tmp_path):
+    settings = read_settings(models_dir=directory)
+    found = selected(settings, [])
+    variants = ["org/bge-m3.flag"]
+    assert {model.sie_id for model in found.models} == {
+        reference_files.sie_id(name) for name in reference_files.SERVED
+    } | {*variants}
+    said = "\n".join(found.problems.values())
+    assert "candle:CandleEmbeddingAdapter" in said
+    for name, document in reference_files.NOT_SERVED.items():
+        path = document["profiles"]["default"]["adapter_path"]
+        assert re.search(
+            rf"org__{name}\.yaml: profiles\.default: adapter_path: '{path}' is not served by this version", said
+        )
+    assert len(found.problems) == len(reference_files.NOT_SERVED) + 1
+    lines = write_repository(tmp_path, settings, [], hook=False)
+    assert len([line for line in lines if line.startswith("not served: ")]) == len(found.problems)
+    assert len(list(tmp_path.glob("*-inference"))) == len(found.models)
+
+
+@pytest.mark.parametrize("name", reference_files.NOT_SERVED)
+def test_an_adapter_that_is_not_served_is_refused(directory, name):
+    with pytest.raises(UnbuiltFamily, match="is not served by this version"):
+        resolved(directory, name)
+
+
+def test_without_max_sequence_length_the_checkpoints_limit_applies(directory):
+    assert resolved(directory, "modernbert").max_sequence_length == ANY_LENGTH
+    assert resolved(directory, "colbert-rotary").max_sequence_length == 300
+
+
+def test_options_of_reference_files_are_resolved(directory):
+    assert resolved(directory, "gritlm").options == {"pooling": "mean", "forward_kwargs": {"is_causal": False}}
+    grit = family("sentence_transformer").options.of(resolved(directory, "gritlm"))
+    assert grit.is_causal is False
+    qwen = resolved(directory, "qwen2")
+    assert qwen.options["dense_projection_path"] == "2_Dense_1024"
+    assert qwen.profiles[0].query_template == f"Instruct: {reference_files.INSTRUCTION}\nQuery: {{text}}"
+    colbert = resolved(directory, "colbert")
+    assert (colbert.muvera.projection_dim, colbert.muvera.final_projection_dim) == (8, None)
+    muvera = colbert.profile("muvera")
+    assert muvera.parameters["output_types"] == "muvera"
+    reranker = resolved(directory, "reranker-qwen3")
+    assert (reranker.options["input_format"], reranker.options["default_instruction"]) == (
+        "qwen3",
+        reference_files.INSTRUCTION,
+    )
+    assert reranker.profiles[0].query_instruction == ""
+
+
+def test_a_request_parameter_may_stand_under_loadtime(directory):
+    assert resolved(directory, "gliclass").profiles[0].parameters == {
+        "classification_type": "single-label",
+        "multi_label": True,
+    }
+    assert resolved(directory, "pruner").options["hidden_size"] == 768
+    assert resolved(directory, "owlv2").profiles[0].parameters == {"score_threshold": 0.1}
+
+
+def test_the_text_of_labels_is_no_input(directory):
+    assert resolved(directory, "dino").inputs == resolved(directory, "owlv2").inputs == ("image",)
+
+
+def test_profiles_that_need_weights_of_their_own(directory, monkeypatch):
+    set_takes_loras(monkeypatch, "bge_m3", False)
+    config = load_file(directory / "org__bge-m3.yaml")
+    assert config.apart == {"flag": ("compute_precision", "adapter_options.runtime.pooling")}
+    (flag,) = config.variants()
+    assert (flag.sie_id, flag.base, flag.resolve(Runtime()).runtime.precision) == ("org/bge-m3.flag", "org/bge-m3", "")
+    spec = config.resolve(Runtime())
+    assert ([profile.name for profile in spec.profiles], spec.apart) == (["default", "sparse"], ("flag",))
+    said = "\n".join(config.warnings())
+    assert "profiles.banking: is not served: the family bge_m3 takes no LoRA adapters" in said
+    assert "profiles.flag: is served as a separate model, org/bge-m3.flag: compute_precision, " in said
+
+
+def test_a_profile_with_an_adapter_is_served_where_the_family_takes_some(directory, monkeypatch):
+    set_takes_loras(monkeypatch, "bge_m3", True)
+    config = load_file(directory / "org__bge-m3.yaml")
+    spec = config.resolve(Runtime())
+    assert ([profile.name for profile in spec.profiles], spec.apart) == (["default", "sparse", "banking"], ("flag",))
+    assert spec.profile("banking").parameters["lora"] == "org/bge-m3-lora"
+    assert (spec.profile("banking").instruction, spec.profile("default").parameters.get("lora")) == ("Classify", None)
+    assert spec.loras == {"org/bge-m3-lora": "hub://org/bge-m3-lora"}
+    assert not any("banking" in line for line in config.warnings())
+
+
+def test_a_request_for_a_separate_profile_names_the_model_that_serves_it(directory):
+    parameters = VERBS["encode"].all_parameters(model_of(resolved(directory, "bge-m3")))
+    assert parameters["profile"].check("sparse") == "sparse"
+    with pytest.raises(
+        InputError, match=r"profile: 'flag' is not .* sparse, banking; separate models are org/bge-m3\.flag$"
+    ):
+        parameters["profile"].check("flag")
+
+
+def test_options_for_other_servers_are_noted_and_not_refused(directory):
+    config = load_file(directory / "org__rope.yaml")
+    where = f"note: {directory}/org__rope.yaml: profiles.default.adapter_options.loadtime"
+    assert [line.split(": is not needed")[0] for line in config.notes()] == [
+        f"{where}.config_kwargs",
+        f"{where}.trust_remote_code",
+    ]
+
+
+def test_a_variant_is_found_by_its_name(directory):
+    settings = read_settings(models_dir=directory)
+    assert [model.sie_id for model in selected(settings, ["org/bge-m3.flag"]).models] == ["org/bge-m3.flag"]
+    with pytest.raises(CatalogError, match=r"org/bge-m3\.none: no model file has this sie_id"):
+        selected(read_settings(models_dir=directory, hf_fallback=False), ["org/bge-m3.none"])
+
+
+def test_model_filter_selects_models_by_pattern(directory):
+    found = selected(read_settings(models_dir=directory, model_filter="org/colbert*, org/st"), [])
+    assert {model.sie_id for model in found.models} == {
+        *("org/colbert", "org/colbert-modernbert", "org/colbert-rotary", "org/st")
+    }
+    with pytest.raises(CatalogError, match=r"model_filter: nobody/\*: matches no model of"):
+        selected(read_settings(models_dir=directory, model_filter="nobody/*"), [])
+
+
+def test_invalid_files_do_not_affect_valid_ones(directory, tmp_path):
+    (tmp_path / "good.yaml").write_text((directory / "org__st.yaml").read_text())
+    (tmp_path / "bad.yaml").write_text("sie_id: [")
+    (tmp_path / "typo.yaml").write_text((directory / "org__bert.yaml").read_text().replace("pooling", "poling"))
+    found = selected(read_settings(models_dir=tmp_path), [])
+    assert [model.sie_id for model in found.models] == ["org/st"]
+    assert [source.rpartition("/")[2] for source in found.problems] == ["bad.yaml", "typo.yaml"]
+    (tmp_path / "good.yaml").unlink()
+    with pytest.raises(CatalogError, match=r"(?s)bad\.yaml.*typo\.yaml"):
+        selected(read_settings(models_dir=tmp_path), [])

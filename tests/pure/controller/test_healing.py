@@ -1,0 +1,145 @@
+"""Dead processes are replaced, with retries, also after a restart of the controller or tritonserver."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller import healing
+from sie_triton.controller.api import describe
+from sie_triton.controller.loop import Controller
+from sie_triton.controller.memory import DeviceMemory
+from sie_triton.controller.model_control import OutOfService
+from sie_triton.processes.pids import ProcessId, is_stopped
+from sie_triton.records.status import RESIDENT
+from tests.support.controller import round_of, stage, wait_for
+
+
+@pytest.fixture
+def dead():
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Clock of healing, in seconds."""
+    now = [1000.0]
+    monkeypatch.setattr(healing, "monotonic", lambda: now[0])
+    return now
+
+
+def test_healing_is_retried_until_it_succeeds(controller, control, dead, child, clock):
+    left = stage(controller, "a", dead)
+    control.failure = InferenceServerException("no space left on device")
+    attempts = []
+    for _ in range(600):
+        round_of(controller)
+        attempts.append(len(control.swapped))
+        clock[0] += 0.2
+    assert set(control.swapped) == {("a-inference", False)}
+    # retries after 0, 1, 3, 7, 15, 31, 61 and 91 s; 120 s pass
+    assert attempts[-1] == 8
+    assert attempts.index(2) == pytest.approx(5, abs=1)
+    assert left._path.exists()
+    stage(controller, "a", child.pid, generation=1)
+    round_of(controller)
+    assert not left._path.exists()
+    assert len(control.swapped) == 8
+    child.kill()
+    child.wait()
+    round_of(controller)
+    assert len(control.swapped) == 9
+
+
+def test_a_new_controller_knows_what_is_to_be_healed(controller, control, dead, clock):
+    stage(controller, "a", dead)
+    control.failure = InferenceServerException("no space left on device")
+    round_of(controller)
+    another = Controller(controller._settings, control)
+    round_of(another)
+    assert len(control.swapped) == 2
+    another.close()
+
+
+def test_a_model_whose_processes_are_dead_has_the_state_dead(controller, control, dead, child):
+    control.may_end.clear()
+    stage(controller, "a", dead, state=RESIDENT, worker_pid=dead)
+    stage(controller, "b", child.pid, state=RESIDENT)
+    stage(controller, "b", dead, "preprocess")
+    controller.tick()
+    for name, stages in (("a", ["inference"]), ("b", ["preprocess"])):
+        described = describe(controller.models[name])
+        assert (described["state"], described["dead_stages"]) == ("dead", stages)
+    assert not controller.models["a"].is_resident
+    assert controller.models["b"].is_resident
+    control.may_end.set()
+
+
+def test_a_model_out_of_service_is_forgotten_instead_of_healed(controller, control, dead, clock):
+    left = stage(controller, "a", dead)
+    control.failure = OutOfService("a-inference was taken out of service")
+    round_of(controller)
+    wait_for(lambda: not left._path.exists())
+    controller.tick()
+    assert controller.models == {}
+
+
+@pytest.mark.parametrize("of", ["status_dir", "stub_dir"])
+def test_a_stopped_fork_server_is_ended(controller, child, of):
+    """The launcher then starts a replacement."""
+    os.kill(child.pid, signal.SIGSTOP)
+    wait_for(lambda: is_stopped(child.pid))
+    controller._directory.mkdir(parents=True, exist_ok=True)
+    directory = getattr(controller._settings, of)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "fork_server.pid").write_text("{} {} ready".format(*ProcessId.of(child.pid)))
+    controller.tick()
+    controller.tick()
+    assert child.wait(5) == -signal.SIGKILL
+
+
+def test_a_new_tritonserver_resets_swaps_and_backoff(controller, control, dead, child, clock):
+    """Swaps and failures of the previous tritonserver are forgotten."""
+    stage(controller, "a", dead)
+    living = stage(controller, "b", child.pid, state=RESIDENT, triton_pid=os.getppid())
+    control.failure = InferenceServerException("connection refused")
+    for _ in range(3):
+        clock[0] += 60
+        round_of(controller)
+    num_before = len(control.swapped)
+    clock[0] += 1
+    round_of(controller)
+    assert len(control.swapped) == num_before
+    control.may_end.clear()
+    hanging = controller.evict("b", "asked for")
+    living.record["triton_pid"] = os.getpid()
+    controller.measured = DeviceMemory(0, 1000, "test")
+    controller.tick()
+    wait_for(lambda: control.swapped[num_before:] == [("b-inference", False), ("a-inference", False)])
+    assert controller.evict("b", "asked for") is not hanging
+    control.may_end.set()
+
+
+def test_a_stage_may_outlive_its_tritonserver(controller, child, dead):
+    stage(controller, "a", child.pid, triton_pid=dead)
+    controller.tick()
+    assert controller._triton == 0
+
+
+def test_a_process_that_triton_keeps_for_nothing_is_ended(controller, control, child, clock):
+    """A process with open requests and its replacement are left alone."""
+    old = stage(controller, "a", child.pid, num_open=1)
+    stage(controller, "a", os.getpid(), generation=1)
+    for pause, num_open in ((0, 1), (60, 1), (0, 0), (20, 0)):
+        clock[0] += pause
+        old.record["num_open"] = num_open
+        round_of(controller)
+        assert child.poll() is None
+    clock[0] += 20
+    round_of(controller)
+    assert child.wait(5) == -signal.SIGKILL
+    assert control.swapped == []

@@ -1,0 +1,219 @@
+"""Granting memory and evicting, in cases where models of the same name or size are easily confused."""
+
+import os
+import signal
+import threading
+from time import monotonic_ns
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.controller import room
+from sie_triton.controller.choice import Resident, victims
+from sie_triton.controller.memory import DeviceMemory
+from sie_triton.errors import REASONS
+from sie_triton.processes.pids import is_stopped
+from sie_triton.records.grants import answer_path
+from sie_triton.records.status import ENGINES, LOADING, RESIDENT
+from tests.support.controller import round_of, stage, wait_for
+
+# Pids of workers, by the bytes that each takes; no process has such a pid.
+SIZES = {2**23 + size: size for size in (250, 300, 301, 400, 401, 500)}
+WORKERS = {size: pid for pid, size in SIZES.items()}
+
+
+@pytest.fixture(autouse=True)
+def worker_bytes(monkeypatch):
+    monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: SIZES.get(pid, 0))
+
+
+def used(controller, num_bytes):
+    """Set the used memory, in bytes; 1,000 exist, and 850 may be used."""
+    controller.measured = DeviceMemory(num_bytes, 1000, "test")
+
+
+def loading(controller, name, pid, taken=None, **fields):
+    return stage(controller, name, pid, state=LOADING, worker_pid=WORKERS.get(taken, 0), **fields)
+
+
+def resident(controller, name, pid, size, **fields):
+    return stage(controller, name, pid, state=RESIDENT, worker_pid=WORKERS[size], **fields)
+
+
+def verdict(controller, pid):
+    """Return the first line of the controller's message to the process."""
+    path = answer_path(controller._directory, pid)
+    return path.read_text().partition("\n")[0] if path.exists() else None
+
+
+def test_an_older_process_does_not_evict_its_own_model(controller, control, pids):
+    """The older process got requests before the traffic moved, and loads late; its model is least recently used."""
+    old, new, other, *_ = pids
+    used(controller, 700)
+    loading(controller, "a", old, wanted_bytes=400)
+    resident(controller, "a", new, 300, generation=1, last_used_ns=1)
+    resident(controller, "b", other, 301, last_used_ns=2)
+    round_of(controller)
+    assert control.swapped == [("b-inference", False)]
+
+
+def test_a_load_is_refused_if_only_its_own_model_is_evictable(controller, control, pids):
+    old, new, *_ = pids
+    used(controller, 700)
+    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= int((room.MIN_WAIT_S + 1) * 1e9)
+    resident(controller, "a", new, 400, generation=1)
+    round_of(controller)
+    assert verdict(controller, old) == "out of memory"
+    assert control.swapped == []
+
+
+def test_a_loader_over_its_grant_is_kept_and_a_resident_evicted(controller, control, pids):
+    used(controller, 900)
+    loading(controller, "a", pids[0], taken=500, granted_bytes=300)
+    resident(controller, "b", pids[1], 400)
+    round_of(controller)
+    assert verdict(controller, pids[0]) is None
+    assert control.swapped == [("b-inference", False)]
+
+
+def test_memory_taken_beyond_a_grant_is_not_granted_to_others(controller, pids):
+    used(controller, 700)
+    loading(controller, "a", pids[0], taken=500, granted_bytes=300)
+    loading(controller, "b", pids[1], wanted_bytes=200)
+    round_of(controller)
+    assert verdict(controller, pids[1]) is None
+
+
+def test_a_gpu_grant_stays_fully_reserved_until_measured(controller, pids):
+    """The loader's share of the machine's memory says nothing about the GPU's."""
+    controller._settings = controller._settings.model_copy(update={"device": "cuda:0"})
+    used(controller, 250)
+    loading(controller, "a", pids[0], taken=250, granted_bytes=300)
+    loading(controller, "b", pids[1], wanted_bytes=301)
+    round_of(controller)
+    assert verdict(controller, pids[1]) is None
+
+
+def test_a_model_being_evicted_counts_as_freed_and_is_not_chosen_again(controller, control, pids):
+    """400 bytes are being freed: enough for the first shortage, and 50 too few for the second."""
+    first, second, *_ = pids
+    resident(controller, "a", first, 400, last_used_ns=1)
+    resident(controller, "b", second, 401, last_used_ns=2)
+    control.may_end.clear()
+    used(controller, 900)
+    for _ in range(2):
+        controller.tick()
+    assert controller.swaps.counts == {("a", "evict: pressure"): 1}
+    used(controller, 850 + 450)
+    controller.tick()
+    assert controller.swaps.counts == {("a", "evict: pressure"): 1, ("b", "evict: pressure"): 1}
+    control.may_end.set()
+
+
+def test_a_load_continues_if_its_eviction_fails(controller, control, pids):
+    loading(controller, "a", pids[0], granted_bytes=100)
+    controller.tick()
+    control.may_end.clear()
+    control.failure = InferenceServerException("no space left on device")
+    swap, is_over = controller.evict("a", "asked for"), threading.Event()
+    swap.add_done_callback(lambda _: is_over.set())
+    control.may_end.set()
+    assert is_over.wait(10)
+    assert verdict(controller, pids[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "inference"), [({"num_open": 1}, {}), ({}, {"num_open": 1}), ({}, {"last_used_ns": 2**62})]
+)
+def test_the_tokenizer_of_a_model_in_use_stays(controller, control, pids, monkeypatch, tokenizer, inference):
+    monkeypatch.setattr(room, "monotonic_ns", lambda: 2**62)
+    before = stage(controller, "a", pids[0], "preprocess", **{"state": RESIDENT, "last_used_ns": 1, **tokenizer})
+    after = stage(controller, "a", pids[1], **inference)
+    round_of(controller)
+    assert control.swapped == []
+    before.record["num_open"] = after.record["num_open"] = after.record["last_used_ns"] = 0
+    round_of(controller)
+    assert control.swapped == [("a-preprocess", False)]
+
+
+def test_an_old_worker_lives_until_the_eviction_of_its_model_ends(controller, control, pids, child):
+    """Requests may still be on their way to it."""
+    stage(controller, "a", pids[0], worker_pid=child.pid)
+    stage(controller, "a", pids[1], generation=1)
+    control.may_end.clear()
+    evicting = controller.evict("a", "asked for")
+    for _ in range(3):
+        controller.tick()
+    assert child.poll() is None
+    control.may_end.set()
+    evicting.result()
+    for _ in range(2):
+        round_of(controller)
+    assert child.wait(10) == -signal.SIGTERM
+
+
+def test_a_briefly_stopped_process_is_not_killed(controller, child):
+    stage(controller, "a", child.pid)
+    for _ in range(2):
+        for number, is_so in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+            os.kill(child.pid, number)
+            wait_for(lambda is_so=is_so: is_stopped(child.pid) == is_so)
+            controller.tick()
+    assert child.poll() is None
+
+
+def test_each_load_is_counted_once(controller, pids):
+    """Loads from before the controller's start are not counted."""
+    before = resident(controller, "a", pids[0], 300, resident_since_ns=1)
+    other = resident(controller, "b", pids[1], 301, resident_since_ns=monotonic_ns())
+    for _ in range(3):
+        round_of(controller)
+    assert controller.num_loads == {"b": 1}
+    for each in (before, other):
+        each.record["resident_since_ns"] = monotonic_ns()
+    for _ in range(3):
+        round_of(controller)
+    assert controller.num_loads == {"a": 1, "b": 2}
+
+
+def test_the_least_recently_used_sufficient_model_is_evicted_alone():
+    small, *large = (Resident(name, size, used, 0) for name, size, used in (("a", 4, 1), ("b", 9, 2), ("c", 9, 3)))
+    assert victims([*large, small], 4, now_ns=9, min_residency_ns=0) == ["a"]
+    assert victims([*large, small], 5, now_ns=9, min_residency_ns=0) == ["b"]
+
+
+@pytest.mark.parametrize("critical", [False, True])
+def test_models_without_memory_are_not_evicted(critical):
+    """Nor does it count when a large model of the less recently used half is chosen."""
+    nothing = [Resident(name, 0, 1, 0) for name in ("far", "away")]
+    here = [Resident("b", 9, 2, 0), Resident("c", 9, 3, 0)]
+    assert victims([*nothing, *here], 8, now_ns=9, min_residency_ns=0, critical=critical) == ["b"]
+    assert victims([*nothing, *here], 99, now_ns=9, min_residency_ns=0, critical=critical) == ["b", "c"]
+
+
+def test_a_remote_model_counts_as_zero_bytes(controller):
+    fields = {"state": RESIDENT, "worker_pid": os.getpid(), "device_bytes": 7}
+    stage(controller, "near", **fields)
+    stage(controller, "far", **fields, engine=ENGINES.index("remote"))
+    round_of(controller)
+    taken = {name: (model.num_bytes, model.as_resident().num_bytes) for name, model in controller.models.items()}
+    assert taken == {"near": (7, 7), "far": (0, 0)}
+
+
+@pytest.mark.parametrize(("since_ns", "expected"), [(4, ["a"]), (5, [])])
+def test_a_model_is_evictable_once_its_minimum_residency_has_passed(since_ns, expected):
+    assert victims([Resident("a", 4, 1, since_ns)], 1, now_ns=10, min_residency_ns=6) == expected
+
+
+def test_dead_processes_and_failed_tokenizers_do_not_count_as_loading(controller, child):
+    """A dead process's demand is dropped; a model whose tokenizer could not be loaded has failed."""
+    child.kill()
+    child.wait()
+    stage(controller, "a", child.pid, state=LOADING, wanted_bytes=5)
+    stage(controller, "b", load_failure=0)
+    stage(controller, "b", kind="preprocess", load_failure=2)
+    round_of(controller)
+    assert list(controller.models["a"].living) == []
+    assert verdict(controller, child.pid) is None
+    assert controller.models["b"].failure == list(REASONS)[1]
+    assert controller.models["b"].state == "failed"

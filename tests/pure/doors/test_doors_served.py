@@ -1,0 +1,63 @@
+"""Cache of the served models' specifications; Triton's answers and the clock are doubles."""
+
+import asyncio
+import io
+import json
+from types import SimpleNamespace
+
+from sie_triton.doors import served as module
+from sie_triton.doors.served import ServedModels
+from sie_triton.settings import Settings
+from tests.support.stages import spec
+
+
+class Backend:
+    """Backend of a door that serves one model."""
+
+    def __init__(self) -> None:
+        self.spec = spec(max_sequence_length=128)
+
+    async def ask(self, method: str, model_name: str) -> SimpleNamespace:
+        steps = [SimpleNamespace(model_name="org__m-preprocess")] if model_name == "org__m" else []
+        parameters = {module.SPEC: SimpleNamespace(string_value=self.spec.to_json())}
+        config = SimpleNamespace(ensemble_scheduling=SimpleNamespace(step=steps), parameters=parameters)
+        return SimpleNamespace(config=config)
+
+
+def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
+    now, backend = [1000.0], Backend()
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    served = ServedModels(Settings(), backend)
+
+    async def length() -> int:
+        return (await served.spec("org/m")).max_sequence_length
+
+    async def lengths() -> list[int]:
+        found = [await length()]
+        backend.spec = spec(max_sequence_length=256)
+        for now[0] in (1030.0, 1030.1):
+            found.append(await length())
+        return found
+
+    assert asyncio.run(lengths()) == [128, 128, 256]
+
+
+def test_the_controller_is_asked_once_in_a_fifth_of_a_second(monkeypatch):
+    """Many clients that ask for the state of models at once are one question to the controller."""
+    now, asked = [1000.0], []
+
+    def answer(request, timeout):
+        asked.append(now[0])
+        return io.BytesIO(json.dumps({"models": [], "memory": {}, "unserved": {"a": f"{len(asked)}"}}).encode())
+
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.urllib.request, "urlopen", answer)
+    served = ServedModels(Settings(), Backend())
+
+    async def answers() -> list[str]:
+        found = []
+        for now[0] in (1000.0, 1000.1, 1000.3):
+            found += [each.unserved["a"] for each in await asyncio.gather(served.states(), served.states())]
+        return found
+
+    assert asyncio.run(answers()) == ["1", "1", "1", "1", "2", "2"]

@@ -1,0 +1,88 @@
+"""Image files are decoded, or refused, in bounded time and memory."""
+
+import threading
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from sie_triton.errors import InputError
+from sie_triton.inputs.images import ImageFile, ImageReader
+from sie_triton.spec import Runtime
+from tests.support.controller import wait_for
+from tests.support.pictures import picture, saved
+from tests.support.unreadable import readable, unreadable
+
+UNREADABLE, READABLE = unreadable(), readable()
+
+
+def read(content, **limits):
+    with ImageReader(Runtime(**limits)).opened(ImageFile(content, "image[3]")) as image:
+        return np.asarray(image)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_unreadable_image_is_named_with_the_reason(name):
+    content, said = UNREADABLE[name]
+    tracemalloc.start()
+    with pytest.raises(InputError, match=r"^image\[3\]: ") as told:
+        read(content)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert said in str(told.value)
+    assert len(str(told.value)) < 300
+    assert "0x" not in str(told.value), "an address is of no use to anybody"
+    assert peak < 50e6
+
+
+def test_at_least_forty_unreadable_images_are_tested():
+    assert len(UNREADABLE) >= 40
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_unusual_images_are_read(name):
+    assert read(READABLE[name]).ndim == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"max_image_bytes": 500}, r"has \d+ bytes; send at most 500, or raise max_image_bytes"),
+        ({"max_image_pixels": 5916}, "has 97 × 61 pixels; send at most 5916, or raise max_image_pixels"),
+    ],
+)
+def test_limits(limits, said):
+    with pytest.raises(InputError, match=said):
+        read(saved(picture()), **limits)
+    assert read(saved(picture()), max_image_pixels=97 * 61).shape == (61, 97, 3)
+
+
+@pytest.mark.timeout(60)  # an image that never fits would be waited for
+def test_the_memory_of_concurrent_decoding_is_bounded():
+    """Memory suffices for two images: the third waits. An image over the limit is refused."""
+    reader, content = ImageReader(Runtime(max_decoded_bytes=2 * 9 * 97 * 61)), saved(picture())
+    inside, most, lock, go = 0, [0], threading.Lock(), threading.Event()
+
+    def hold(_):
+        nonlocal inside
+        with reader.opened(ImageFile(content, "image")):
+            with lock:
+                inside += 1
+                most[0] = max(most[0], inside)
+            go.wait(60)
+            with lock:
+                inside -= 1
+
+    with ThreadPoolExecutor(5) as pool:
+        running = [pool.submit(hold, i) for i in range(5)]
+        wait_for(lambda: most[0] == 2)
+        time.sleep(0.3)  # time for a third, which must not start
+        go.set()
+        for each in running:
+            each.result(60)
+    assert most[0] == 2
+    with pytest.raises(InputError, match=r"takes 53253 bytes of memory to decode, and .* raise max_decoded_bytes"):
+        read(content, max_decoded_bytes=53_252)

@@ -1,0 +1,270 @@
+"""Limit, deadlines and cancellation under load, at the stages' own interface."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sie_triton.errors import BusyError, Cancelled, LoadError
+from sie_triton.inputs.request_parts import features_of
+from sie_triton.records import tickets as limit
+from sie_triton.records.calls import CallBook
+from sie_triton.records.metrics import COUNTERS, MetricsPublisher
+from sie_triton.records.status import RECORD, StatusReader, StatusWriter
+from sie_triton.records.tickets import RequestLimit
+from sie_triton.spec import Runtime
+from sie_triton.stages import preprocess
+from sie_triton.stages.inference import Inference
+from sie_triton.stages.preprocess import Preprocess
+from sie_triton.stages.request import DEFERRED
+from tests.support.controller import wait_for
+from tests.support.stages import EchoWorker, asked, context_of, run, spec, tokens
+
+LIMIT = 8
+
+
+@pytest.fixture
+def inference(tmp_path):
+    stage = Inference(
+        spec(runtime=Runtime(max_concurrent_requests=LIMIT, open_steps=True)),
+        "cpu",
+        StatusWriter(tmp_path, "m", "inference", 0),
+    )
+    stage.worker = EchoWorker()
+    stage.load = lambda: stage.worker
+    yield stage
+    stage.close()
+
+
+def counts(stage):
+    return {name: int(stage.status.record[name]) for name in RECORD.names}
+
+
+# --- deadlines
+
+
+def test_a_request_whose_deadline_passed_is_not_computed(inference):
+    inference.warm_up()
+    late = tokens([1, 2], timeout_us=1000)
+    time.sleep(0.002)
+    answer, good = run(inference, [late, tokens([5])])
+    assert isinstance(answer, BusyError)
+    assert "timeout" in str(answer)
+    assert good["dense"].tolist() == [[5, 1]]
+    assert counts(inference)["num_expired"] == 1
+    assert counts(inference)["num_items"] == 1
+    assert counts(inference)["num_open"] == 0
+
+
+def test_a_waiting_request_is_answered_at_its_deadline_and_not_computed(inference):
+    inference.warm_up()
+    inference.worker.may_go.clear()
+    busy = [tokens([1] * 50), tokens([2] * 50), tokens([3] * 50)]
+    inference.execute(busy)
+    started = time.monotonic()
+    late = tokens([9] * 50, timeout_us=100_000)
+    (direct,) = inference.execute([late])
+    assert isinstance(late.answer(direct), BusyError)
+    assert time.monotonic() - started >= 0.1
+    inference.worker.may_go.set()
+    for request in busy:
+        assert request.answer(DEFERRED)["dense"].shape == (1, 2)
+    inference.close()
+    assert counts(inference)["num_items"] == 3
+    assert counts(inference)["num_expired"] == 1
+
+
+def test_a_bulk_request_stops_at_its_deadline(inference):
+    inference.warm_up()
+    inference.worker.delay_s = 0.05
+    bulk = tokens(*[[1] * 50 for _ in range(200)], timeout_us=200_000)
+    (direct,) = inference.execute([bulk])
+    assert isinstance(bulk.answer(direct), BusyError)
+    inference.close()
+    assert counts(inference)["num_items"] < 40
+
+
+def test_a_request_that_waits_for_the_load_is_answered_at_its_deadline(inference):
+    go = threading.Event()
+    inference.load = lambda: go.wait(60) and inference.worker
+    late, patient = tokens([1], timeout_us=50_000), tokens([2], timeout_us=60_000_000)
+    inference.execute([late, patient])
+    assert isinstance(late.answer(DEFERRED), BusyError)
+    go.set()
+    assert patient.answer(DEFERRED)["dense"].tolist() == [[2, 1]]
+    assert len(late.answers) == 1
+
+
+def test_bulk_tokenizing_stops_at_the_deadline(tmp_path, minilm_directory, monkeypatch):
+    num_steps = 0
+
+    def counted(*given):
+        nonlocal num_steps
+        num_steps += 1
+        return features_of(*given)
+
+    monkeypatch.setattr(preprocess, "features_of", counted)
+    status = StatusWriter(tmp_path, "m", "preprocess", 0)
+    stage = Preprocess(spec(weights=str(minilm_directory), max_sequence_length=256), status)
+    stage.warm_up()
+    text = np.array([[b"word " * 200] * 20_000], object)
+    request = asked("encode", timeout_us=100_000, text=text)
+    assert isinstance(run(stage, [request])[0], BusyError)
+    stage.close()
+    assert num_steps < 300  # of 610 steps in total
+    assert counts(stage)["num_expired"] == 1
+    assert counts(stage)["highest_ticket"] == 0
+
+
+# --- cancellation
+
+
+def test_a_cancelled_bulk_request_is_given_up_between_sub_batches(inference):
+    inference.warm_up()
+    inference.worker.may_go.clear()
+    bulk = tokens(*[[1] * 50 for _ in range(200)])
+    inference.execute([bulk])
+    wait_for(lambda: inference.worker.batches)
+    bulk.cancelled = True
+    inference.worker.may_go.set()
+    assert isinstance(bulk.answer(DEFERRED), Cancelled)
+    inference.close()
+    assert counts(inference)["num_items"] < 60
+    assert counts(inference)["num_cancelled"] == 1
+    assert counts(inference)["num_open"] == 0
+
+
+@pytest.mark.parametrize("num_items", [1, 4])
+def test_a_request_whose_client_has_gone_waits_for_no_lane(inference, num_items):
+    book = CallBook(inference.status.directory)
+    inference.warm_up()
+    inference.worker.may_go.clear()
+    busy = [tokens([1] * 50), tokens([2] * 50), tokens([3] * 50)]
+    inference.execute(busy)
+    gone = tokens(*[[9] * 40] * num_items)
+    with book.call() as gone.parameters:
+        inference.execute([gone])
+    assert isinstance(gone.answer(DEFERRED), Cancelled)
+    inference.worker.may_go.set()
+    for request in busy:
+        request.answer(DEFERRED)
+    inference.close()
+    assert counts(inference)["num_items"] == 3
+    assert counts(inference)["num_cancelled"] == 1
+
+
+# --- the limit
+
+
+def test_inference_itself_refuses_more_than_the_limit(inference):
+    go = threading.Event()
+    inference.load = lambda: go.wait(60) and inference.worker
+    requests = [tokens([i]) for i in range(LIMIT + 3)]
+    direct = inference.execute(requests)
+    assert direct[:LIMIT] == [DEFERRED] * LIMIT
+    assert all(isinstance(answer, BusyError) and "retry" in str(answer) for answer in direct[LIMIT:])
+    assert counts(inference)["num_refused"] == 3
+    go.set()
+    for i, request in enumerate(requests[:LIMIT]):
+        assert request.answer(DEFERRED)["dense"][0, 0] == i
+    assert counts(inference)["num_open"] == 0
+
+
+@pytest.fixture
+def limited(tmp_path):
+    preprocess = StatusWriter(tmp_path, "m", "preprocess", 0)
+    inference = StatusWriter(tmp_path, "m", "inference", 0)
+    request_limit = RequestLimit(LIMIT, preprocess, StatusReader(tmp_path, "m", "inference"))
+    return SimpleNamespace(limit=request_limit, preprocess=preprocess, inference=inference, directory=tmp_path)
+
+
+def test_the_limit_counts_preprocess_the_queue_and_inference(limited):
+    assert limited.limit.room() == LIMIT
+    limited.preprocess.add(num_open=1)
+    for _ in range(3):
+        limited.preprocess.next_ticket()
+    assert limited.limit.room() == LIMIT - 4
+    limited.inference.raise_to(highest_ticket=3)
+    limited.inference.add(num_open=2)
+    assert limited.limit.room() == LIMIT - 3
+
+
+def test_requests_that_vanished_are_forgotten_when_a_later_one_arrives(limited):
+    for _ in range(5):
+        limited.preprocess.next_ticket()
+    assert limited.limit.room() == LIMIT - 5
+    limited.inference.raise_to(highest_ticket=5)
+    assert limited.limit.room() == LIMIT
+
+
+def test_a_stuck_limit_lets_one_request_through(limited, monkeypatch):
+    for _ in range(LIMIT):
+        limited.preprocess.next_ticket()
+    assert limited.limit.room() == 0
+    later = time.monotonic_ns() + limit.STUCK_NS + 1
+    monkeypatch.setattr(limit, "monotonic_ns", lambda: later)
+    assert [limited.limit.room() for _ in range(3)] == [1, 0, 0]
+
+
+def test_a_new_process_goes_on_with_the_tickets(limited):
+    for _ in range(5):
+        limited.preprocess.next_ticket()
+    assert StatusWriter(limited.directory, "m", "inference", 1).record["highest_ticket"] == 5
+    limited.preprocess.remove()
+    assert StatusWriter(limited.directory, "m", "preprocess", 1).next_ticket() == 6
+
+
+def test_preprocess_refuses_at_once_and_says_when_to_retry(tmp_path, minilm_directory):
+    status = StatusWriter(tmp_path, "m", "preprocess", 0)
+    stage = Preprocess(
+        spec(weights=str(minilm_directory), runtime=Runtime(max_concurrent_requests=LIMIT, open_steps=True)), status
+    )
+    stage.warm_up()
+    answers = stage.execute([asked("encode", text=["hi"]) for _ in range(LIMIT + 2)])
+    assert [context_of(answer).ticket for answer in answers[:LIMIT]] == list(range(1, LIMIT + 1))
+    assert all(
+        isinstance(answer, BusyError) and "SIE_MAX_CONCURRENT_REQUESTS" in str(answer) for answer in answers[LIMIT:]
+    )
+    assert counts(stage)["num_refused"] == 2
+    stage.close()
+
+
+# --- counters
+
+
+def test_counters_follow_the_status_record(tmp_path):
+    made = {}
+
+    class Counter:
+        def __init__(self, name, doc, labels):
+            assert doc
+            self.value, self.labels = 0, labels
+            made[name] = self
+
+        def increment(self, value):
+            self.value += value
+
+    status = StatusWriter(tmp_path, "m", "inference", 0)
+    publisher = MetricsPublisher(status.record, "org/m", "inference", Counter)
+    status.add(num_items=5)
+    publisher.publish()
+    status.add(num_items=2, num_expired=1)
+    publisher.close()
+    assert made["sie_items_computed_total"].value == 7
+    assert made["sie_requests_expired_total"].value == 1
+    assert made["sie_items_computed_total"].labels == {"model": "org/m", "stage": "inference"}
+    assert all(field in RECORD.names for fields in COUNTERS.values() for field in fields)
+
+
+def test_a_failed_load_answers_all_who_wait(inference):
+    def fail():
+        time.sleep(0.1)
+        raise LoadError("weights: gone")
+
+    inference.load = fail
+    requests = [tokens([i]) for i in range(3)]
+    inference.execute(requests)
+    assert all(isinstance(r.answer(DEFERRED), LoadError) for r in requests)
+    assert counts(inference)["num_open"] == 0

@@ -1,0 +1,213 @@
+"""Deferred requests are answered once, by the stage or at their deadline; the tests have their own clock."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sie_triton.errors import BusyError, Cancelled
+from sie_triton.stages import open_requests as module
+from sie_triton.stages.open_requests import NEVER, OpenRequests
+from tests.support.stages import FakeRequest
+
+MS = 1_000_000
+
+
+class Clock:
+    """`now` in ns. The thread that answers at deadlines sleeps until then, by this clock, or until it is woken."""
+
+    def __init__(self) -> None:
+        self.now = 10**12
+        self.is_waited_for = threading.Event()
+        self.num_notified = 0
+        self._changed: threading.Condition | None = None
+        self._until = 0
+
+    def condition(self) -> threading.Condition:
+        """Return a replacement for threading.Condition; a test makes only one."""
+        clock = self
+
+        class Waiting(threading.Condition):
+            def notify(self, n=1):
+                clock.num_notified += 1
+                super().notify(n)
+
+            def wait(self, timeout=None):
+                clock._until = clock.now + round(timeout * 1e9)
+                clock.is_waited_for.set()
+                super().wait()
+                return clock.now < clock._until  # like Condition: False after a timeout
+
+        self._changed = Waiting()
+        return self._changed
+
+    def advance(self, ns: int) -> None:
+        with self._changed:
+            self.now += ns
+            if self._until <= self.now:
+                self._changed.notify_all()
+
+
+class Request(FakeRequest):
+    """Records when it was answered."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.answered_ns = 0
+
+    def reply(self, answer):
+        self.answered_ns = self._clock.now
+        super().reply(answer)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "Condition", made.condition)
+    monkeypatch.setattr(module, "monotonic_ns", lambda: made.now)
+    return made
+
+
+@pytest.fixture
+def answered() -> list[bool]:
+    """List, for each answer, whether the deadline gave it."""
+    return []
+
+
+@pytest.fixture
+def requests(clock, answered) -> Iterator[OpenRequests]:
+    made = OpenRequests(answered.append, lambda: None)
+    yield made
+    made.close()
+
+
+def test_only_the_first_answer_of_a_request_is_sent(requests, clock, answered):
+    request, other = Request(clock), Request(clock)
+    requests.add(request, clock.now + 20 * MS)
+    requests.add(other, clock.now + 20 * MS)
+    assert requests.reply(request, {"x": 1})
+    assert not requests.reply(request, {"x": 2})
+    clock.advance(20 * MS)
+    assert other.answered.wait(10)
+    assert not requests.reply(other, {"x": 3})
+    requests.close()
+    assert request.answers == [{"x": 1}]
+    assert isinstance(other.answers[0], BusyError)
+    assert answered == [False, True]
+
+
+def test_deadlines_come_in_order_whatever_the_order_of_arrival(requests, clock):
+    started = clock.now
+    late, soon, never, middle = (Request(clock) for _ in range(4))
+    for request, left in ((late, 60 * MS), (soon, 20 * MS), (never, None), (middle, 40 * MS)):
+        requests.add(request, NEVER if left is None else started + left)
+    for request in (soon, middle, late):
+        clock.advance(20 * MS)
+        assert request.answered.wait(10)
+    assert [each.answered_ns - started for each in (soon, middle, late)] == [20 * MS, 40 * MS, 60 * MS]
+    assert never in requests
+    assert not never.answers
+
+
+def test_an_earlier_deadline_added_later_is_kept(requests, clock):
+    requests.add(Request(clock), clock.now + 60_000 * MS)
+    assert clock.is_waited_for.wait(10)
+    soon = Request(clock)
+    requests.add(soon, clock.now + 20 * MS)
+    clock.advance(20 * MS)
+    assert soon.answered.wait(10)
+
+
+def test_a_request_added_again_keeps_its_deadline(requests, clock, answered):
+    twice, once = Request(clock), Request(clock)
+    requests.add(twice, clock.now + 40 * MS)
+    requests.add(twice, clock.now + 20 * MS)
+    requests.add(once, clock.now + 20 * MS)
+    clock.advance(20 * MS)
+    assert once.answered.wait(10)
+    assert not twice.answers
+    clock.advance(20 * MS)
+    assert twice.answered.wait(10)
+    requests.close()
+    assert answered == [True, True]
+
+
+def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
+    """It would crash; the double says so."""
+    request = Request(clock)
+    requests.add(request, NEVER)
+    assert not requests.is_over(request)
+    requests.reply(request, {"x": 1})
+    assert requests.is_over(request)
+
+
+def test_a_cancelled_request_is_over_and_answered(requests, clock):
+    request = Request(clock)
+    requests.add(request, NEVER)
+    request.cancelled = True
+    assert not requests.is_over(request, asks_triton=False)
+    assert requests.is_over(request)
+    assert isinstance(request.answers[0], Cancelled)
+
+
+class Gone:
+    """A call at the door. `is_gone`: its client has disconnected."""
+
+    is_gone = False
+
+    def is_over(self):
+        return self.is_gone
+
+
+def test_a_request_whose_client_has_gone_is_over_and_answered(clock):
+    calls, num_gone = {}, []
+    requests = OpenRequests(lambda _: None, lambda: None, call_of=calls.get, gone=lambda: num_gone.append(1))
+    request, other, none = Request(clock), Request(clock), Request(clock)
+    calls |= {request: Gone(), other: Gone()}
+    for each in (request, other, none):
+        requests.add(each, NEVER)
+    calls[request].is_gone = True
+    assert requests.is_over(request, asks_triton=False)
+    assert isinstance(request.answers[0], Cancelled)
+    assert [requests.is_over(each, asks_triton=False) for each in (other, none)] == [False, False]
+    assert num_gone == [1]
+    requests.close()
+
+
+def test_disconnected_clients_are_found_by_polling(clock):
+    call = Gone()
+    requests = OpenRequests(lambda _: None, lambda: None, call_of=lambda request: call)
+    request = Request(clock)
+    requests.add(request, NEVER)
+    assert clock.is_waited_for.wait(30)
+    assert clock._until == clock.now + module.POLL_S * 1e9
+    call.is_gone = True
+    clock.advance(round(module.POLL_S * 1e9))
+    assert request.answered.wait(30)
+    assert isinstance(request.answers[0], Cancelled)
+    requests.close()
+
+
+def test_the_clock_sleeps_on_unless_a_request_needs_it_earlier(requests, clock):
+    requests.add(Request(clock), clock.now + 1000 * MS)
+    assert clock.is_waited_for.wait(10)
+    clock.num_notified = 0
+    for deadline in (NEVER, clock.now + 1000 * MS, clock.now + 5000 * MS):
+        requests.add(Request(clock), deadline)
+    assert clock.num_notified == 0
+    requests.add(Request(clock), clock.now + 999 * MS)
+    assert clock.num_notified == 1
+
+
+def test_deadlines_of_answered_requests_are_dropped(requests, clock):
+    """A client may set a deadline of hours and be answered at once, again and again."""
+    soon = Request(clock)
+    requests.add(soon, clock.now + 20 * MS)
+    for _ in range(1000):
+        request = Request(clock)
+        requests.add(request, clock.now + 3_600_000 * MS)
+        requests.reply(request, {"x": 1})
+    assert len(requests._deadlines) < 100
+    clock.advance(20 * MS)
+    assert soon.answered.wait(10)

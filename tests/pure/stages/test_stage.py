@@ -1,0 +1,148 @@
+"""Tasks common to all stages: accepting, counting and refusing requests, and loading once."""
+
+import threading
+from collections.abc import Iterator
+from time import monotonic_ns
+
+import pytest
+
+from sie_triton.errors import BusyError, LoadError
+from sie_triton.processes.pids import ProcessId
+from sie_triton.records.status import COLD, StatusWriter, status_path
+from sie_triton.stages import stage as module
+from sie_triton.stages.open_requests import NEVER
+from sie_triton.stages.request import DEFERRED
+from sie_triton.stages.stage import ColdStage
+from tests.support.controller import wait_for
+from tests.support.stages import FakeRequest, run
+
+LIMIT = 4
+
+
+class Echo(ColdStage[str]):
+    """Answers at once; loading waits for `may_load`."""
+
+    name = "echo"
+
+    def __init__(self, status: StatusWriter) -> None:
+        super().__init__(status, LIMIT)
+        self.may_load = threading.Event()
+        self.may_load.set()
+        self.num_loads = 0
+        self.asked: list[list[FakeRequest]] = []
+
+    def load(self):
+        assert self.may_load.wait(20)
+        self.num_loads += 1
+        return "loaded"
+
+    def answer(self, loaded, requests):
+        self.asked.append(list(requests))
+        return [{"x": 1}] * len(requests)
+
+    def deadline_ns(self, request):
+        return NEVER
+
+
+@pytest.fixture
+def echo(tmp_path) -> Iterator[Echo]:
+    stage = Echo(StatusWriter(tmp_path, "m", "preprocess", 0))
+    yield stage
+    stage.close()
+
+
+@pytest.mark.parametrize("num_over", [0, 2])
+def test_a_stage_at_or_over_its_limit_refuses_all_requests(echo, num_over):
+    echo.warm_up()
+    echo.status.add(num_open=LIMIT + num_over)
+    answers = run(echo, [FakeRequest() for _ in range(3)])
+    assert all(isinstance(answer, BusyError) for answer in answers)
+    assert not any(echo.asked)
+    record = echo.status.record
+    assert (record["num_requests"], record["num_refused"], record["num_open"]) == (0, 3, LIMIT + num_over)
+
+
+def test_a_loaded_stage_is_not_loaded_again(echo):
+    echo.warm_up()
+    echo.load_soon()
+    echo.close()
+    assert echo.num_loads == 1
+
+
+def test_only_unanswered_requests_are_computed_after_the_load(echo):
+    echo.may_load.clear()
+    first, second = FakeRequest(), FakeRequest()
+    assert echo.execute([first, second]) == [DEFERRED] * 2
+    assert echo.open.reply(first, BusyError("its time is over"))
+    echo.may_load.set()
+    assert second.answer(DEFERRED) == {"x": 1}
+    echo.close()
+    assert echo.asked == [[second]]
+    assert echo.status.record["num_open"] == 0
+
+
+def test_a_request_counts_as_use_when_it_comes(echo):
+    """A model is not idle while its only request waits for the load."""
+    echo.may_load.clear()
+    request = FakeRequest()
+    echo.execute([request])
+    assert echo.status.record["last_used_ns"] > 0
+    echo.may_load.set()
+    request.answer(DEFERRED)
+
+
+class Fetching(Echo):
+    """A stage that fetches its files until `may_load` is set."""
+
+    def load(self):
+        with self.fetching() as report_progress:
+            report_progress("fetching, 1 of many")
+            while not self.may_load.wait(0.01):
+                report_progress("fetching, 2 of many")
+        return super().load()
+
+    def deadline_ns(self, request):
+        return monotonic_ns() + request.timeout_us * 1000 if request.timeout_us else NEVER
+
+
+@pytest.fixture
+def fetching(tmp_path) -> Iterator[Fetching]:
+    stage = Fetching(StatusWriter(tmp_path, "m", "inference", 0))
+    stage.may_load.clear()
+    yield stage
+    stage.may_load.set()
+    stage.close()
+
+
+def test_errors_of_requests_that_waited_for_a_download_name_its_progress(fetching, caplog, monkeypatch):
+    monkeypatch.setattr(module, "LOG_S", 0.1)
+    caplog.set_level("INFO", "sie_triton")
+    hasty, patient = FakeRequest(timeout_us=300_000), FakeRequest()
+    fetching.execute([hasty, patient])
+    told = hasty.answer(DEFERRED)
+    assert isinstance(told, BusyError)
+    assert str(told).startswith("timeout: passed while the model is being loaded: fetching, ")
+    assert fetching.status.record["fetching_ns"] > 0
+    fetching.may_load.set()
+    assert patient.answer(DEFERRED) == {"x": 1}
+    assert fetching.status.record["fetching_ns"] == 0
+    assert 1 < caplog.text.count("m: fetching, ") < 10, "now and then, not each time"
+
+
+def test_a_download_is_not_waited_for_at_the_end(fetching):
+    request = FakeRequest()
+    fetching.execute([request])
+    wait_for(lambda: fetching.status.record["fetching_ns"])
+    fetching.close()
+    assert isinstance(request.answer(DEFERRED), LoadError)
+
+
+def test_a_download_of_an_evicted_model_stops(fetching, tmp_path, pids):
+    request = FakeRequest()
+    fetching.execute([request])
+    wait_for(lambda: fetching.status.record["fetching_ns"])
+    successor = fetching.status.record.copy()
+    successor["generation"], (successor["pid"], successor["started"]) = 1, ProcessId.of(pids[0])
+    status_path(tmp_path, "m", "inference", pids[0]).write_bytes(successor.tobytes())
+    assert "evicted while its weights were fetched; retry" in str(request.answer(DEFERRED))
+    assert fetching.status.record["state"] == COLD

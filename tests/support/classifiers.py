@@ -1,0 +1,68 @@
+"""Small classifiers with fixed-seed weights, as transformers saves them."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.support.models import CONFIGS, save_tokenizer, sharpen
+
+# Its decoder's last state is what the head reads.
+BART = transformers.BartConfig(
+    vocab_size=30522,
+    d_model=64,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=128,
+    decoder_ffn_dim=128,
+    max_position_embeddings=512,
+    pad_token_id=0,
+    bos_token_id=101,
+    eos_token_id=102,
+    decoder_start_token_id=102,
+    forced_eos_token_id=None,
+)
+
+TEXTS = [
+    "I have a problem with my phone that needs to be resolved!",
+    "",
+    "x",
+    "naïve 😀 日本語 — größe e-mail_adress; [x]",
+    "The vine climbs the wall of the old house because its roots find hold in every gap.",
+    "one two three four five six seven eight nine ten",
+]
+
+
+def save_classifier(
+    root: Path,
+    tokenizer: Path,
+    architecture: str = "bert",
+    *,
+    labels: tuple[str, ...],
+    spread: float = 10,
+    **config: Any,
+) -> Path:
+    """Save a classifier. `labels` are in the order of its logits, which differ about `spread` times as much as random
+    ones.
+    """
+    torch.manual_seed(7)
+    settings = copy.deepcopy({**CONFIGS, "bart": BART}[architecture])
+    settings.id2label = dict(enumerate(labels))
+    settings.label2id = {label: i for i, label in enumerate(labels)}
+    for name, value in config.items():
+        setattr(settings, name, value)
+    model = transformers.AutoModelForSequenceClassification.from_config(settings)
+    sharpen(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.shape[0] == len(labels) and weight.ndim == 2:
+                weight.mul_(spread)
+    model.save_pretrained(root)
+    # Only some tell the texts of a pair apart.
+    types = ["token_type_ids"] if architecture in ("bert", "electra") else []
+    save_tokenizer(root, tokenizer, model_input_names=["input_ids", "attention_mask", *types])
+    return root

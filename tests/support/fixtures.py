@@ -1,0 +1,142 @@
+"""A stage at its own seam, a controller at its own, a real fork server."""
+
+import asyncio
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from huggingface_hub import constants
+
+from sie_triton.bench.ports import free_ports
+from sie_triton.controller.api import application
+from sie_triton.controller.loop import Controller
+from sie_triton.controller.memory import DeviceMemory
+from sie_triton.controller.token import admin_token
+from sie_triton.environments.venv import Venv, find
+from sie_triton.processes.log import Log
+from sie_triton.processes.supervisor import Companion
+from sie_triton.records.status import StatusWriter
+from sie_triton.settings import Settings, read_settings
+from sie_triton.stages.inference import Inference
+from sie_triton.weights import download
+from sie_triton.worker.process import Worker
+from tests.support.controller import FakeControl, wait_for
+from tests.support.environments import ARRAYS, linked
+from tests.support.hub import Hub, running
+from tests.support.stages import EchoWorker, spec
+
+
+@pytest.fixture
+def inference(tmp_path, request) -> Iterator[Inference]:
+    """Inference stage with an EchoWorker; indirect parameters are changes of its spec."""
+    stage = Inference(spec(**getattr(request, "param", {})), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
+    stage.directory = tmp_path
+    stage.worker = EchoWorker()
+    stage.load = lambda: stage.worker
+    yield stage
+    stage.close()
+
+
+@pytest.fixture
+def control() -> FakeControl:
+    return FakeControl()
+
+
+@pytest.fixture
+def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
+    """Controller of 1,000 bytes, of which 850 may be used."""
+    settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
+    controller = Controller(settings, control)
+    controller.measured = DeviceMemory(0, 1000, "test")
+    monkeypatch.setattr(
+        controller._meter, "measure", lambda *_: replace(controller.measured, server=100, least_server=100)
+    )
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def door(controller, tmp_path, request) -> Iterator[Settings]:
+    """Serve a door with a generated token; yields the settings of a client that finds it. Parameter: other allowed
+    callers.
+    """
+    (port,) = free_ports(1)
+    settings = read_settings(data_dir=tmp_path, controller_port=port)
+    controller._directory.mkdir(parents=True, exist_ok=True)
+    app = application(controller, admin_token(tmp_path, ""), getattr(request, "param", ()))
+    events = asyncio.new_event_loop()
+    runner = web.AppRunner(app)
+    events.run_until_complete(runner.setup())
+    events.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
+    thread = threading.Thread(target=events.run_forever)
+    thread.start()
+    yield settings
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), events).result()
+    events.call_soon_threadsafe(events.stop)
+    thread.join()
+    events.close()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def pids() -> Iterator[list[int]]:
+    """Process ids of four processes that do nothing."""
+    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+    yield [process.pid for process in processes]
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def deaths() -> list[Worker]:
+    return []
+
+
+@pytest.fixture(scope="package")
+def fork_server_directory(tmp_path_factory) -> Iterator[Path]:
+    """Directory of a running fork server; its path is longer than a socket's address may be."""
+    directory = tmp_path_factory.mktemp("n" * 100)
+    command = ["sie_triton.processes.fork_server", "sie_triton.worker.__main__", str(directory)]
+    with Companion("the fork server", command, Log(directory / "log"), {}):
+        wait_for((directory / "fork_server.pid").exists)
+        yield directory
+
+
+@pytest.fixture
+def arrays(environments) -> Venv:
+    return find(environments, ARRAYS)
+
+
+@pytest.fixture
+def empty(tmp_path) -> Venv:
+    """Environment without any package, even numpy."""
+    return linked(tmp_path / "environments", "empty")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
+    """Stand-in of the model hub that this process uses as the real one, with a cache of its own."""
+    with running() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(download, "PAUSE_S", 0.01)
+        for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
+            monkeypatch.setattr(constants, name, 0.3)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield hub
