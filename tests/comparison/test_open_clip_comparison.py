@@ -1,7 +1,7 @@
 """Vectors of open_clip's checkpoints equal its own on the same weights and files, and those of its modules.
 
 tests/support/open_clips.py has its modules, written out for all variants; the cut of an image, torchvision's, is
-written out here. open_clip itself runs in a separate process, because transformers behaves differently beside torchvision.
+written out here. open_clip runs in a separate process, because transformers behaves differently beside torchvision.
 """
 
 import io
