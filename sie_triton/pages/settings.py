@@ -10,7 +10,7 @@ from sie_triton.settings.sources import variable
 INTRODUCTION = """\
 # Settings
 
-<!-- Generated from sie_triton/settings.py and sie_triton/door_settings.py by `python -m sie_triton.pages`. -->
+<!-- Generated from sie_triton/settings/__init__.py and sie_triton/settings/door.py by `python -m sie_triton.pages`. -->
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. `SIE_CONFIG` names another file than `sie.yaml`.
