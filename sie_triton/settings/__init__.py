@@ -154,7 +154,7 @@ class Settings(DoorSettings, BaseSettings):
     memory_limit_bytes: int = Field(
         0,
         ge=0,
-        description="memory limit in bytes; on a CPU, of tritonserver, its stages and the models together; on a GPU, of "
+        description="memory limit in bytes; on a CPU of tritonserver, its stages and the models together, on a GPU of "
         "the models' memory on the card; 0: the memory of the GPU, container or machine",
     )
     memory_pressure_threshold_percent: float = Field(
