@@ -147,9 +147,9 @@ REFUSED: dict[str, tuple[Build, str]] = {
         ),
         "a CrossEncoder of Transformer → Pooling → Dense cannot be served; supported is Transformer$",
     ),
-    "static vectors": (
-        of_modules(static, library=SentenceTransformer),
-        "StaticEmbedding cannot be served; it must have exactly one Transformer",
+    "static vectors behind layers": (
+        of_modules(static, lambda _: Dense(8, 4), library=SentenceTransformer),
+        "Dense after StaticEmbedding cannot be served",
     ),
     "a sparse autoencoder": (
         of_modules(encoder, lambda _: Pooling(64), lambda _: SparseAutoEncoder(64, 128, 8, 8), library=SparseEncoder),

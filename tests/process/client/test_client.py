@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import tritonclient.grpc.aio
+import tritonclient.http.aio  # noqa: F401, imported before a timeout runs
 
 from sie_triton import BusyError, Item, SIEClient, SIEError
 from sie_triton.client import retry
