@@ -259,7 +259,7 @@ class ModelConfig(Frozen):
             family=self.family,
             dims=dims,
             options=family_options(profile, kind, self.source),
-            engine=profile.computed_by or next(iter(kind.engines)),
+            engine=profile.computed_by or kind.default_engine,
             onnx_file=profile.onnx_file or "",
             endpoint=profile.endpoint.resolved(self.hf_id or self.sie_id) if profile.endpoint else None,
             environment=self.environment or kind.environment,

@@ -86,7 +86,7 @@ def without_effect(name: str, profile: ProfileConfig, family_name: str, kind: Fa
 
 def _ignored_by_engine(name: str, profile: ProfileConfig, kind: Family) -> Iterator[str]:
     """Yield a line for each key that the profile's engine ignores, for instance because the endpoint decides."""
-    engine, options = profile.computed_by or next(iter(kind.engines)), profile.adapter_options
+    engine, options = profile.computed_by or kind.default_engine, profile.adapter_options
     unread = kind.unread_options.get(engine, ())
     keys = [
         *(f"adapter_options.loadtime.{key}" for key in unread if key in options.loadtime.own),

@@ -83,7 +83,7 @@ class TextFiles:
             max_sequence_length=_max_sequence_length(sbert, transformer, config),
             do_lower_case=sbert.flag("do_lower_case", False),
             prompts=prompts,
-            default_prompt=_default_prompt(saved, prompts),
+            default_prompt=default_prompt(saved, prompts),
         )
 
 
@@ -171,7 +171,8 @@ def hidden_size(config: Fields) -> int:
     return config.integer(name, least=1, most=MAX_WIDTH)
 
 
-def _default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
+def default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
+    """Return the prompt of texts without a role; raise LoadError if the file names one that does not exist."""
     name = saved.text("default_prompt_name", "")
     if name and name not in prompts:
         known = ", ".join(prompts) or "none"

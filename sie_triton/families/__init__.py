@@ -1,4 +1,4 @@
-"""Model families, in a lazy table: a family is one module, and one line here.
+"""Model families, in a lazy table: a family is one folder, and one line here.
 
 A model file names a family of another package as `my_package.my_module:MyFamily`. Entry points of the group
 FAMILIES_GROUP let such a family recognise directories too. Importing this module does not import torch; a family
@@ -75,8 +75,8 @@ FAMILIES: Mapping[str, str] = {
 SIE_PACKAGE = "sie_server."
 SIE_PACKAGES = (SIE_PACKAGE, "sie_server_rust.")
 
-# SIE's adapters, as their short names, that this version does not serve.
-NOT_SERVED = ("nemo_colembed",)
+# Names of SIE's adapters that this version does not serve.
+NOT_SERVED = ("nemo_colembed", "nemo_colembed:NemoColEmbedAdapter")
 
 # Entry points of installed packages, whose families are tried before ours.
 FAMILIES_GROUP = "sie_triton.families"
@@ -106,7 +106,7 @@ def family_of(adapter_path: str | None, source: str) -> str:
     for known in FAMILIES:
         if name == known or name in family(known).reference_adapters:
             return known
-    if (adapter_path or "").startswith(SIE_PACKAGES) or name.partition(":")[0] in NOT_SERVED:
+    if (adapter_path or "").startswith(SIE_PACKAGES) or name in NOT_SERVED:
         raise UnbuiltFamily(f"{where} is not served by this version; its families are {', '.join(FAMILIES)}")
     if ":" in name:
         try:

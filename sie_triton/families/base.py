@@ -2,8 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +16,7 @@ from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import Batch, Extraction, Features, Output, Parameter, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, NUMPY_DTYPES, PROMPT_TOKENS, Tensor
 from sie_triton.engines.base import Encoder
+from sie_triton.errors import LoadError
 from sie_triton.inputs import Processor
 from sie_triton.spec import ANY_LENGTH, TORCH, ModelSpec
 
@@ -94,7 +97,8 @@ class Family:
     A family is a folder. Its `__init__` declares the family and recognises directories. Its module `processor` has a
     function `load_processor(spec, directory)`, which returns the processor; its module `adapter` has a function
     `load_adapter(spec, directory, engine)`, which returns the model with its weights. A family in a single module names
-    that module as `reader` and in `engines`.
+    that module as `processor_module` and in `engines`. A family that adds options to those of another one has modules
+    of its own.
 
     - `inputs`: kinds of input that the family reads. `unread_inputs`: those that SIE's model files name in addition,
       such as the text of labels, which is not an item.
@@ -104,7 +108,7 @@ class Family:
     - `features`: what the processor makes of an element. The first feature gives the length of the item: its own length
       or, if it is not ragged, its value.
     - `parameters`: request parameters of the family, which reach `Adapter.forward` item by item.
-    - `reader`: module with `load_processor`.
+    - `processor_module`: module with `load_processor`.
     - `engines`: engines that can compute the encoder, the default first: engine → module with `load_adapter`.
       `unread_options`: engine → options that have no effect with it.
     - `environment`: default worker environment.
@@ -124,7 +128,7 @@ class Family:
     features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     options: ClassVar[type[Options]] = Options
-    reader: ClassVar[str] = ".processor"
+    processor_module: ClassVar[str] = ".processor"
     engines: ClassVar[Mapping[str, str]] = {TORCH: ".adapter"}
     unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     environment: ClassVar[str] = ""
@@ -133,6 +137,10 @@ class Family:
     recognises_quickly: ClassVar[bool] = True
     generates: ClassVar[bool] = False
     takes_loras: ClassVar[bool] = False
+
+    @property
+    def default_engine(self) -> str:
+        return next(iter(self.engines))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -164,11 +172,14 @@ class Family:
 
     def processor(self, spec: ModelSpec, directory: Path) -> Processor:
         """Load the processor, which makes features of elements; raise LoadError saying what is wrong with its files."""
-        processor: Processor = self._module(self.reader).load_processor(spec, directory)
+        processor: Processor = self._module(self.processor_module).load_processor(spec, directory)
         return processor
 
     def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
         """Load the weights in `directory` with one of `engines`; raise LoadError saying what cannot be used."""
+        if spec.engine not in self.engines:
+            usable = ", ".join(self.engines)
+            raise LoadError(f"engine {spec.engine}: this family cannot use it, but {usable}", "unsupported")
         adapter: Adapter = self._module(self.engines[spec.engine]).load_adapter(spec, directory, engine)
         return adapter
 
@@ -181,8 +192,15 @@ class Family:
         return {tensor.name: _ones(tensor, lengths) for tensor in self.features}
 
     def _module(self, name: str) -> Any:
-        """Import a module by its full name or, if it begins with a dot, from the family's folder."""
-        return import_module(name, type(self).__module__)
+        """Import a module by its full name or, if it begins with a dot, from the family's folder.
+
+        A family that is no folder, but extends one, has the modules of that one. Raises LoadError if there is none.
+        """
+        for kind in type(self).__mro__:
+            with suppress(ModuleNotFoundError):  # of a parent that is no package
+                if find_spec(name, kind.__module__) is not None:
+                    return import_module(name, kind.__module__)
+        raise LoadError(f"family {type(self).__name__}: has no module {name}", "dependency")
 
 
 class TextFamily(Family):

@@ -60,13 +60,13 @@ class Loader:
         directory = loadable(
             spec,
             kind.files,
-            engines=tuple(kind.engines),
+            engines=kind.engines,
             cache=cache,
             pin=pin,
             report_progress=report_progress,
             other_repositories=kind.other_repositories,
         )
-        if graph := graph_of(spec, tuple(kind.engines), listing(directory)):
+        if graph := graph_of(spec, kind.engines, listing(directory)):
             spec = replace(spec, engine=ONNX, onnx_file=graph)
         self._status.computed_by(spec.engine)
         return Load(

@@ -108,12 +108,12 @@ class Preprocess(ColdStage[Processor]):
         small = [each for each in readings if isinstance(each, ReadRequest) and each.is_small(loaded)]
         answers = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
         return [
-            answers[id(reading)] if id(reading) in answers else self._start(loaded, request, reading)
+            answers[id(reading)] if id(reading) in answers else self._defer(loaded, request, reading)
             for request, reading in zip(requests, readings, strict=True)
         ]
 
-    def _start(self, processor: Processor, request: Request, reading: ReadRequest | SIEError) -> Answer:
-        """Start the work of a request that takes long; return the error of one that could not be read."""
+    def _defer(self, processor: Processor, request: Request, reading: ReadRequest | SIEError) -> Answer:
+        """Return the error of a request that could not be read; else start its work on threads of its own."""
         if isinstance(reading, SIEError):
             return reading
         self.open.add(request, reading.context.deadline_ns)

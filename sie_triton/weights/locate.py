@@ -1,7 +1,7 @@
 """Resolve the `weights` of a ModelSpec to a local directory."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from glob import escape
 from importlib.util import find_spec
@@ -67,7 +67,7 @@ def loadable(
     files: Sequence[str],
     *,
     cache: Path,
-    engines: Sequence[str] = (TORCH,),
+    engines: Collection[str] = (TORCH,),
     pin: Path | None = None,
     report_progress: ReportProgress = lambda line: None,
     other_repositories: OtherRepositories = no_other_repositories,

@@ -1,6 +1,6 @@
 """Decide whether a checkpoint is run from an ONNX file, and from which one."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from sie_triton.checkpoints.onnx import graphs
@@ -15,7 +15,7 @@ def is_transformers(name: str) -> bool:
     return "/" not in name or name.startswith("0_Transformer/")
 
 
-def graph_of(spec: ModelSpec, engines: Sequence[str], names: Sequence[str]) -> str:
+def graph_of(spec: ModelSpec, engines: Collection[str], names: Sequence[str]) -> str:
     """Return the ONNX file that ONNX Runtime is to run; empty if another engine is to be used.
 
     LoadError if the model file requires an ONNX file that does not exist.

@@ -1,6 +1,9 @@
-"""Static embeddings against sentence-transformers' StaticEmbedding, and model2vec's form of the same table."""
+"""Static embeddings against sentence-transformers' StaticEmbedding on the same table."""
 
 import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +14,17 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 
 from sie_triton.catalog import recognise
-from sie_triton.errors import CatalogError
+from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import load_processor
+from sie_triton.families.static_embedding import adapter
 from sie_triton.spec import Runtime
 from tests.support.items import Served
 from tests.support.loading import load_adapter
 from tests.support.parity import varied_texts
 
 TEXTS = varied_texts(40)
-SPEC = {"inputs": ("text",), "dims": {"dense": 24}, "tasks": ("encode",)}
+DIM = 24
+PROMPTS = {"query": "find: ", "document": ""}
 
 
 @pytest.fixture(scope="module")
@@ -27,75 +32,87 @@ def library(tmp_path_factory, minilm_directory):
     """The library's model, and its directory."""
     torch.manual_seed(5)
     tokenizer = tokenizers.Tokenizer.from_file(str(minilm_directory / "tokenizer.json"))
-    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=24)], device="cpu")
+    modules = [StaticEmbedding(tokenizer, embedding_dim=DIM)]
+    model = SentenceTransformer(modules=modules, device="cpu", prompts=PROMPTS)
     directory = tmp_path_factory.mktemp("static")
     model.save(str(directory))
     return model, directory
 
 
 @pytest.fixture
-def ours(library):
-    return Served("static_embedding", library[1], **SPEC)
+def copied(library, tmp_path) -> Path:
+    """A copy of the directory, to be changed."""
+    return Path(shutil.copytree(library[1], tmp_path / "static"))
 
 
-def dense(served, texts):
-    return served.encode([{"text": text} for text in texts], normalize=False)["dense"]
+def served(directory):
+    spec = recognise(directory, "m", {"weights_path": str(directory)}).resolve(Runtime())
+    return Served("static_embedding", directory, inputs=("text",), dims=spec.dims, tasks=("encode",))
 
 
-def test_vectors_equal_the_librarys(ours, library):
-    np.testing.assert_allclose(dense(ours, TEXTS), library[0].encode(TEXTS), atol=1e-5)
+def dense(ours, texts, **given):
+    return ours.encode([{"text": text} for text in texts], normalize=False, **given)["dense"]
 
 
-def test_a_text_alone_has_the_same_vector(ours):
+def weights_of(directory: Path) -> Path:
+    (path,) = directory.rglob("model.safetensors")
+    return path
+
+
+def test_vectors_equal_the_librarys(library):
+    np.testing.assert_allclose(dense(served(library[1]), TEXTS), library[0].encode(TEXTS), atol=1e-5)
+
+
+def test_queries_get_the_models_prompt(library):
+    ours = dense(served(library[1]), TEXTS, is_query=True)
+    np.testing.assert_allclose(ours, library[0].encode(TEXTS, prompt_name="query"), atol=1e-5)
+    assert np.abs(ours - library[0].encode(TEXTS)).max() > 0.05
+
+
+def test_a_text_alone_has_the_same_vector(library):
+    ours = served(library[1])
     together = dense(ours, TEXTS)
     np.testing.assert_allclose(np.concatenate([dense(ours, [text]) for text in TEXTS]), together, atol=1e-6)
 
 
-def test_another_row_gives_another_vector(ours, library):
-    ours.adapter._table[ours.adapter._table.any(1)] += 0.1
+def test_long_texts_are_summed_in_chunks(library, monkeypatch):
+    monkeypatch.setattr(adapter, "CHUNK_TOKENS", 7)
+    np.testing.assert_allclose(dense(served(library[1]), TEXTS), library[0].encode(TEXTS), atol=1e-5)
+
+
+def test_another_row_gives_another_vector(library):
+    ours = served(library[1])
+    ours.adapter._table[1:] += 0.1
     assert np.abs(dense(ours, ["ships sail"]) - library[0].encode(["ships sail"])).max() > 0.05
 
 
 def test_directories_are_recognised(library, tmp_path):
     model, directory = library
     config = recognise(directory, "m", {"weights_path": str(directory)})
-    assert (config.family, config.dims, config.resolve(Runtime()).profiles[0].parameters["normalize"]) == (
-        "static_embedding",
-        {"dense": 24},
-        False,
-    )
+    assert (config.family, config.dims) == ("static_embedding", {"dense": DIM})
+    assert not config.resolve(Runtime()).profiles[0].parameters["normalize"]
     SentenceTransformer(modules=[model[0], Normalize()], device="cpu").save(str(tmp_path / "unit"))
-    assert (
-        recognise(tmp_path / "unit", "m", {"weights_path": str(tmp_path)})
-        .resolve(Runtime())
-        .profiles[0]
-        .parameters["normalize"]
-    )
+    unit = recognise(tmp_path / "unit", "m", {"weights_path": str(tmp_path)})
+    assert unit.resolve(Runtime()).profiles[0].parameters["normalize"]
 
 
-def test_model2vecs_form_gives_the_same_vectors(library, tmp_path):
-    model, directory = library
-    (home,) = directory.rglob("model.safetensors")
-    save_file({"embeddings": load_file(home)["embedding.weight"]}, tmp_path / "model.safetensors")
-    (tmp_path / "tokenizer.json").write_bytes(home.with_name("tokenizer.json").read_bytes())
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": False}))
-    spec = recognise(tmp_path, "m", {"weights_path": str(tmp_path)}).resolve(Runtime())
-    served = Served.__new__(Served)
-    served.spec, served.processor, served.adapter = (
-        spec,
-        load_processor(spec, tmp_path),
-        load_adapter(spec, tmp_path),
-    )
-    features = served.processor.encode(["ships sail"])
-    rows = served.adapter._table[features["input_ids"].values]
-    np.testing.assert_allclose(rows.mean(0), model.encode("ships sail"), atol=1e-5)
+def test_a_table_under_model2vecs_name_is_read(library, copied):
+    path = weights_of(copied)
+    save_file({"embeddings": load_file(path)["embedding.weight"]}, path)
+    np.testing.assert_allclose(dense(served(copied), TEXTS), library[0].encode(TEXTS), atol=1e-5)
 
 
-def test_modules_behind_the_table_are_refused(library, tmp_path):
-    model, _ = library
+def test_preprocess_needs_no_weights(library, copied):
+    spec = served(copied).spec
+    weights_of(copied).unlink()
+    assert len(load_processor(spec, copied).encode(["ships sail"])["input_ids"].values) == 2
+    with pytest.raises(CatalogError, match=r"known from the weights only.*write a model file with tasks\.encode"):
+        recognise(copied, "m", {"hf_id": "org/m"})
 
-    SentenceTransformer(modules=[model[0], Dense(24, 8)], device="cpu").save(str(tmp_path))
-    with pytest.raises(CatalogError, match="Dense after StaticEmbedding cannot be served"):
+
+def test_modules_beside_the_table_are_refused(library, tmp_path):
+    SentenceTransformer(modules=[library[0][0], Dense(DIM, 8)], device="cpu").save(str(tmp_path))
+    with pytest.raises(CatalogError, match="Dense beside StaticEmbedding cannot be served"):
         recognise(tmp_path, "m", {"weights_path": str(tmp_path)})
 
 
@@ -106,8 +123,21 @@ def test_modules_behind_the_table_are_refused(library, tmp_path):
         (["embeddings", "mapping"], "mapping: quantized vocabularies cannot be served"),
     ],
 )
-def test_a_file_with_other_tensors_is_refused(tmp_path, names, complaint):
-    save_file(dict.fromkeys(names, np.zeros((2, 2), np.float32)), tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "model2vec"}))
+def test_a_file_with_other_tensors_is_refused(copied, names, complaint):
+    save_file(dict.fromkeys(names, np.zeros((2, 2), np.float32)), weights_of(copied))
     with pytest.raises(CatalogError, match=complaint):
-        recognise(tmp_path, "m", {"weights_path": str(tmp_path)})
+        recognise(copied, "m", {"weights_path": str(copied)})
+
+
+def test_a_table_smaller_than_the_vocabulary_is_refused(library, copied):
+    spec = replace(served(library[1]).spec, weights=str(copied))
+    save_file({"embeddings": np.zeros((10, DIM), np.float32)}, weights_of(copied))
+    with pytest.raises(LoadError, match="the tokenizer has 30522 tokens, but the table 10 rows"):
+        load_adapter(spec, copied)
+
+
+def test_an_unknown_default_prompt_is_refused(copied):
+    path = copied / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "default_prompt_name": "gone"}))
+    with pytest.raises(CatalogError, match="default_prompt_name: prompts has no 'gone'"):
+        recognise(copied, "m", {"weights_path": str(copied)})

@@ -27,7 +27,7 @@ class Extractor:
     def __init__(self, name: str, directory, profile: Profile | None = None, **changes: Any) -> None:
         profiles = (profile or Profile(),)
         usual = {"dims": {}, "tasks": ("extract",), "max_sequence_length": ANY_LENGTH, "profiles": profiles}
-        engine = next(iter(family(name).engines))
+        engine = family(name).default_engine
         self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
         self.processor = load_processor(self.spec, directory)

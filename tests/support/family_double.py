@@ -72,7 +72,7 @@ class Own(Family):
         Parameter("labels", str, ("near", "far"), is_list=True),
     )
     options = OwnOptions
-    reader = __name__
+    processor_module = __name__
     engines: ClassVar = {f"{__name__}:OwnEngine": __name__, "torch": __name__}
 
 

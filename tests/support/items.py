@@ -29,7 +29,7 @@ class Served:
 
     def __init__(self, name: str, directory, **changes: Any) -> None:
         usual = {"inputs": ("text", "image"), "max_sequence_length": ANY_LENGTH}
-        engine = next(iter(family(name).engines))
+        engine = family(name).default_engine
         self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
         self.processor = load_processor(self.spec, directory)

@@ -1,8 +1,8 @@
 """Configuration of the C library's allocator to keep the pages that a forward pass frees.
 
 By default glibc returns large blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the
-CPU time of a small model (measured in ARCHITECTURE.md). The memory kept is at most that of one forward pass per lane,
-and is freed with the process.
+CPU time of a small model (docs/decisions/kernels.md). The memory kept is at most that of one forward pass per lane, and
+is freed with the process.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Fast layers for the CPU: weights prepacked for oneDNN, GELU fused into the product, residual fused with LayerNorm.
 
 PyTorch's own float32 Linear repacks its weight in every call, which dominates small batches, and computes bias, GELU
-and residual in separate passes over memory. ARCHITECTURE.md has measurements.
+and residual in separate passes over memory. docs/decisions/kernels.md has measurements.
 """
 
 import inspect

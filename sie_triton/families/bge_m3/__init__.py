@@ -24,7 +24,7 @@ class BgeM3(TextFamily):
     outputs = tuple(ENCODE_OUTPUTS[name] for name in ("dense", "sparse", "multivector"))
     score_modes = ("dense", "sparse", "colbert", "hybrid")
     options = BgeM3Options
-    reader = TEXT_TOKENIZER
+    processor_module = TEXT_TOKENIZER
     takes_loras = True
     reference_adapters = ("bge_m3:BGEM3Adapter", "bge_m3_flash:BGEM3FlashAdapter", "bge_m3_flag:BGEM3FlagAdapter")
     files = (*(f"{name}.*" for name in LAYERS), *PICKLED_LAYERS)

@@ -77,7 +77,7 @@ class DenseOptions(PoolingOptions):
 class SentenceTransformer(TextFamily):
     outputs = (ENCODE_OUTPUTS["dense"],)
     options = DenseOptions
-    reader = TEXT_TOKENIZER
+    processor_module = TEXT_TOKENIZER
     engines: ClassVar = {TORCH: ".adapter", ONNX: ".adapter", REMOTE: ".remote"}
     unread_options: ClassVar = {REMOTE: tuple(field.name for field in fields(DenseOptions))}
     files = PICKLED_LAYERS

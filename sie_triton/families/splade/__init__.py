@@ -20,7 +20,7 @@ MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (senten
 class Splade(TextFamily):
     outputs = (ENCODE_OUTPUTS["sparse"],)
     features = (INPUT_IDS,)
-    reader = TEXT_TOKENIZER
+    processor_module = TEXT_TOKENIZER
     takes_loras = True
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")
 

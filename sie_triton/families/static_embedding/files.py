@@ -1,21 +1,17 @@
-"""Files of StaticEmbedding modules and of model2vec. No torch."""
+"""Files of a StaticEmbedding module of sentence-transformers. No torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
-from sie_triton.checkpoints.contents import CONFIG
 from sie_triton.checkpoints.files import first_line, has_file, read_fields
-from sie_triton.checkpoints.modules import modules_of, only
+from sie_triton.checkpoints.modules import default_prompt, modules_of, only
 from sie_triton.errors import LoadError
 from sie_triton.spec import ANY_LENGTH
 
 MODULE, NORMALIZE = "StaticEmbedding", "Normalize"
-MODEL2VEC = "model2vec"
-WEIGHTS = "model.safetensors"
+MODULES, WEIGHTS = "modules.json", "model.safetensors"
 
-# Names of the table, float [rows, dim]: of sentence-transformers and of model2vec.
+# Names of the table, float [tokens, dim]: as the library saves it, and as model2vec does.
 TABLES = ("embedding.weight", "embeddings")
 
 # Tensors beside the table in model2vec's files of quantized vocabularies.
@@ -24,53 +20,42 @@ OF_QUANTIZED = ("mapping", "weights")
 
 @dataclass(frozen=True, slots=True)
 class StaticFiles:
-    """Files of a static model. `directory` has the weights and tokenizer.json; `table` names the weights.
+    """Small files of a static model. `directory` has the weights and tokenizer.json.
 
     `longest` is the number of tokens at which tokenizer.json truncates a text.
     """
 
     directory: Path
-    reason: str
-    table: str
-    num_rows: int
-    dim: int
     normalize: bool
     longest: int
+    prompts: dict[str, str]
+    default_prompt: str
 
     @classmethod
     def read(cls, directory: Path) -> "StaticFiles":
         """Read the files; raise LoadError naming the one that cannot be used."""
-        if has_file(directory / "modules.json"):
-            kinds = modules_of(directory)
-            others = [kind for kind, _ in kinds if kind not in (MODULE, NORMALIZE)]
-            if others:
-                message = f"{directory}: {', '.join(others)} after {MODULE} cannot be served"
-                raise LoadError(message, "unsupported")
-            home, reason = only(kinds, (MODULE,), directory), f"modules.json: {MODULE}"
-            normalize = NORMALIZE in [kind for kind, _ in kinds]
-        else:
-            home, reason = directory, f"{CONFIG}: {MODEL2VEC}"
-            normalize = read_fields(directory / CONFIG).flag("normalize", False)
-        return cls(home, reason, *_table(home / WEIGHTS), normalize, _longest(home))
+        kinds = modules_of(directory)
+        if others := [kind for kind, _ in kinds if kind not in (MODULE, NORMALIZE)]:
+            raise LoadError(f"{directory}: {', '.join(others)} beside {MODULE} cannot be served", "unsupported")
+        home = only(kinds, (MODULE,), directory)
+        tokenizer = read_fields(home / "tokenizer.json")
+        truncates = tokenizer.values.get("truncation") is not None
+        longest = tokenizer.fields("truncation").integer("max_length", least=1) if truncates else ANY_LENGTH
+        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        prompts = saved.text_map("prompts")
+        is_unit = NORMALIZE in [kind for kind, _ in kinds]
+        return cls(home, is_unit, longest, prompts, default_prompt(saved, prompts))
 
 
 def is_static(directory: Path) -> bool:
-    if has_file(directory / "modules.json"):
-        return MODULE in [kind for kind, _ in modules_of(directory)]
-    return read_fields(directory / CONFIG, required=False).text("model_type", "") == MODEL2VEC
+    return has_file(directory / MODULES) and MODULE in [kind for kind, _ in modules_of(directory)]
 
 
-def _longest(directory: Path) -> int:
-    tokenizer = read_fields(directory / "tokenizer.json")
-    return (
-        tokenizer.fields("truncation").integer("max_length", ANY_LENGTH, least=1)
-        if tokenizer.values.get("truncation")
-        else ANY_LENGTH
-    )
+def table_of(directory: Path) -> tuple[str, int, int]:
+    """Return name and shape of the table; raise LoadError if the weights are missing or are something else."""
+    from safetensors import SafetensorError, safe_open
 
-
-def _table(path: Path) -> tuple[str, int, int]:
-    """Return name and shape of the table."""
+    path = directory / WEIGHTS
     try:
         with safe_open(path, "numpy") as file:
             known = set(file.keys())

@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "static vectors behind layers": (
         of_modules(static, lambda _: Dense(8, 4), library=SentenceTransformer),
-        "Dense after StaticEmbedding cannot be served",
+        "Dense beside StaticEmbedding cannot be served",
     ),
     "a sparse autoencoder": (
         of_modules(encoder, lambda _: Pooling(64), lambda _: SparseAutoEncoder(64, 128, 8, 8), library=SparseEncoder),

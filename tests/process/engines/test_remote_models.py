@@ -232,7 +232,7 @@ def test_a_family_without_a_remote_engine_refuses_an_endpoint(tmp_path):
 
 def test_modules_that_a_family_names_exist():
     for name, kind in families():
-        for module in (kind.reader, *kind.engines.values()):
+        for module in (kind.processor_module, *kind.engines.values()):
             assert find_spec(module, type(kind).__module__) is not None, name
 
 

@@ -17,6 +17,7 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.families import FAMILIES, Family, Recognised, family, family_of, load_adapter, model_of
 from sie_triton.families.shared.token_batch import limits_of
+from sie_triton.families.splade import Splade
 from sie_triton.measurements import Measurements
 from tests.support import family_double
 from tests.support.family_double import NAME, Own, OwnAdapter, OwnEngine
@@ -231,3 +232,18 @@ def test_an_unknown_engine_is_reported(name, reason):
 def test_the_largest_token_is_the_last_of_the_vocabulary(tiny_directory):
     vocab_size = json.loads((tiny_directory / "config.json").read_text())["vocab_size"]
     assert limits_of(TextFiles.read(tiny_directory)) == {"input_ids": vocab_size - 1}
+
+
+class Extended(Splade):
+    """A family in a plain module that extends a built-in one."""
+
+
+def test_a_family_that_extends_another_has_its_modules():
+    assert Extended()._module(".adapter").__name__ == "sie_triton.families.splade.adapter"
+    with pytest.raises(LoadError, match=r"family Extended: has no module \.gone"):
+        Extended()._module(".gone")
+
+
+def test_an_engine_that_the_family_cannot_use_is_named():
+    with pytest.raises(LoadError, match="engine onnx: this family cannot use it, but torch"):
+        Extended().load(spec(engine="onnx"), None, None)
