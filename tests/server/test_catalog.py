@@ -41,7 +41,7 @@ def test_sie_model_files_are_served_unmodified(tmp_path, tiny_directory):
             assert run("models", "add", str(tmp_path / "tiny.yaml"), *running) == "my/tiny: added\n"
             assert client.encode("my/tiny", "hello")["dense"].shape == (64,)
             refused = run("models", "add", str(tmp_path / "models" / "org__nemo.yaml"), *running, status=2)
-            assert "adapter_path: 'nemo_colembed:NemoColEmbedAdapter' is not served by this version" in refused
+            assert "nemo_colembed:NemoColEmbedAdapter' is not served by this version" in refused
             assert run("models", "rm", "my/tiny", *running) == "my/tiny: removed\n"
             assert set(client.list_models()) == names
             assert "my/tiny is not served" in run("models", "rm", "my/tiny", *running, status=2)
