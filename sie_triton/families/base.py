@@ -197,9 +197,11 @@ class Family:
         A family that is no folder, but extends one, has the modules of that one. Raises LoadError if there is none.
         """
         for kind in type(self).__mro__:
-            with suppress(ModuleNotFoundError):  # of a parent that is no package
-                if find_spec(name, kind.__module__) is not None:
-                    return import_module(name, kind.__module__)
+            found = None
+            with suppress(ModuleNotFoundError):  # the family's own module is no package
+                found = find_spec(name, kind.__module__)
+            if found is not None:
+                return import_module(name, kind.__module__)
         raise LoadError(f"family {type(self).__name__}: has no module {name}", "dependency")
 
 
