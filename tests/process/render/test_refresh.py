@@ -4,87 +4,20 @@ import os
 import re
 import stat
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import yaml
 
 from sie_triton.controller.refresh import refresh as refresh_in_child
 from sie_triton.controller.wanted import look
 from sie_triton.errors import CatalogError
-from sie_triton.loras import add, added_path, read
-from sie_triton.render import refresh as module
 from sie_triton.render.pbtxt import from_text
-from sie_triton.render.refresh import refresh, start
 from sie_triton.render.repository import all_ensembles
-from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, WRONG, read_serving, repository_of
-from sie_triton.settings import read_settings
 from tests.support.lora_families import set_takes_loras
-
-STAGES = ("preprocess", "inference", "postprocess")
-
-
-def model_file(model, max_sequence_length=64, dim=8, score=False, **more):
-    tasks = {"encode": {"multivector": {"dim": dim}}, **({"score": {}} if score else {})}
-    profile = {"adapter_path": "multivector"}
-    content = {"sie_id": model, "weights_path": "/usr", "tasks": tasks, "profiles": {"default": profile}}
-    return yaml.safe_dump({**content, "max_sequence_length": max_sequence_length, **more})
-
-
-class Server:
-    """Handles files like a launcher and its controller."""
-
-    def __init__(self, root: Path, **settings: object) -> None:
-        self.root, self.data_dir, self.models_dir = root, root / "data", root / "models"
-        self.models_dir.mkdir()
-        self.repository = repository_of(self.data_dir)
-        self.given = {"data_dir": self.data_dir, "models_dir": self.models_dir, "device": "cpu", **settings}
-
-    def file(self, name: str, *arguments, **given) -> Path:
-        path = self.models_dir / f"{name}.yaml"
-        path.write_text(model_file(f"test/{name}", *arguments, **given))
-        return path
-
-    def start(self, *names: str):
-        self.data_dir.mkdir(exist_ok=True)
-        return start(read_settings(**self.given), names)
-
-    def refresh(self, **change):
-        return refresh(self.data_dir, **change)
-
-    def steps(self, ensemble: str) -> str:
-        """Return the common name of the ensemble's steps; check that all of them are there."""
-        ((first, *_),) = [
-            [step.model_name for step in from_text(path.read_text()).ensemble_scheduling.step]
-            for path in [self.repository / ensemble / "config.pbtxt"]
-        ]
-        steps = first.rpartition("-")[0]
-        assert all((self.repository / f"{steps}-{stage}" / "1" / "model.py").exists() for stage in STAGES)
-        return steps
-
-    @property
-    def serving(self):
-        return read_serving(self.data_dir)
+from tests.support.refreshing import STAGES, RefreshedServer, model_file
 
 
 def inodes(directory, pattern):
     return {path.stat().st_ino for path in directory.glob(pattern)}
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """No compiler, and each test stays where it is."""
-    monkeypatch.setattr(module, "build_hook", lambda _: None)
-    monkeypatch.setattr(os, "chdir", lambda _: None)
-
-
-@pytest.fixture
-def server(tmp_path) -> Server:
-    made = Server(tmp_path)
-    made.file("a")
-    made.file("b")
-    made.start()
-    return made
 
 
 def test_a_changed_file_gets_new_steps_and_other_models_stay_unchanged(server):
@@ -212,114 +145,6 @@ def test_an_interrupted_change_is_rendered_again(server):
     assert server.steps("test__a-score") == server.steps("test__a") == "test__a@3"
 
 
-# --- a model file that is sent
-
-
-def test_a_file_that_is_sent_is_served_also_after_a_restart(server):
-    outcome = server.refresh(add=model_file("test/new").encode())
-    assert (outcome.model, outcome.added) == ("test__new", ["test__new"])
-    source = server.data_dir / "models" / "test__new.yaml"
-    assert server.serving.models["test/new"].source == str(source)
-    outcome = server.refresh(add=model_file("test/new", 128).encode())
-    assert (outcome.model, outcome.changed) == ("test__new", ["test__new"])
-    again = server.start()
-    assert [model.sie_id for model in again.models] == ["test/a", "test/b", "test/new"]
-    assert again.models[-1].max_sequence_length == 128
-    assert server.refresh(remove="test__new").removed == ["test__new"]
-    assert not source.exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "why", "said"),
-    [
-        (b"sie_id: x", WRONG, "tasks: Field required"),
-        (b"\xff", WRONG, "not valid UTF-8"),
-        (model_file("test/new", inputs={"image": True}).encode(), WRONG, "inputs.image: true cannot be served"),
-        (model_file("test/new", weights_path="/nowhere").encode(), WRONG, "weights: /nowhere is not a directory"),
-        (model_file("test/a").encode(), CONFLICT, "test/a is served from "),
-    ],
-)
-def test_a_file_that_cannot_be_served_is_refused_with_its_faults(server, text, why, said):
-    outcome = server.refresh(add=text)
-    assert (outcome.refused, outcome.model) == (why, "")
-    assert outcome.reason.startswith(said) or f"sie_id: {said}" in outcome.reason
-    assert not list((server.data_dir / "models").glob("*"))
-    assert "test/new" not in server.serving.models
-
-
-def keyed(url: str, key: str) -> bytes:
-    profile = {"adapter_path": "sentence_transformer", "endpoint": {"url": url, "api_key_env": key}}
-    return model_file("test/new", tasks={"encode": {"dense": {"dim": 64}}}, profiles={"default": profile}).encode()
-
-
-@pytest.mark.parametrize(
-    ("allowed", "url", "key", "said"),
-    [
-        ("", "https://far", "DATABASE_PASSWORD", "an added model may not use DATABASE_PASSWORD"),
-        ("FAR_*,OTHER", "https://far", "A_FAR_KEY", "an added model may not use A_FAR_KEY"),
-        ("*", "https://far", "SIE_ADMIN_TOKEN", "must not begin with SIE_"),
-        ("FAR_*", "http://far", "FAR_KEY", "endpoint.url: must begin with https"),
-        ("FAR_*", "https://far", "FAR_KEY", ""),
-        ("OTHER, FAR_KEY", "http://localhost:9", "FAR_KEY", ""),
-    ],
-)
-def test_an_added_model_may_send_only_allowed_api_keys(tmp_path, tiny_directory, allowed, url, key, said):
-    server = Server(tmp_path, api_key_variables=allowed)
-    server.file("a")
-    server.start()
-    text = keyed(url, key).replace(b"/usr", bytes(tiny_directory))
-    outcome = server.refresh(add=text)
-    assert (outcome.refused, outcome.model) == ((WRONG, "") if said else ("", "test__new"))
-    assert said in outcome.reason
-    # A file of the operator's own may name any variable but the server's settings.
-    (server.models_dir / "own.yaml").write_bytes(text.replace(b"test/new", b"test/own"))
-    assert ("test__own" in server.refresh().added) is not key.startswith("SIE_")
-
-
-def test_an_added_model_with_a_disallowed_key_is_not_restored(tmp_path, tiny_directory):
-    server = Server(tmp_path, api_key_variables="FAR_KEY")
-    server.file("a")
-    server.start()
-    server.refresh(add=keyed("https://far", "FAR_KEY").replace(b"/usr", bytes(tiny_directory)))
-    server.given["api_key_variables"] = ""
-    again = server.start()
-    assert [model.sie_id for model in again.models] == ["test/a"]
-    assert any("an added model may not use FAR_KEY" in line for line in again.outcome.warnings)
-
-
-def test_an_added_file_that_is_wrong_at_the_start_is_reported(server):
-    server.refresh(add=model_file("test/new").encode())
-    (server.data_dir / "models" / "test__new.yaml").write_text("sie_id: [")
-    (server.data_dir / "models" / "twin.yaml").write_text(model_file("test/a"))
-    again = server.start()
-    assert [model.sie_id for model in again.models] == ["test/a", "test/b"]
-    told = "\n".join(again.outcome.warnings)
-    assert "not served: " in told
-    assert "test__new.yaml: not valid YAML" in told
-    assert "twin.yaml: both would be served as test__a" in told
-
-
-# --- what may be removed
-
-
-def test_a_model_of_the_users_directory_cannot_be_removed_through_the_api(server):
-    outcome = server.refresh(remove="test__a")
-    assert outcome.refused == CONFLICT
-    assert outcome.reason == f"test/a is served from {server.models_dir}/a.yaml; remove that file"
-    assert server.refresh(remove="test__nope").refused == UNKNOWN
-
-
-def test_a_removed_model_that_serve_named_returns_at_the_next_start(server):
-    server.start("test/a", "test/b")
-    assert server.refresh(remove="test__a").removed == ["test__a"]
-    assert server.refresh().added == []
-    assert set(server.serving.models) == {"test/b"}
-    # another file may have taken its name meanwhile
-    assert server.refresh(add=model_file("test/a", 128).encode()).added == ["test__a"]
-    (server.data_dir / "models" / "test__a.yaml").unlink()
-    assert {model.sie_id for model in server.start("test/a", "test/b").models} == {"test/a", "test/b"}
-
-
 def test_only_named_models_follow_their_files(server):
     server.start("test/a")
     server.file("b", 128)
@@ -344,18 +169,8 @@ def test_a_model_file_that_was_named_is_followed(server, tmp_path):
     assert list(server.serving.models) == ["test/a", "test/named"]
 
 
-def test_a_model_that_was_recognised_in_a_directory_stays(tmp_path, tiny_directory):
-    server = Server(tmp_path)
-    server.start(str(tiny_directory))
-    (name,) = server.serving.models
-    assert server.refresh(add=model_file("test/new").encode()).added == ["test__new"]
-    assert set(server.serving.models) == {name, "test/new"}
-    assert server.refresh(remove=name).removed == [name]
-    assert server.refresh().removed == []
-
-
 def test_a_preloaded_model_can_be_removed(tmp_path):
-    server = Server(tmp_path, preload_models="test/a")
+    server = RefreshedServer(tmp_path, preload_models="test/a")
     path = server.file("a")
     server.file("b")
     server.start()
@@ -365,14 +180,14 @@ def test_a_preloaded_model_can_be_removed(tmp_path):
 
 
 def test_a_start_with_an_invalid_file_fails_with_the_reason(tmp_path):
-    server = Server(tmp_path)
+    server = RefreshedServer(tmp_path)
     server.file("a").write_text("sie_id: [")
     with pytest.raises(CatalogError, match="not valid YAML"):
         server.start()
 
 
 def test_no_secret_is_written(tmp_path):
-    server = Server(tmp_path, admin_token="s3cret", auth_mode="token", auth_tokens="t0ken,0ther")
+    server = RefreshedServer(tmp_path, admin_token="s3cret", auth_mode="token", auth_tokens="t0ken,0ther")
     server.file("a")
     before = os.umask(0o022)
     try:
@@ -387,7 +202,7 @@ def test_no_secret_is_written(tmp_path):
 
 
 def test_a_refresh_does_not_read_the_settings_file(tmp_path, monkeypatch):
-    server = Server(tmp_path, auth_mode="token", auth_tokens="t0ken")
+    server = RefreshedServer(tmp_path, auth_mode="token", auth_tokens="t0ken")
     server.file("a")
     monkeypatch.chdir(tmp_path)
     server.start()
@@ -405,17 +220,3 @@ def test_served_models_list_the_adapters_of_their_files(server, monkeypatch):
     server.file("a", 128)
     server.refresh()
     assert server.serving.models["test/a"].loras is None
-
-
-def test_added_adapters_go_with_the_model_and_stay_with_its_next_revision(server):
-    server.refresh(add=model_file("test/c").encode())
-    paths = {name: added_path(server.data_dir / "loras", f"test/{name}") for name in "ac"}
-    for path in paths.values():
-        add(path, "banking", "hub://org/x")
-    server.refresh(add=model_file("test/c", 128).encode())
-    assert read(paths["c"]) == {"banking": "hub://org/x"}
-    server.refresh(remove="test__c")
-    assert (paths["c"].exists(), paths["a"].exists()) == (False, True)
-    (server.models_dir / "a.yaml").unlink()  # perhaps by an editor that rewrites the file
-    server.refresh()
-    assert paths["a"].exists()
