@@ -131,7 +131,7 @@ class SIEClient:
 
     @contextmanager
     def _explaining(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Iterator[None]:
-        """On NotServed, name the models that are served; on InputError, name the inputs that the model takes."""
+        """Add the served models to a NotServed, and the inputs that the model takes to an InputError."""
         try:
             yield
         except NotServed as exc:

@@ -47,7 +47,7 @@ class ReadRequest:
     pages: PageSelection = ALL
 
     def is_small(self, processor: Processor) -> bool:
-        """Whether Triton's thread makes the features at once."""
+        """Return True if Triton's thread makes the features at once."""
         return not is_bulk(self.parts) and not takes_long(processor, self.parts)
 
 
