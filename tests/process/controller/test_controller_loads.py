@@ -33,14 +33,14 @@ def becomes(process, **fields):
 
 def test_loading_a_resident_model_does_nothing(controller, control, rounds):
     stage(controller, "a", state=RESIDENT)
-    controller.load("a").result(10)
+    controller.load("a").result(120)
     assert control.swapped == []
 
 
 def test_loading_a_cold_model_waits_for_a_process_that_loads_it(controller, control, rounds):
     process = stage(controller, "a")
     rounds += [becomes(process, state=LOADING), becomes(process, state=RESIDENT)]
-    controller.load("a").result(10)
+    controller.load("a").result(120)
     assert control.swapped == [("a-inference", True)]
     assert rounds == []
 
@@ -48,7 +48,7 @@ def test_loading_a_cold_model_waits_for_a_process_that_loads_it(controller, cont
 def test_loading_a_model_that_already_loads_only_waits(controller, control, rounds):
     process = stage(controller, "a", state=LOADING)
     rounds += [becomes(process), becomes(process, state=RESIDENT)]
-    controller.load("a").result(10)
+    controller.load("a").result(120)
     assert control.swapped == []
     assert rounds == []
 
@@ -58,13 +58,13 @@ def test_a_tokenizer_that_failed_is_loaded_anew_too(controller, control, rounds,
     process = stage(controller, "a")
     control.then = becomes(tokenizer, load_failure=0)
     rounds += [becomes(process, state=RESIDENT)]
-    controller.load("a").result(10)
+    controller.load("a").result(120)
     assert control.swapped == [("a-preprocess", False), ("a-inference", True)]
 
 
 def test_loading_an_unloaded_model_puts_it_into_service(controller, control, rounds):
     controller._directory.mkdir(parents=True, exist_ok=True)
-    controller.load("a").result(10)
+    controller.load("a").result(120)
     assert control.loaded == ["a"]
     assert control.swapped == [("a-inference", True)]
 
@@ -73,7 +73,7 @@ def test_a_failed_load_is_reported_with_its_reason(controller, rounds):
     process = stage(controller, "a")
     rounds += [becomes(process, state=LOADING), becomes(process, state=FAILED, load_failure=2)]
     with pytest.raises(LoadError, match="could not be loaded") as caught:
-        controller.load("a").result(10)
+        controller.load("a").result(120)
     assert caught.value.reason == list(REASONS)[1]
 
 
@@ -81,18 +81,18 @@ def test_waiting_for_a_load_ends_if_the_model_is_evicted(controller, rounds):
     """The model was evicted meanwhile."""
     process = stage(controller, "a", generation=5)
     rounds += [becomes(process, state=LOADING), becomes(process, state=0, generation=6), lambda: pytest.fail("waits")]
-    controller.load("a").result(10)
+    controller.load("a").result(120)
 
 
 def test_a_load_is_not_waited_for_for_ever(controller, rounds):
     stage(controller, "a", state=LOADING)
     with pytest.raises(LoadError, match="not in memory after 720 s"):
-        controller.load("a").result(10)
+        controller.load("a").result(120)
 
 
 def test_a_download_does_not_count_towards_the_load_timeout(controller, rounds):
     process = stage(controller, "a", state=LOADING, fetching_ns=1)
     hours = round(3600 / loop.PERIOD_S)
     rounds += [becomes(process)] * hours + [becomes(process, fetching_ns=0)] * 100 + [becomes(process, state=RESIDENT)]
-    controller.load("a").result(10)
+    controller.load("a").result(120)
     assert rounds == []

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.errors import ServerError
@@ -326,4 +327,4 @@ def test_the_environment_gets_a_pytorch_for_the_gpu_that_is_there(tmp_path, file
 def test_serve_refuses_an_unusable_device_at_startup(machine, tmp_path):
     machine(0)
     with pytest.raises(ServerError, match=r"^--device cuda: no NVIDIA GPU .* or use --device cpu$"):
-        serve.check_machine(read_settings(device="cuda", data_dir=tmp_path / "data"), 1)
+        serve.check_machine(read_settings(device="cuda", data_dir=tmp_path / "data", **ports_of_a_server()), 1)

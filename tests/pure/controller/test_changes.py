@@ -40,7 +40,7 @@ def test_models_that_are_served_correctly_are_left_alone(world):
 
 def test_a_change_loads_steps_then_ensembles_then_unloads_old_steps(world):
     world.serve("m", "m")
-    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.change(lambda: world.write("m@1", "m")).result(120)
     *loaded, last = world.done()
     assert (set(loaded), last) == (steps("m@1"), "load m")
     assert world.triton.steps_behind("m") == "m@1"
@@ -63,7 +63,7 @@ def test_a_change_loads_steps_then_ensembles_then_unloads_old_steps(world):
 def test_the_old_steps_stay_while_a_request_is_in_any_of_them(world, stage):
     world.serve("m", "m")
     world.open[f"m-{stage}"] = 1
-    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.change(lambda: world.write("m@1", "m")).result(120)
     world.done()
     for _ in range(10):
         world.tick(10)
@@ -89,7 +89,7 @@ def test_a_failed_step_load_keeps_the_old_model_and_is_retried(world):
     world.triton.broken.add("m@1-inference")
     world.outcome.__dict__["model"] = "m"
     with pytest.raises(ServerError, match="Triton: no such thing"):
-        world.change(lambda: world.write("m@1", "m")).result(10)
+        world.change(lambda: world.write("m@1", "m")).result(120)
     assert world.triton.steps_behind("m") == "m"
     assert world.changes.problems == {"m": "Triton: no such thing"}
     attempts = []
@@ -109,9 +109,9 @@ def test_a_failed_step_load_keeps_the_old_model_and_is_retried(world):
 def test_task_ensembles_load_before_the_main_ensemble_and_unload_after_it(world):
     """A client that sees the bare name encode must also find the ensemble that scores."""
     world.serve("m", "m")
-    world.change(lambda: world.write("m@1", "m", "m-score")).result(10)
+    world.change(lambda: world.write("m@1", "m", "m-score")).result(120)
     assert world.done()[-2:] == ["load m-score", "load m"]
-    world.change(lambda: (world.write("m@2", "m"), world.remove("m-score"))).result(10)
+    world.change(lambda: (world.write("m@2", "m"), world.remove("m-score"))).result(120)
     assert world.done()[-2:] == ["load m", "unload m-score"]
 
 
@@ -120,7 +120,7 @@ def test_a_removed_models_steps_are_unloaded_once_they_are_idle(world):
     world.write("n", "n")
     world.start_triton()
     world.open["m-inference"] = 1
-    world.change(lambda: world.remove("m", "m-score")).result(10)
+    world.change(lambda: world.remove("m", "m-score")).result(120)
     assert sorted(world.done()) == ["unload m", "unload m-score"]
     assert world.changes.serving["m"] == ""
     world.tick(10)
@@ -137,9 +137,9 @@ def test_a_removed_models_steps_are_unloaded_once_they_are_idle(world):
 def test_a_model_readded_during_removal_gets_new_steps(world):
     world.serve("m", "m")
     world.open["m-inference"] = 1
-    world.change(lambda: world.remove("m")).result(10)
+    world.change(lambda: world.remove("m")).result(120)
     world.tick(5)
-    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.change(lambda: world.write("m@1", "m")).result(120)
     assert world.changes.leaving(world.stages()) == {"m"}
     world.tick(5)
     world.done()
@@ -154,7 +154,7 @@ def test_two_changes_one_after_the_other(world):
     world.serve("m", "m")
     world.open = {"m-inference": 1, "m@1-inference": 1}
     for revision in (1, 2):
-        world.change(lambda revision=revision: world.write(f"m@{revision}", "m")).result(10)
+        world.change(lambda revision=revision: world.write(f"m@{revision}", "m")).result(120)
     assert world.triton.steps_behind("m") == "m@2"
     assert world.changes.leaving(world.stages()) == {"m", "m@1"}
     world.done()
@@ -213,7 +213,7 @@ def test_old_step_directories_are_removed_after_a_tritonserver_restart(world):
 def test_an_ensemble_that_a_swap_reverted_is_reloaded_before_its_steps_go(world):
     """Triton ends a swap by loading the ensembles as they were before it."""
     world.serve("m", "m")
-    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.change(lambda: world.write("m@1", "m")).result(120)
     world.triton.behind["m"] = "m", world.triton.behind["m"][1]
     world.done()
     world.tick()
@@ -229,7 +229,7 @@ def test_an_ensemble_that_a_swap_reverted_is_reloaded_before_its_steps_go(world)
 
 def test_a_reverted_ensemble_is_reloaded_even_under_endless_requests(world):
     world.serve("m", "m")
-    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.change(lambda: world.write("m@1", "m")).result(120)
     world.triton.behind["m"] = "m", world.triton.behind["m"][1]
     world.open["m-inference"] = 1
     for _ in range(8):
@@ -243,7 +243,7 @@ def test_busy_steps_are_checked_every_five_seconds(world):
     checked, steps_behind = [], world.triton.steps_behind
     world.serve("m", "m")
     world.open["m-inference"] = 1
-    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.change(lambda: world.write("m@1", "m")).result(120)
     world.triton.steps_behind = lambda name: checked.append(world.now) or steps_behind(name)
     began = world.now
     for _ in range(40):
@@ -261,8 +261,8 @@ def test_ensembles_are_not_touched_while_a_swap_is_under_way(world):
     assert not change.done()
     assert world.triton.steps_behind("m") == "m"
     may_end.set()
-    change.result(10)
-    swap.result(10)
+    change.result(120)
+    swap.result(120)
     assert world.triton.steps_behind("m") == "m@1"
 
 
@@ -276,7 +276,7 @@ def test_a_model_unloaded_by_a_user_stays_unloaded_until_its_file_changes(world)
     for _ in range(5):
         world.tick(3)
     assert world.done() == []
-    world.change(lambda: world.write("m@1", "m")).result(10)
+    world.change(lambda: world.write("m@1", "m")).result(120)
     assert world.triton.steps_behind("m") == "m@1"
 
 
@@ -296,7 +296,7 @@ def test_faulty_model_files_are_checked_again_periodically(world):
     """The weights of a model may arrive later."""
     world.serve("m", "m")
     world.outcome = ChangeOutcome([], [], [], {"/m.yaml": "/m.yaml: weights: not there"}, [], "", "", "")
-    world.change().result(10)
+    world.change().result(120)
     before = world.num_looks
     for _ in range(150):
         world.tick(1)
@@ -318,7 +318,7 @@ def test_a_refusal_is_reported_and_changes_nothing(world):
     world.serve("m", "m")
     world.outcome = ChangeRefused("wrong", "tasks: Field required")
     with pytest.raises(ChangeRefused, match="tasks: Field required"):
-        world.change().result(10)
+        world.change().result(120)
     before = world.num_looks
     world.tick(60)
     assert world.done() == []
@@ -330,7 +330,7 @@ def test_a_server_without_a_list_of_what_it_serves_is_not_changed(tmp_path, worl
     changes.tick(world.stages())
     assert changes.leaving(world.stages()) == set()
     with pytest.raises(ChangeRefused, match="start it with sie-triton serve of this version"):
-        changes.add(b"").result(10)
+        changes.add(b"").result(120)
     changes.close()
 
 

@@ -162,7 +162,7 @@ def test_memory_of_the_old_revision_counts_as_being_freed(controller, two, monke
 def test_eviction_targets_the_served_revision_and_counts_under_the_model_name(controller, control, two):
     two()
     controller.tick()
-    controller.evict("m", "asked for").result(10)
+    controller.evict("m", "asked for").result(120)
     assert control.swapped == [(f"{NEW}-inference", False)]
     assert controller.swaps.counts == {("m", "evict: asked for"): 1}
 
