@@ -11,11 +11,9 @@ import tokenizers
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
 from sie_triton.errors import LoadError
-from sie_triton.inputs.base import Processor
+from sie_triton.families.shared.text_or_image import TextOrImage
 from sie_triton.inputs.cutting import beginning
-from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
-from sie_triton.inputs.several import check_alone
 from sie_triton.inputs.tokenizer import open_tokenizer, packed_ids
 from sie_triton.spec import Runtime
 
@@ -45,32 +43,19 @@ class PageImages:
     counts: Callable[[int, int], tuple[int, int]]
 
 
-class PageProcessor(Processor):
-    """Processor of items that are either an image or a text. A long text is truncated at its end."""
-
-    prepares = True
+class PageProcessor(TextOrImage):
+    """Processor of such items for a language model. A long text is truncated at its end."""
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, form: PageForm, images: PageImages, longest: int, runtime: Runtime
     ) -> None:
-        self._tokenizer, self._form, self._images, self._longest = tokenizer, form, images, longest
-        self._reader = ImageReader(runtime)
+        super().__init__(images.resize, runtime)
+        self._tokenizer, self._form, self._counts, self._longest = tokenizer, form, images.counts, longest
         self._num_after = len(tokens_of(tokenizer, form.after_text))
         around = len(tokens_of(tokenizer, form.before_text)) + self._num_after
         if longest <= around:
             message = f"{longest} tokens leave no room for a text: the prompt around each text has {around}"
             raise LoadError(f"{message}; increase max_sequence_length", "unsupported")
-
-    def is_slow(self, element: Any) -> bool:
-        return IMAGE.name in element
-
-    def prepare(self, element: Any) -> Any:
-        image = element.get(IMAGE.name)
-        if not isinstance(image, ImageFile):
-            return element
-        check_alone(element, IMAGE.name)
-        with self._reader.opened(image) as picture:
-            return {IMAGE.name: self._images.resize(picture)}
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = iter(self._text_tokens([item[TEXT.name] for item in framed if IMAGE.name not in item]))
@@ -78,7 +63,7 @@ class PageProcessor(Processor):
         whole = [next(texts) if image is None else self._image_tokens(image) for image in images]
         cut = [image is None and len(of) > self._longest for image, of in zip(images, whole, strict=True)]
         ids = [self._cut(of) if is_cut else of for of, is_cut in zip(whole, cut, strict=True)]
-        patches = [0 if image is None else self._images.counts(*image.shape[:2])[0] for image in images]
+        patches = [0 if image is None else self._counts(*image.shape[:2])[0] for image in images]
         read = [len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)]
         lengths = Ragged(np.array(read, np.int32))
         return {READ.name: lengths, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
@@ -88,7 +73,7 @@ class PageProcessor(Processor):
         return self.encode([{IMAGE.name: np.full((height, width, 3), 255, np.uint8)}])
 
     def _image_tokens(self, image: Bytes) -> Sequence[int]:
-        _, num_tokens = self._images.counts(*image.shape[:2])
+        _, num_tokens = self._counts(*image.shape[:2])
         return [*self._form.before_image, *[self._form.image_token] * num_tokens, *self._form.after_image]
 
     def _text_tokens(self, texts: Sequence[str]) -> list[Sequence[int]]:

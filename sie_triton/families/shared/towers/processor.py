@@ -8,36 +8,21 @@ import tokenizers
 
 from sie_triton.contract import Features, Ragged
 from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
-from sie_triton.inputs.base import Processor
+from sie_triton.families.shared.text_or_image import TextOrImage
 from sie_triton.inputs.cutting import encoded
-from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.inputs.pixels import Bytes, Resize, packed_pixels
-from sie_triton.inputs.several import check_alone
 from sie_triton.inputs.tokenizer import packed_ids
 from sie_triton.spec import Runtime
 
 
-class TowerProcessor(Processor):
-    """Processor of items that are either an image or a text. `image_length` returns the cost of an image."""
-
-    prepares = True
+class TowerProcessor(TextOrImage):
+    """Processor of such items for two encoders. `image_length` returns the cost of an image."""
 
     def __init__(
         self, tokenizer: tokenizers.Tokenizer, resize: Resize, image_length: Callable[[Bytes], int], runtime: Runtime
     ) -> None:
-        self._tokenizer, self._resize, self._image_length = tokenizer, resize, image_length
-        self._images = ImageReader(runtime)
-
-    def is_slow(self, element: Any) -> bool:
-        return IMAGE.name in element
-
-    def prepare(self, element: Any) -> Any:
-        image = element.get(IMAGE.name)
-        if not isinstance(image, ImageFile):
-            return element
-        check_alone(element, IMAGE.name)
-        with self._images.opened(image) as picture:
-            return {IMAGE.name: self._resize(picture)}
+        super().__init__(resize, runtime)
+        self._tokenizer, self._image_length = tokenizer, image_length
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         texts = [i for i, item in enumerate(framed) if IMAGE.name not in item]
