@@ -5,16 +5,12 @@ page → at about its own size → patches → CogViT → a state for four patch
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
-from sie_triton.checkpoints.patch_plan import USUAL, PatchPlan
+from sie_triton.checkpoints.patch_plan import USUAL
 from sie_triton.families.base import Options
 from sie_triton.families.shared.ocr.family import OcrFamily
 from sie_triton.families.shared.readers.processor import READER_PARAMETERS
-
-if TYPE_CHECKING:
-    from sie_triton.families.shared.ocr.tasks import PatchFiles
 
 MODEL_TYPE = "glm_ocr"
 LONGEST = 131_072
@@ -47,29 +43,4 @@ class GlmOcr(OcrFamily):
         return kind_of(directory)[0] == MODEL_TYPE
 
     def read(self, directory: Path) -> PageFiles:
-        return read(directory)
-
-
-def read(directory: Path) -> PageFiles:
-    return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
-
-
-def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
-    """Return height and width after resizing, enlarged until both sides have a block of patches.
-
-    `patched_size` counts each pixel once for each frame.
-    """
-    from sie_triton.inputs.patch_resizing import patched_size
-
-    if min(height, width) < plan.factor:
-        grown = max(plan.factor / height, plan.factor / width)
-        height, width = int(height * grown), int(width * grown)
-    return patched_size(height, width, plan, plan.frames)
-
-
-def images(directory: Path) -> "PatchFiles":
-    """Read the preprocessing; raise LoadError naming the file that cannot be used."""
-    from sie_triton.families.shared.ocr.tasks import PatchFiles
-
-    files = read(directory)
-    return PatchFiles(files, PatchPlan.read(directory, files.vision, USUAL_IMAGES), page_size)
+        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)

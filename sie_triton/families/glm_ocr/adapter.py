@@ -8,8 +8,7 @@ from transformers import AutoModelForImageTextToText, PreTrainedModel
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product, filmed
-from sie_triton.families.glm_ocr import images
-from sie_triton.families.glm_ocr.processor import load_processor
+from sie_triton.families.glm_ocr.processor import images, load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.families.shared.ocr.tasks import PatchFiles
 from sie_triton.inputs.tokenizer import open_tokenizer

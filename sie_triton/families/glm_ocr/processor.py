@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from sie_triton.families.glm_ocr import OCR, TASKS, USUAL_NEW_TOKENS, GlmOcrOptions, images
-from sie_triton.families.shared.ocr.tasks import TaskProcessor, Tasks
+from sie_triton.checkpoints.patch_plan import PatchPlan
+from sie_triton.families.glm_ocr import OCR, TASKS, USUAL_IMAGES, USUAL_NEW_TOKENS, GlmOcr, GlmOcrOptions
+from sie_triton.families.shared.ocr.tasks import PatchFiles, TaskProcessor, Tasks
+from sie_triton.inputs.patch_resizing import patched_size
 from sie_triton.spec import ModelSpec
 
 
@@ -12,3 +14,20 @@ def load_processor(spec: ModelSpec, directory: Path) -> TaskProcessor:
     options = GlmOcrOptions.of(spec)
     tasks = Tasks(TASKS, options.default_task or OCR, options.user_text)
     return TaskProcessor(images(directory), tasks, USUAL_NEW_TOKENS, spec)
+
+
+def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
+    """Return height and width after resizing, enlarged until both sides have a block of patches.
+
+    `patched_size` counts each pixel once for each frame.
+    """
+    if min(height, width) < plan.factor:
+        grown = max(plan.factor / height, plan.factor / width)
+        height, width = int(height * grown), int(width * grown)
+    return patched_size(height, width, plan, plan.frames)
+
+
+def images(directory: Path) -> PatchFiles:
+    """Read the preprocessing; raise LoadError naming the file that cannot be used."""
+    files = GlmOcr().read(directory)
+    return PatchFiles(files, PatchPlan.read(directory, files.vision, USUAL_IMAGES), page_size)

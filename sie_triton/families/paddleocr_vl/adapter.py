@@ -10,8 +10,8 @@ from sie_triton.contract import Features
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.page_writer import PatchWriter
 from sie_triton.engines.torch.patch_tower import as_product
-from sie_triton.families.paddleocr_vl import NAMES, TASK, WITH_PLACES, images
-from sie_triton.families.paddleocr_vl.processor import load_processor
+from sie_triton.families.paddleocr_vl import NAMES, TASK, WITH_PLACES
+from sie_triton.families.paddleocr_vl.processor import images, load_processor
 from sie_triton.families.shared.ocr.adapter import OcrAdapter
 from sie_triton.families.shared.ocr.family import MARKDOWN
 from sie_triton.families.shared.ocr.tasks import PatchFiles
