@@ -90,7 +90,8 @@ def test_directories_are_recognised(library, tmp_path):
     model, directory = library
     config = recognise(directory, "m", {"weights_path": str(directory)})
     assert (config.family, config.dims) == ("static_embedding", {"dense": DIM})
-    assert not config.resolve(Runtime()).profiles[0].parameters["normalize"]
+    (profile,) = config.resolve(Runtime()).profiles
+    assert (profile.parameters["normalize"], profile.query_instruction) == (False, PROMPTS["query"])
     SentenceTransformer(modules=[model[0], Normalize()], device="cpu").save(str(tmp_path / "unit"))
     unit = recognise(tmp_path / "unit", "m", {"weights_path": str(tmp_path)})
     assert unit.resolve(Runtime()).profiles[0].parameters["normalize"]
@@ -108,6 +109,20 @@ def test_preprocess_needs_no_weights(library, copied):
     assert len(load_processor(spec, copied).encode(["ships sail"])["input_ids"].values) == 2
     with pytest.raises(CatalogError, match=r"known from the weights only.*write a model file with tasks\.encode"):
         recognise(copied, "m", {"hf_id": "org/m"})
+
+
+def test_padding_and_truncation_of_the_tokenizer_are_as_in_the_library(library, copied):
+    """The library keeps the truncation in tokenizer.json, and no padding."""
+    path = weights_of(copied).with_name("tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.enable_truncation(9)
+    tokenizer.enable_padding(length=20)
+    tokenizer.save(str(path))
+    ours = served(copied)
+    expected = SentenceTransformer(str(copied), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(dense(ours, TEXTS), expected, atol=1e-5)
+    short, long = ours.processor.encode(["ships sail", "ships sail " * 9])["truncated"].values
+    assert (short, long) == (False, True)
 
 
 def test_modules_beside_the_table_are_refused(library, tmp_path):
