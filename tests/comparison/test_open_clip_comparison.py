@@ -23,7 +23,7 @@ from sie_triton.catalog import load_file
 from sie_triton.catalog.recognise import explain, family_in
 from sie_triton.checkpoints import open_clip
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.inputs.cleaning import cleaning
+from sie_triton.families.siglip.processor import cleaning
 from sie_triton.spec import Runtime
 from sie_triton.weights.locate import MODEL_FILES
 from sie_triton.weights.pickles import pickled, without_pickles

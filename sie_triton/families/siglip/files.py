@@ -41,8 +41,7 @@ PAD_LEFT = ("Siglip2Tokenizer", "GemmaTokenizer", "GemmaTokenizerFast")
 class PaddedTexts:
     """Padding of texts: all become `length` tokens, and the model reads the padding `token` too.
 
-    `cleaning` names the function of `inputs/cleaning.py` that is applied before the steps in tokenizer.json; empty for
-    none.
+    `cleaning`: key of STEPS in processor.py, applied before the steps in tokenizer.json; empty for none.
     """
 
     length: int

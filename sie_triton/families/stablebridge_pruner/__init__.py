@@ -7,10 +7,12 @@ The query of extract is the request's instruction.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Ge, MinLen
 
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
@@ -20,7 +22,8 @@ from sie_triton.contract.tensors import INPUT_IDS, PIECE, SCORES, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Options, Recognised, TextFamily
 from sie_triton.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE
-from sie_triton.transforms.runs import best_by_number, runs
+
+Ints = npt.NDArray[np.int64]
 
 PRUNE = Parameter("prune_threshold", float, minimum=0, maximum=1, doc="minimum score of kept text; default 0.6")
 HIGHLIGHT = Parameter(
@@ -72,6 +75,32 @@ def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findi
         "kept": [place(each.start, each.end) for each in kept],
     }
     return Findings(found, data=data)
+
+
+def best_by_number(numbers: Ints, scores: npt.NDArray[np.float32]) -> tuple[Ints, npt.NDArray[np.float32]]:
+    """Return the index of the first occurrence of each number, in ascending order of numbers, and its best score.
+
+    >>> best_by_number(np.array([0, 1, 1, 2]), np.array([0.1, 0.2, 0.7, 0.3], np.float32))[0].tolist()
+    [0, 1, 3]
+    """
+    found, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    best = np.full(len(found), -np.inf, np.float32)
+    np.maximum.at(best, which, scores)
+    return first, best
+
+
+def runs(spans: Ints, kinds: npt.ArrayLike) -> list[tuple[int, int]]:
+    """Return start and end of each run of tokens of one kind, with at most one character between neighbours.
+
+    >>> runs(np.array([[0, 3], [4, 7], [9, 12], [12, 14]]), [1, 1, 1, 2])
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    if not len(spans):
+        return []
+    ends = np.maximum.accumulate(spans[:, 1])
+    apart = spans[1:, 0] > ends[:-1] + 1
+    cuts = np.flatnonzero(apart | (np.diff(np.asarray(kinds)) != 0)) + 1
+    return list(pairwise([0, *cuts.tolist(), len(spans)]))
 
 
 class StablebridgePruner(TextFamily):
