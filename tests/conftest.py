@@ -17,6 +17,7 @@ from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from sie_triton.render.build import write_repository
+from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.weights import locate
@@ -165,7 +166,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)
     write_repository(repository, settings, [TINY_NO_HOOK], runtime=is_open, hook=False)
-    with Server(settings, repository) as running:
+    with fork_server(settings), Server(settings, repository) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path, running.control_token)
 

@@ -19,6 +19,7 @@ from sie_triton.names import triton_name
 from sie_triton.perf.workload import log_normal_texts, texts
 from sie_triton.render.build import write_repository
 from sie_triton.scheduling.scheduler import MAX_CPU_LANES
+from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from tests.conftest import GLINER, MINILM, MINILM_512, Running, fresh_settings, minilm_file
 from tests.support.flood import flooding, latencies, latency
@@ -148,6 +149,6 @@ def undivided(root: Path) -> Iterator[Running]:
     settings = fresh_settings(root, max_sub_batch_cost=10_000_000, models_dir=root)
     (root / "minilm.yaml").write_text(minilm_file(MINILM, 256, 10_000_000))
     write_repository(root / "model_repository", settings, [MINILM], runtime=settings.runtime)
-    with Server(settings, root / "model_repository") as running:
+    with fork_server(settings), Server(settings, root / "model_repository") as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path)

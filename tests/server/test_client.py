@@ -14,6 +14,7 @@ from sie_triton.client.failures import SEE_STATUS
 from sie_triton.errors import BusyError, InputError
 from sie_triton.perf.workload import texts
 from sie_triton.render.build import write_repository
+from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from tests.conftest import MINILM, TINY, TINY_NO_HOOK, Running, fresh_settings, tiny_model_file
 from tests.support.parity import TO_ITSELF, assert_parity
@@ -28,7 +29,7 @@ def strict_server(tmp_path_factory, tiny_directory) -> Iterator[Running]:
     (root / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))
     settings = fresh_settings(root, models_dir=root, max_concurrent_requests=LIMIT)
     write_repository(root / "model_repository", settings, [TINY], runtime=settings.runtime)
-    with Server(settings, root / "model_repository") as running:
+    with fork_server(settings), Server(settings, root / "model_repository") as running:
         running.wait_ready()
         with SIEClient(f"127.0.0.1:{settings.grpc_port}") as client:
             client.encode(TINY, "load")
