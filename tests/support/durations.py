@@ -1,7 +1,7 @@
-"""Pytest plugin: start the files that take longest first, so that processes which share them end together.
+"""Pytest plugin: start the longest files of each tier first, so that processes which share them end together.
 
-tests/durations.json has the seconds of each file; `scripts/test --store-durations` measures and writes them. A file that
-is not in it is taken to be long. Load with `-p tests.support.durations`, and with xdist's `--no-loadscope-reorder`.
+tests/durations.json has the seconds of each file; `scripts/test --store-durations` measures and writes them. A file
+that is not in it is taken to be long. Load with `-p tests.support.durations`, and `--no-loadscope-reorder` of xdist.
 """
 
 import json
@@ -19,14 +19,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("store_durations") and not hasattr(config, "workerinput"):  # xdist's workers report to this one
+    if config.getoption("store_durations") and not hasattr(
+        config, "workerinput"
+    ):  # a worker of xdist reports to this process
         config.pluginmanager.register(Durations())
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):  # one process has nothing to share
+        return
     stored = stored_seconds()
-    items.sort(key=lambda item: -stored.get(file_of(item.nodeid), inf))  # stable: tests of a file keep their order
+    files = dict.fromkeys(file_of(item.nodeid) for item in items)
+    tiers = list(dict.fromkeys(map(tier_of, files)))
+    place = {file: (tiers.index(tier_of(file)), -stored.get(file, inf)) for file in files}
+    items.sort(key=lambda item: place[file_of(item.nodeid)])  # stable: tests of a file keep their order
 
 
 class Durations:
@@ -46,6 +53,11 @@ class Durations:
 
 def stored_seconds() -> dict[str, float]:
     return json.loads(STORED.read_text()) if STORED.exists() else {}
+
+
+def tier_of(file: str) -> str:
+    """Return the folder of a tier. Its files stay together: they may share a server."""
+    return "/".join(file.split("/")[:2])
 
 
 def file_of(nodeid: str) -> str:
