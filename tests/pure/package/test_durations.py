@@ -1,0 +1,42 @@
+"""The order in which processes share the files of tests."""
+
+from types import SimpleNamespace
+
+from tests.support import durations
+
+IDS = (
+    "tests/a/test_short.py::one",
+    "tests/a/test_long.py::one",
+    "tests/a/test_long.py::two",
+    "tests/b/test_new.py::one",
+)
+SECONDS = {"tests/a/test_short.py": 1.0, "tests/a/test_long.py": 5.0, "tests/b/test_known.py": 9.0}
+
+
+def ordered(monkeypatch, ids, **config):
+    monkeypatch.setattr(durations, "stored_seconds", lambda: SECONDS)
+    items = [SimpleNamespace(nodeid=each) for each in ids]
+    durations.pytest_collection_modifyitems(SimpleNamespace(**config), items)
+    return [item.nodeid for item in items]
+
+
+def test_the_longest_files_of_each_tier_come_first_and_a_new_one_counts_as_long(monkeypatch):
+    ids = [*IDS[:3], "tests/b/test_known.py::one", IDS[3]]
+    assert ordered(monkeypatch, ids, workerinput={}) == [ids[1], ids[2], ids[0], ids[4], ids[3]]
+
+
+def test_one_process_keeps_the_order(monkeypatch):
+    assert ordered(monkeypatch, IDS) == [*IDS]
+
+
+def test_the_seconds_of_files_that_ran_are_stored_beside_the_others(monkeypatch, tmp_path):
+    monkeypatch.setattr(durations, "STORED", tmp_path / "tests" / "durations.json")
+    (tmp_path / "tests" / "a").mkdir(parents=True)
+    for file in ("test_short.py", "test_long.py"):
+        (tmp_path / "tests" / "a" / file).touch()
+    durations.STORED.write_text('{"tests/a/test_long.py": 5.0, "tests/b/test_gone.py": 9.0}')
+    measured = durations.Durations()
+    for seconds in (0.5, 1.25):
+        measured.pytest_runtest_logreport(SimpleNamespace(nodeid=IDS[0], duration=seconds))
+    measured.pytest_sessionfinish()
+    assert durations.stored_seconds() == {"tests/a/test_long.py": 5.0, "tests/a/test_short.py": 1.8}
