@@ -113,7 +113,8 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     measurements = order.measurements()
     seconds = Stopwatch()
     if spec.engine in IN_FORK_SERVER:
-        import_all()  # the fork server has done so already
+        with suppress(ImportError):  # open_engine reports it
+            import_all()  # the fork server has done so already
     engine = open_engine(spec, order.device, measurements)
     seconds.lap("imports")
     hold(order.lock)
