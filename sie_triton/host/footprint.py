@@ -3,7 +3,7 @@
 import math
 
 # A fork server that has imported PyTorch and transformers.
-FORK_SERVER_BYTES = 210_000_000
+FORK_SERVER_BYTES = 300_000_000
 
 # A worker with PyTorch but no weights: started by itself, and forked by a fork server. While weights are loaded, they
 # are in memory at most twice.
@@ -30,7 +30,7 @@ def server_bytes(num_models: int, *, forks_stubs: bool) -> int:
     """Estimate the memory of a server without any model in memory, in bytes.
 
     >>> server_bytes(4, forks_stubs=True)
-    343000000
+    433000000
     """
     return FORK_SERVER_BYTES + TRITON_BYTES + num_models * (FORKED_STAGES_BYTES if forks_stubs else STAGES_BYTES)
 

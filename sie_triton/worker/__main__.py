@@ -17,8 +17,8 @@ from threading import Thread
 from time import monotonic
 
 from sie_triton.contract import Batch
-from sie_triton.engines import IN_FORK_SERVER, Engine, open_engine
-from sie_triton.engines.torch.imports import import_all
+from sie_triton.engines import Engine, open_engine
+from sie_triton.engines.torch.imports import import_all  # noqa: F401  # called by the fork server
 from sie_triton.engines.torch.openmp import wait_briefly
 from sie_triton.errors import BusyError, LoadError, OutOfMemory, SIEError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
@@ -112,9 +112,6 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     spec = fitted(ModelSpec.from_json(order.spec), order.directory)
     measurements = order.measurements()
     seconds = Stopwatch()
-    if spec.engine in IN_FORK_SERVER:
-        with suppress(ImportError):  # open_engine reports it
-            import_all()  # the fork server has done so already
     engine = open_engine(spec, order.device, measurements)
     seconds.lap("imports")
     hold(order.lock)

@@ -43,6 +43,7 @@ from tests.conftest import fresh_settings, model_file
 from tests.server.conftest import opened
 from tests.server.test_remote import trouble, without_weights
 from tests.server.test_serve import port_flags, sie
+from tests.support.controller import wait_for
 from tests.support.models import save_bert
 from tests.support.openai_endpoint import Endpoint
 
@@ -286,6 +287,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_errors_carry_a_readable_message_and_structured_fields(served, kind):
     ensemble, parameters = triton_name(kind.model), dict(kind.parameters)
+    wait_for(lambda: num_open(served) == 0)  # of the kind before
     asked: dict[str, Any] = {"model_name": ensemble, "parameters": parameters, "timeout": int(kind.seconds * 1e6)}
     with kind.provoke(served):
         for (transport, connection), status in zip(TRANSPORTS, kind.statuses, strict=True):

@@ -46,6 +46,6 @@ def test_a_too_large_model_is_warned_of_with_a_sufficient_limit(tmp_path):
 
 def test_the_memory_left_for_models_is_printed_at_the_start(tmp_path):
     line = MemoryPlan(settings(tmp_path, 1000 * MB), 4).line()
-    assert line == "1000 MB (SIE_MEMORY_LIMIT_BYTES), about 343 MB for the server itself, 507 MB for models"
+    assert line == "1000 MB (SIE_MEMORY_LIMIT_BYTES), about 433 MB for the server itself, 417 MB for models"
     assert re.fullmatch(r"\d+ MB \((machine|container)\), .*", MemoryPlan(settings(tmp_path, 0), 4).line())
     assert list(MemoryPlan(settings(tmp_path, 0), 4).problems()) == []
