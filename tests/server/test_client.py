@@ -98,7 +98,7 @@ def test_retries_end_with_the_callers_time(server, connection, monkeypatch):
 
     monkeypatch.setattr(connection, "ask", busy)
     address = f"grpc://{server.grpc}" if connection is GrpcConnection else f"http://{server.http}"
-    with SIEClient(address) as client, pytest.raises(BusyError, match="busy|timeout: passed"):
+    with SIEClient(address) as client, pytest.raises(BusyError, match=r"busy|timeout: passed"):
         client.encode(TINY, "text", timeout=2)
     assert len(asked) > 1
     assert asked == sorted(asked, reverse=True)
