@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 
 from sie_triton.processes import fork_server
-from sie_triton.processes.fork_server import freeze_imports
+from sie_triton.processes.fork_server import frozen_imports
 
 # Modules that the three stages import at start and with their first request. The stub itself imports asyncio, and
 # importlib.metadata imports email.parser. Modules imported here are in memory once, not once per stage.
@@ -54,13 +54,13 @@ def serve(directory: str) -> bytes:
 def prepare(backend: str) -> None:
     """Import all modules; those of Triton are in the directory `backend`."""
     sys.path.append(backend)
-    for name in IMPORTS:
-        import_module(name)
-    with suppress(ModuleNotFoundError):
-        import_module(BUILT_IN)
+    with frozen_imports():
+        for name in IMPORTS:
+            import_module(name)
+        with suppress(ModuleNotFoundError):
+            import_module(BUILT_IN)
     sys.path.remove(backend)
     sys.path.remove("")  # the stub puts it there itself
-    freeze_imports()
 
 
 def _forget_library() -> None:

@@ -125,10 +125,14 @@ def is_zombie(pid: int) -> bool:
 
 
 SERVES = """
-import os, signal, time
-def import_all(): pass
+import gc, os, signal, time
+def import_all():
+    global collects_while_importing
+    collects_while_importing = gc.isenabled()
 def main(descriptors):
     order = os.read(descriptors[0], 99)
+    if order == b"garbage":
+        os._exit(collects_while_importing + 2 * gc.isenabled() + 4 * (gc.get_freeze_count() > 0))
     if order == b"raise":
         raise OSError("spoiled")
     if order.isdigit():
@@ -173,6 +177,12 @@ def test_the_exit_status_of_a_forked_child_is_known(fork_server, order, status, 
     assert child.wait(60)
     assert (child.status, child.describe_exit, child.was_killed) == (status, words, status == -9)
     assert not psutil.pid_exists(child.pid)
+
+
+def test_garbage_is_collected_in_children_but_not_during_imports_which_are_frozen(fork_server):
+    child = forked(fork_server, b"garbage")
+    assert child.wait(60)
+    assert child.status == 2 + 4
 
 
 def test_the_exit_status_of_a_child_is_unknown_without_its_fork_server(fork_server):
