@@ -76,7 +76,7 @@ def test_a_log_is_open_as_long_as_a_program_uses_it(tmp_path):
             write(log, "print('one')")
         write(log, "print('two')")
     assert log.path.read_text() == "one\ntwo\n"
-    assert psutil.Process().num_fds() == descriptors
+    assert psutil.Process().num_fds() <= descriptors
 
 
 def test_a_childs_descendants_do_not_hold_the_log_open(tmp_path):
