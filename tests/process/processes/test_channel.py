@@ -30,9 +30,8 @@ MB = 1024 * 1024
 def peer(serve: Callable[[Channel], object]) -> Iterator[tuple[Channel, int]]:
     """Yield our end, and the process id of a process that runs `serve` with the other."""
     ours, theirs = socket.socketpair()
-    pid = os.fork()
+    pid = forked()
     if pid == 0:
-        gc.disable()  # a client of gRPC that an earlier test left would wait for a thread that only its parent has
         ours.close()
         with suppress(EOFError, OSError):
             serve(Channel(theirs))
@@ -46,6 +45,14 @@ def peer(serve: Callable[[Channel], object]) -> Iterator[tuple[Channel, int]]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def forked() -> int:
+    """Fork. The child collects no garbage: a client of gRPC that an earlier test left would wait for a lost thread."""
+    pid = os.fork()
+    if pid == 0:
+        gc.disable()
+    return pid
 
 
 def echo(channel: Channel) -> None:
@@ -194,7 +201,7 @@ def test_messages_that_cross_are_not_overwritten():
 def test_many_lanes_at_once():
     """Each lane has a thread at both ends, as in a worker."""
     pairs = [socket.socketpair() for _ in range(8)]
-    pid = os.fork()
+    pid = forked()
     if pid == 0:
         for ours, _ in pairs:
             ours.close()
