@@ -321,6 +321,16 @@ def test_no_memory_to_send_is_a_memory_error_and_the_channel_goes_on(limit):
             assert channel.recv() == answer
 
 
+def test_memory_that_cannot_be_allocated_is_given_back(monkeypatch):
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with peer(echo) as (channel, _):
+        monkeypatch.setattr(os, "posix_fallocate", fails)
+        with pytest.raises(MemoryError):
+            channel.send(numbers(MB))
+
+
 def test_no_memory_to_receive_is_a_memory_error_and_the_channel_goes_on(monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
