@@ -26,6 +26,7 @@ from sie_triton.doors.served import ServedModels
 from sie_triton.doors.trust import Trust
 from sie_triton.doors.wire import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
 from sie_triton.errors import SIEError
+from sie_triton.records.preloads import Preloads
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
 
@@ -49,6 +50,7 @@ class Door:
         self.settings = settings
         self.backend = Backend(settings)
         self.served = ServedModels(settings, self.backend)
+        self.preloads = Preloads(settings.status_dir, settings.preloaded)
         self.trust = Trust(settings)
         self.memory = MemoryBudget(settings.door_max_memory_bytes)
         self.connections = Connections(affordable(settings.door_max_connections))

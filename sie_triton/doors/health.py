@@ -60,7 +60,7 @@ async def healthz(request: DoorRequest) -> Response:
 
 
 async def readyz(request: DoorRequest) -> Response:
-    """Answer 503 while this process drains, and while Triton does not respond."""
+    """Answer 503 while this process drains, while Triton does not respond, and while models are preloaded."""
     trouble = await _trouble(request.door)
     return PlainTextResponse(trouble, 503) if trouble else PlainTextResponse("ok")
 
@@ -175,4 +175,7 @@ class Watching:
 async def _trouble(door: Door) -> str:
     if door.is_draining:
         return "draining"
-    return "" if await door.backend.is_live() else "Triton does not answer"
+    if not await door.backend.is_live():
+        return "Triton does not answer"
+    num = door.preloads.num_loading()
+    return f"{num} models are being preloaded" if num else ""

@@ -3,13 +3,14 @@
 The stage writes the bytes that it needs into its status record. The controller evicts other models and writes its
 answer into a file: GRANTED, EVICTED, or a refusal. It may change the answer while the weights are being loaded. Without
 a controller, or if it does not answer in time, the stage loads anyway: a shortage of memory is better than a late
-response.
+response. A controller that starts or restarts gets START_S, because the models that are loaded at start-up ask before
+it runs.
 """
 
 import fcntl
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from time import monotonic, monotonic_ns
@@ -26,6 +27,7 @@ CONTROLLER_LOCK = "controller.lock"
 
 POLL_S = 0.02
 PATIENCE_S = 120.0
+START_S = 10.0
 
 
 @contextmanager
@@ -40,7 +42,7 @@ def room(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Calla
     status.record["wanted_since_ns"] = monotonic_ns()
     status.record["wanted_bytes"] = num_bytes
     try:
-        _wait(answer, lambda: controller_runs(status.directory), closing)
+        _wait(answer, status.directory, closing)
         status.record["granted_bytes"] = num_bytes
         status.record["wanted_bytes"] = 0
         yield lambda: _check(answer)
@@ -59,21 +61,39 @@ def refusal(reason: str, message: str) -> str:
     return f"{reason}\n{message}"
 
 
+def expect_controller(directory: Path) -> None:
+    """Announce that a controller will start: stages then wait START_S for it."""
+    (directory / CONTROLLER_LOCK).touch()
+
+
 def controller_runs(directory: Path) -> bool:
-    """True if a controller runs and is not suspended: as long as it lives, it holds a lock on a file with its pid."""
-    with suppress(OSError, ValueError), (directory / CONTROLLER_LOCK).open() as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return not is_stopped(int(handle.read() or 0))
-    return False
+    """True if a controller runs and is not suspended."""
+    holder = _holder(directory)
+    return bool(holder) and not is_stopped(holder or 0)
 
 
-def _wait(answer: Path, controller_runs: Callable[[], bool], closing: Event) -> None:
-    """Wait until the controller has granted the memory, or until no controller runs."""
-    ended = monotonic() + PATIENCE_S
+def _holder(directory: Path) -> int | None:
+    """Return the process that holds the controller's lock, 0 if none does; None if no controller was ever expected."""
+    try:
+        with (directory / CONTROLLER_LOCK).open() as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(handle.read() or 0)
+            return 0
+    except (OSError, ValueError):
+        return None
+
+
+def _wait(answer: Path, directory: Path, closing: Event) -> None:
+    """Wait until the controller has granted the memory, or until no controller runs or starts."""
+    ended, last_seen = monotonic() + PATIENCE_S, monotonic()
     while monotonic() < ended:
-        if _check(answer) or not controller_runs():
+        if _check(answer):
+            return
+        if controller_runs(directory):
+            last_seen = monotonic()
+        elif _holder(directory) != 0 or monotonic() - last_seen > START_S:
             return
         if closing.wait(POLL_S):
             raise LoadError("this process is about to end")

@@ -16,6 +16,7 @@ from sie_triton.processes.fork_server import fork_server_directory
 from sie_triton.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.processes.log import Log
 from sie_triton.processes.supervisor import Companion
+from sie_triton.records.grants import expect_controller
 from sie_triton.server.data_dir import log_of, mark
 from sie_triton.server.launch import answers
 from sie_triton.settings import CONTROL_TOKEN, Settings
@@ -33,7 +34,8 @@ Say = Callable[[str], None]
 
 
 def controller(settings: Settings, control_token: str, say: Say = lambda line: None) -> Companion:
-    """The controller, with the same settings as the server."""
+    """The controller, with the same settings as the server; models that load before it has started wait for it."""
+    expect_controller(settings.status_dir)
     log = log_of(settings.data_dir, CONTROLLER_LOG)
     environment = {**resolved(settings), **mark(settings.data_dir), CONTROL_TOKEN: control_token}
     return Companion("the controller", ["sie_triton.cli", "controller"], log, environment, say, beats=True)

@@ -140,11 +140,15 @@ class Server:
             is_live = self._answers("/v2/health/live")
             pending = [model for model in pending if not self._answers(f"/v2/models/{model}/ready")]
             progress(len(self._ensembles) - len(pending))
-            if self._child is None or self._child.wait(0):
-                raise ServerError(f"tritonserver ended before it was ready:\n{self._log_tail()}")
+            self.check_alive()
             if time.monotonic() > deadline:
                 raise ServerError(f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(pending)}\n{self._log_tail()}")
             time.sleep(0.1)
+
+    def check_alive(self) -> None:
+        """Raise ServerError with the end of Triton's log if it has ended."""
+        if self._child is None or self._child.wait(0):
+            raise ServerError(f"tritonserver ended before it was ready:\n{self._log_tail()}")
 
     def wait(self) -> str | None:
         """Block until tritonserver ends by itself; return how, in words, or None for exit status 0."""

@@ -4,8 +4,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import FrameType
@@ -24,6 +25,7 @@ from sie_triton.host.gpu_memory import check_gpu_name
 from sie_triton.names import triton_name
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
+from sie_triton.records.preloads import Preloads
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
 from sie_triton.server.companions import controller, doors, fork_servers, wait_for_controller, wait_for_door
@@ -37,6 +39,9 @@ from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
 
 STDERR = 2
+
+# Polling interval while models are loaded, in seconds.
+POLL_S = 0.1
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -97,6 +102,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         wait_for_controller(settings)
         if settings.door:
             wait_for_door(settings)
+        _wait_preloaded(settings, server, console)
         _introduce(settings, first, server, room, console)
         print(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
@@ -139,12 +145,27 @@ def check_machine(settings: Settings, num_models: int) -> None:
 
 
 def _wait_ready(server: Server, num_models: int, console: Console) -> None:
+    with _waiting(console, f"starting Triton, {num_models} models") as show:
+        server.wait_ready(lambda ready: show(f"starting Triton, {ready} of {num_models} models ready"))
+
+
+def _wait_preloaded(settings: Settings, server: Server, console: Console) -> None:
+    """Return once no model to preload is loading; its own timeout ends a load that takes too long."""
+    with _waiting(console, "loading weights") as show:
+        preloads, num_models = Preloads(settings.status_dir, settings.preloaded), len(settings.preloaded)
+        while num := preloads.num_loading():
+            server.check_alive()
+            show(f"loading weights, {num_models - num} of {num_models} models done")
+            time.sleep(POLL_S)
+
+
+@contextmanager
+def _waiting(console: Console, title: str) -> Iterator[Callable[[str], None]]:
+    """Show a spinner with the title; yield a function that replaces the title."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(f"starting Triton, {num_models} models")
-        server.wait_ready(
-            lambda ready: progress.update(task, description=f"starting Triton, {ready} of {num_models} models ready")
-        )
+        task = progress.add_task(title)
+        yield lambda line: progress.update(task, description=line)
 
 
 def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryPlan, console: Console) -> None:

@@ -134,6 +134,11 @@ class ColdStage(ABC, Generic[Loaded]):
         with suppress(SIEError):
             self._loaded = self._load()
 
+    def preload(self) -> None:
+        """Load on the background thread; the status record says so at once."""
+        self.status.record["state"] = LOADING
+        self.load_soon()
+
     def load_soon(self) -> None:
         """Load on the background thread, like a first request."""
         self.background.submit(self._load_and_reply(), self._load_broke_off)

@@ -161,7 +161,7 @@ class PreprocessModel(ColdModel):
         from sie_triton.stages import preprocess
 
         stage = preprocess.Preprocess(spec, self.status(spec, parameters, args))
-        _load_if_resident(stage, parameters)
+        _load_if_resident(stage, spec, parameters)
         return stage
 
 
@@ -175,7 +175,7 @@ class InferenceModel(ColdModel):
         if not spec.runtime.status_dir and (unused := unused_gpus(device)):  # else the launcher has logged it
             logging.getLogger(__name__).warning("%s: %s", spec.model, unused)
         stage = inference.Inference(spec, device, self.status(spec, parameters, args))
-        _load_if_resident(stage, parameters)
+        _load_if_resident(stage, spec, parameters)
         return stage
 
 
@@ -189,13 +189,13 @@ class PostprocessModel(ColdModel):
         return postprocess.Postprocess(spec, Seal(directory, is_open=spec.runtime.open_steps))
 
 
-def _load_if_resident(stage: ColdStage[Any], parameters: Mapping[str, str]) -> None:
-    """Load a resident model: in its first generation before the server is ready, later like a first request."""
+def _load_if_resident(stage: ColdStage[Any], spec: ModelSpec, parameters: Mapping[str, str]) -> None:
+    """Load a resident model: in the background, for which the launcher waits; before Triton is ready without one."""
     if parameters["residency"] == "resident":
-        if parameters["generation"] == "0":
-            stage.warm_up()
+        if spec.runtime.status_dir or parameters["generation"] != "0":
+            stage.preload()
         else:
-            stage.load_soon()
+            stage.warm_up()
 
 
 def _response_or_error(answer: Outputs | SIEError) -> Any:

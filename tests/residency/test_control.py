@@ -1,6 +1,5 @@
 """Operators' view and commands: load, evict, limits, failures, status, metrics."""
 
-import json
 import re
 import shutil
 import time
@@ -154,14 +153,6 @@ def test_an_idle_model_is_evicted_and_a_busy_one_is_not(tmp_path, tiny_directory
             time.sleep(4)
             assert crowd.models()[used]["worker_pid"] == worker
     log.check()
-
-
-def test_preloaded_models_are_in_memory_before_the_server_is_ready(tmp_path, tiny_directory):
-    first, second = MODELS[2:4]
-    with serving(tmp_path, dict.fromkeys((first, second), tiny_directory), 64, preload_models=first) as crowd:
-        assert crowd.state(first) == "resident"
-        assert crowd.state(second) == "cold"
-        assert json.loads(urllib.request.urlopen(f"{crowd.url}/v1/models/{triton_name(first)}").read())["pid"]
 
 
 def test_unload_takes_every_task_of_a_model(tmp_path, minilm_directory):

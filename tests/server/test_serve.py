@@ -23,7 +23,7 @@ from sie_triton import SIEClient
 from sie_triton.bench.ports import free_ports
 from sie_triton.names import triton_name
 from sie_triton.processes.pids import parent_of
-from sie_triton.records.status import records_of
+from sie_triton.records.status import RESIDENT, records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
 from tests.conftest import MINILM, OWL, TINY, tiny_model_file
@@ -141,6 +141,9 @@ def test_a_directory_is_served_and_preloaded(tmp_path, tiny_directory):
     shutil.copytree(tiny_directory, directory)
     arguments = [str(directory), "--preload-models=my-model"]
     with serving(tmp_path / "data", *arguments) as (_, address), SIEClient(address) as client:
+        (record,) = records_of(tmp_path / "data" / "status", "my-model", "inference")
+        assert record["state"] == RESIDENT
+        assert record["wanted_since_ns"], "it did not ask for memory"
         assert client.list_models() == ["my-model"]
         assert client.encode("my-model", "hello")["dense"].shape == (64,)
 

@@ -73,6 +73,7 @@ MAY_IMPORT = {
         "families",
         "native",
         "processes",
+        "records",
         "render",
         "settings",
         "weights",

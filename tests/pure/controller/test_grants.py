@@ -8,7 +8,16 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.room import answer
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.records import grants
-from sie_triton.records.grants import EVICTED, GRANTED, PATIENCE_S, answer_path, refusal, room
+from sie_triton.records.grants import (
+    EVICTED,
+    GRANTED,
+    PATIENCE_S,
+    START_S,
+    answer_path,
+    expect_controller,
+    refusal,
+    room,
+)
 from sie_triton.records.status import StatusWriter
 
 
@@ -17,12 +26,12 @@ class Waiting:
 
     def __init__(self, then=lambda waited_s: None) -> None:
         self.waited_s = 0.0
-        self._then = then
+        self.then = then
 
     def wait(self, seconds):
         self.waited_s += seconds
         assert self.waited_s < 10 * PATIENCE_S
-        self._then(self.waited_s)
+        self.then(self.waited_s)
         return False
 
 
@@ -53,12 +62,28 @@ def test_a_controller_that_does_not_answer_is_not_waited_for_for_ever(status, wa
     assert "the controller has not answered for 120 s: loading without its permission" in caplog.messages
 
 
-def test_a_controller_that_ends_meanwhile_is_not_waited_for(status):
+def test_a_controller_that_ends_meanwhile_has_time_to_restart(status, waiting):
     held = lock(status.directory)
-    waiting = Waiting(lambda waited_s: held.close() if waited_s > 1 else None)
+    waiting.then = lambda waited_s: held.close() if waited_s > 1 else None
     with room(status, 5, waiting):
         pass
-    assert 1 < waiting.waited_s < 2
+    assert START_S < waiting.waited_s < START_S + 2
+
+
+def test_a_controller_that_was_announced_is_waited_for(status, waiting):
+    held = []
+
+    def start(waited_s):
+        if waited_s > START_S - 1 and not held:
+            held.append(lock(status.directory))
+        if waited_s > START_S + 5:
+            answer(status.directory, status.record, GRANTED)
+
+    expect_controller(status.directory)
+    waiting.then = start
+    with room(status, 5, waiting):
+        held[0].close()
+    assert START_S + 5 < waiting.waited_s < START_S + 6
 
 
 def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
