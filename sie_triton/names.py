@@ -1,5 +1,8 @@
 """Names of models: SIE's `org/name`, and Triton's `org__name`, because Triton forbids the slash."""
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
 
 def triton_name(model: str) -> str:
     """Return the model's name in Triton.
@@ -17,3 +20,21 @@ def sie_name(name: str) -> str:
     'BAAI/bge-m3'
     """
     return name.replace("__", "/", 1)
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a pattern matches the name; without patterns, every name matches.
+
+    >>> matches("BAAI/bge-m3", ["BAAI/*"]), matches("BAAI/bge-m3", []), matches("BAAI/bge-m3", ["intfloat/*"])
+    (True, True, False)
+    """
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether `text` may match several names.
+
+    >>> is_pattern("BAAI/*"), is_pattern("BAAI/bge-m3")
+    (True, False)
+    """
+    return any(character in text for character in "*?[")

@@ -10,6 +10,21 @@ MAX_LENGTH = 200
 SIMILARITY = 0.8
 
 
+# Number of suggestions of `closest`, and their minimum similarity.
+NUM_CLOSEST, CLOSE = 3, 0.6
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return "; the most similar names are …" to end a sentence with; empty if `known` has no similar name.
+
+    >>> closest("BAAI/bge-m4", ["BAAI/bge-m3", "BAAI/bge-base", "org/name"])
+    '; the most similar names are BAAI/bge-m3, BAAI/bge-base'
+    """
+    by_letters = {each.lower(): each for each in known}
+    found = get_close_matches(name[:MAX_LENGTH].lower(), by_letters, NUM_CLOSEST, CLOSE)
+    return f"; the most similar names are {', '.join(by_letters[each] for each in found)}" if found else ""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean …?" to end a sentence with; empty if `known` has no similar name.
 

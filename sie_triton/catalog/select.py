@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,7 +11,7 @@ from sie_triton.catalog.names import conflict_key
 from sie_triton.catalog.recognise import recognise
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import families
-from sie_triton.names import triton_name
+from sie_triton.names import is_pattern, matches, triton_name
 from sie_triton.nearest import did_you_mean
 from sie_triton.serving.serving_file import is_model_file
 from sie_triton.weights.locate import HUB, SMALL_FILES, locate
@@ -21,51 +20,67 @@ NO_FILES = LoadedModels((), {})
 
 
 def select(
-    names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, matching: Sequence[str] = ()
+    names: Sequence[str],
+    models_dir: Path | None,
+    *,
+    allow_hub: bool,
+    matching: Sequence[str] = (),
+    preloaded: Sequence[str] = (),
 ) -> LoadedModels:
     """Return the models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
 
-    A model of `models_dir` is served if its name matches one of the patterns `matching` (`BAAI/*`), or if there are no
-    patterns. CatalogError if a name is not found, saying where it was looked for, or if two named models conflict.
-    Model files of `models_dir` that cannot be served are left out and reported as problems.
+    Without `names`, a model is served if its name matches one of the patterns `matching` (`BAAI/*`), or if there are no
+    patterns. The models to preload are served beside these. CatalogError if a name is not found, saying where it was
+    looked for, or if two named models conflict. Model files of `models_dir` that cannot be served are left out and
+    reported as problems.
     """
     own = load_directory(models_dir) if models_dir else NO_FILES
     problems: dict[str, str] = {}
+    further = [_to_preload(name, own, allow_hub=allow_hub) for name in preloaded]
     if names:
         named = [_find(name, own, allow_hub=allow_hub) for name in names]
-        models = apart(with_variants(named), problems)
+        models = apart((*with_variants(named), *further), problems)
         if problems:
             raise CatalogError("\n".join(problems.values()))
         return LoadedModels(models, problems)
-    if not models_dir:
-        return LoadedModels(apart(with_variants(starter_set()), problems), problems)
-    if not own.models and not own.problems:
+    if models_dir and not own.models and not own.problems:
         raise CatalogError(f"models_dir: {models_dir}: contains no model file (*.yaml, *.yml)")
-    matched = [model for model in own.models if matches(model.sie_id, matching)]
-    if own.models and not matched:
+    matched = matching_models(own.models if models_dir else starter_set(), own.models, matching)
+    if own.models and not matched and not further:
         raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
-    models = apart(with_variants(matched), problems)
+    models = apart((*with_variants(matched), *further), problems)
     return LoadedModels(models, {**own.problems, **problems})
 
 
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern matches the name; without patterns, every name matches.
+def matching_models(
+    default: Iterable[ModelConfig], own: Sequence[ModelConfig], patterns: Sequence[str]
+) -> list[ModelConfig]:
+    """Return those of `default` that match a pattern, and the known models that `patterns` name; without any, all."""
+    named = (find_known(name, own) for name in patterns if not is_pattern(name))
+    return [*(model for model in default if matches(model.sie_id, patterns)), *filter(None, named)]
 
-    >>> matches("BAAI/bge-m3", ["BAAI/*"]), matches("BAAI/bge-m3", []), matches("BAAI/bge-m3", ["intfloat/*"])
-    (True, True, False)
-    """
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+def find_known(name: str, own: Iterable[ModelConfig]) -> ModelConfig | None:
+    """Return a model of the package, one of the user's `own`, or a variant of these, by its name; None if unknown."""
+    known = {model.sie_id: model for model in (*starter_set(), *own)}
+    return known.get(name) or known_model(name) or _variant(name, known)
+
+
+def _to_preload(name: str, own: LoadedModels, *, allow_hub: bool) -> ModelConfig:
+    try:
+        return _find(name, own, allow_hub=allow_hub)
+    except CatalogError as exc:
+        raise CatalogError(f"preload_models: {exc}") from exc
 
 
 def _find(name: str, own: LoadedModels, *, allow_hub: bool) -> ModelConfig:
-    known = {model.sie_id: model for model in (*starter_set(), *own.models)}
-    found = known.get(name) or known_model(name) or variant(name, known)
+    found = find_known(name, own.models)
     if found is not None:
         return found
     if is_model_file(name):
         return load_file(file_named(name))
     try:
-        return _unlisted(name, known, allow_hub=allow_hub)
+        return _unlisted(name, [model.sie_id for model in own.models], allow_hub=allow_hub)
     except CatalogError as exc:
         # The model may be defined in a file that cannot be read.
         raise CatalogError("\n".join((str(exc), *own.problems.values()))) from exc
@@ -76,7 +91,7 @@ def file_named(name: str) -> Path:
     return Path(os.path.expanduser(name)).absolute()
 
 
-def variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
+def _variant(name: str, known: dict[str, ModelConfig]) -> ModelConfig | None:
     """Return the variant called `name`, which is `org/name.profile`; None if there is none."""
     for at in (at for at, character in enumerate(name) if character == "."):
         base = known.get(name[:at]) or known_model(name[:at])
@@ -126,7 +141,12 @@ def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool) -> ModelConfi
     if os.path.isdir(path := os.path.expanduser(name)):
         directory = Path(path).resolve()
         return recognise(directory, directory.name, {"weights_path": str(directory)})
-    directory = small_files(name, allow_hub=allow_hub, known=known)
+    return from_hub(name, allow_hub=allow_hub, known=known)
+
+
+def from_hub(name: str, *, allow_hub: bool, known: Iterable[str] = (), max_bytes: int | None = None) -> ModelConfig:
+    """Recognise a model on the hub by its small files; CatalogError if it is not there, or of no family."""
+    directory = small_files(name, allow_hub=allow_hub, known=known, max_bytes=max_bytes)
     return recognise(directory, name, hub_source(name, directory))
 
 
@@ -135,17 +155,17 @@ def hub_source(name: str, directory: Path) -> dict[str, str]:
     return {"hf_id": name, "hf_revision": directory.name}
 
 
-def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = ()) -> Path:
+def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = (), max_bytes: int | None = None) -> Path:
     """Return a local directory with all files of a hub model except its weights.
 
     CatalogError if the hub has no such model. `known` are further suggestions for a misspelt name.
     """
-    meant = did_you_mean(name, (*known, *known_models()))
+    meant = did_you_mean(name, (*known, *(model.sie_id for model in starter_set()), *known_models()))
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
         reason = "no model file has this sie_id, and it is neither a directory nor a hub id (org/name)"
         raise CatalogError(f"{name}: {reason}{meant}")
     try:
-        return locate(f"{HUB}{name}", allow_hub=allow_hub, patterns=recognised_by())
+        return locate(f"{HUB}{name}", allow_hub=allow_hub, patterns=recognised_by(), max_bytes=max_bytes)
     except LoadError as exc:
         raise CatalogError(f"{name}: no model file has this sie_id, and {exc}{meant}") from exc
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sie_triton.catalog.config import ModelConfig
-from sie_triton.catalog.load import known_model, load_files, starter_set
+from sie_triton.catalog.load import load_files, starter_set
 from sie_triton.catalog.names import conflict_key
-from sie_triton.catalog.select import apart, clash, file_named, matches, select, variant, with_variants
+from sie_triton.catalog.select import apart, clash, file_named, find_known, matching_models, select, with_variants
 from sie_triton.serving.serving_file import file_of, is_model_file
 
 
@@ -26,19 +26,26 @@ class Selection:
 
 
 def first_selection(
-    names: Sequence[str], models_dir: Path | None, added: Sequence[Path], *, allow_hub: bool, matching: Sequence[str]
+    names: Sequence[str],
+    models_dir: Path | None,
+    added: Sequence[Path],
+    *,
+    allow_hub: bool,
+    matching: Sequence[str],
+    preloaded: Sequence[str] = (),
 ) -> Selection:
-    """Select the models at start-up.
+    """Select the models at start-up, and those to preload.
 
-    CatalogError if one of `names` or `models_dir` cannot be served; errors of the files in `added` become problems.
+    CatalogError if one of the names or `models_dir` cannot be served; errors of the files in `added` become problems.
     """
     chosen = Selection()
     more = chosen.read(added)
     known = {model.sie_id for model in more}
-    rest = [name for name in names if name not in known]
+    further = [name for name in preloaded if name not in known]
+    rest = [name for name in names if name not in known] or (further if names else [])
     asked: Sequence[ModelConfig] = ()
     if rest or not names:
-        found = select(rest, models_dir, allow_hub=allow_hub, matching=matching)
+        found = select(rest, models_dir, allow_hub=allow_hub, matching=matching, preloaded=further)
         asked = found.models
         chosen.problems |= found.problems
     chosen.models = apart([*asked, *with_variants(more)], chosen.problems)
@@ -52,28 +59,30 @@ def selection(
     served: Mapping[str, str],
     removed: Sequence[str],
     matching: Sequence[str],
+    also: Sequence[str] = (),
 ) -> Selection:
     """Select the models again, after files have changed. `served` maps the served models to their sources.
 
-    `own` are the files in models_dir: None without one, the error if it cannot be read. A model stays unchanged if its
-    file or models_dir has become invalid or unreadable, or if it was recognised in a directory.
+    `own` are the files in models_dir: None without one, the error if it cannot be read. The known models of `also` are
+    served beside the selected ones. A model stays unchanged if its file or models_dir has become invalid or unreadable,
+    or if it was recognised in a directory.
     """
     chosen = Selection()
     if isinstance(own, OSError):
         chosen.problems[str(own.filename)] = f"{own.filename}: cannot be read ({own.strerror})"
         own = ()
     files, more = chosen.read(own or ()), chosen.read(added)
+    free_names = [name for name in also if name not in {model.sie_id for model in more}]
+    further = [model for name in free_names if (model := find_known(name, files)) is not None]
     if names:
-        known = {model.sie_id: model for model in (*starter_set(), *files)}
-        named = (known.get(name) or known_model(name) or variant(name, known) for name in names)
-        files = [model for model in named if model is not None]
-        files += chosen.read(file_named(name) for name in names if is_model_file(name) and name not in known)
-    elif own is None:
-        files = starter_set()
+        named = {name: find_known(name, files) for name in names}
+        files = [model for model in named.values() if model is not None]
+        files += chosen.read(file_named(name) for name, found in named.items() if found is None and is_model_file(name))
     else:
-        files = [model for model in files if matches(model.sie_id, matching)]
+        files = matching_models(starter_set() if own is None else files, files, matching)
     chosen.kept = {name for name, source in served.items() if name not in removed and _is_kept(source, chosen.problems)}
-    left = (model for model in with_variants(files) if not {model.sie_id, model.base} & set(removed))
+    selected = (*with_variants(files), *further)
+    left = (model for model in selected if not {model.sie_id, model.base} & set(removed))
     asked = [*left, *with_variants(more)]
     kept = {conflict_key(name): (name, served[name]) for name in chosen.kept}
     free = []

@@ -1,8 +1,10 @@
 """Client for asyncio, with the calls of SIEClient as coroutines."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from tenacity import AsyncRetrying
@@ -13,6 +15,7 @@ from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
+from sie_triton.client.known import ControllerAddress, serve_known
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
     EncodeOptions,
@@ -31,17 +34,29 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+# Calls of a client that may wait at a time for known models to be served.
+MAX_WAITING = 16
+
+
 class AsyncSIEClient:
     """Client for asyncio: `async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop.
 
-    `timeout` and `max_concurrency` are those of SIEClient. If `is_patient` is False, nothing is retried, and a busy
-    server raises BusyError at once.
+    `timeout`, `max_concurrency` and `controller_url` are those of SIEClient. If `is_patient` is False, nothing is
+    retried, and a busy server raises BusyError at once.
     """
 
     def __init__(
-        self, url: str, *, timeout: float | None = None, max_concurrency: int = 4, is_patient: bool = True
+        self,
+        url: str,
+        *,
+        timeout: float | None = None,
+        max_concurrency: int = 4,
+        is_patient: bool = True,
+        controller_url: str | None = None,
     ) -> None:
-        self._connection = AsyncConnection(Address.parse(url))
+        address = Address.parse(url)
+        self._connection = AsyncConnection(address)
+        self._controller = ControllerAddress.beside(address, controller_url)
         self._timeout = checked_timeout(timeout)
         self._is_patient = is_patient
         self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
@@ -55,6 +70,8 @@ class AsyncSIEClient:
 
     async def close(self) -> None:
         """Close the connection; later calls raise Cancelled."""
+        if "_waiting" in self.__dict__:
+            self._waiting.shutdown(wait=False, cancel_futures=True)
         await self._connection.close()
 
     @overload
@@ -69,8 +86,12 @@ class AsyncSIEClient:
         """Embed one item or a list of items, as SIEClient.encode does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.EncodeCall(self._connection.triton, model, items, options)
-        async with self._explaining(call, model, deadline):
+
+        async def responses() -> Any:
             return call.results(await self._responses(call, deadline))
+
+        async with self._explaining(call, model, deadline):
+            return await self._served(model, deadline, responses)
 
     async def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
@@ -118,6 +139,8 @@ class AsyncSIEClient:
         try:
             yield
         except NotServed as exc:
+            if exc.model:
+                raise
             raise not_served(model, await self.list_models()) from exc
         except Misfit:
             raise
@@ -138,16 +161,43 @@ class AsyncSIEClient:
         async with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
-            if known := self._ensembles.get((model, call.verb.name)):
-                call.ensemble = known
-                try:
-                    return call.results(await self._responses(call, deadline))
-                except InputError:  # the model's ensembles may have changed
-                    self._ensembles.pop((model, call.verb.name), None)
-                    if await self._ensemble(model, call.verb, deadline) == known:
-                        raise
-            call.ensemble = await self._ensemble(model, call.verb, deadline)
-            return call.results(await self._responses(call, deadline))
+            return await self._served(model, deadline, lambda: self._found(call, model, deadline))
+
+    async def _found(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
+        if known := self._ensembles.get((model, call.verb.name)):
+            call.ensemble = known
+            try:
+                return call.results(await self._responses(call, deadline))
+            except InputError:  # the model's ensembles may have changed
+                self._ensembles.pop((model, call.verb.name), None)
+                if await self._ensemble(model, call.verb, deadline) == known:
+                    raise
+        call.ensemble = await self._ensemble(model, call.verb, deadline)
+        return call.results(await self._responses(call, deadline))
+
+    async def _served(self, model: str, deadline: Deadline, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of `call`; if the model is not served, repeat it once the controller serves the model."""
+        try:
+            return await call()
+        except NotServed:
+            if self._controller is None:
+                raise
+            await self._serve_known(self._controller, model, deadline)
+            return await call()
+
+    async def _serve_known(self, controller: ControllerAddress, model: str, deadline: Deadline) -> None:
+        """Call serve_known on a thread of this client: it may block for minutes."""
+        loop = asyncio.get_running_loop()
+        if not self._is_patient:
+            await loop.run_in_executor(self._waiting, serve_known, controller, model, deadline.left_s)
+            return
+        async for attempt in AsyncRetrying(**deadline.retrying(lambda: True)):
+            with attempt:
+                await loop.run_in_executor(self._waiting, serve_known, controller, model, deadline.left_s)
+
+    @cached_property
+    def _waiting(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(MAX_WAITING, "sie-client")
 
     async def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
         """Return the name of the ensemble for `verb`: its own, unless the verb is the first of the model."""

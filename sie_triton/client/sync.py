@@ -17,6 +17,7 @@ from sie_triton.client.arguments import checked_concurrency
 from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
+from sie_triton.client.known import ControllerAddress, serve_known
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
     EncodeOptions,
@@ -41,10 +42,21 @@ class SIEClient:
     Thread-safe. Close the client, or use it as a context manager. Many items are sent as several requests, at most
     `max_concurrency` at a time. `timeout`, in seconds, covers a whole call with its retries: a request is retried if
     the server is busy or restarts. Only AsyncSIEClient can turn retries off.
+
+    If a model is not served, the client asks the controller to serve it, if it is a known model. `controller_url` is
+    the controller's address; None means the default port on the host of `url`, and "" does not ask.
     """
 
-    def __init__(self, url: str, *, timeout: float | None = None, max_concurrency: int = 4) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float | None = None,
+        max_concurrency: int = 4,
+        controller_url: str | None = None,
+    ) -> None:
         self._address = Address.parse(url)
+        self._controller = ControllerAddress.beside(self._address, controller_url)
         self._timeout = checked_timeout(timeout)
         self._max_concurrency = checked_concurrency(max_concurrency)
         self._ensembles: dict[tuple[str, str], str] = {}
@@ -84,7 +96,7 @@ class SIEClient:
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         call = calls.EncodeCall(self._connection.triton, model, items, options)
         with self._explaining(call, model, deadline):
-            return call.results(self._responses(call, deadline))
+            return self._served(model, deadline, lambda: call.results(self._responses(call, deadline)))
 
     def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
@@ -135,6 +147,8 @@ class SIEClient:
         try:
             yield
         except NotServed as exc:
+            if exc.model:
+                raise
             raise not_served(model, self.list_models()) from exc
         except Misfit:
             raise
@@ -155,16 +169,31 @@ class SIEClient:
         with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
-            if known := self._ensembles.get((model, call.verb.name)):
-                call.ensemble = known
-                try:
-                    return call.results(self._responses(call, deadline))
-                except InputError:  # the model's ensembles may have changed
-                    self._ensembles.pop((model, call.verb.name), None)
-                    if self._ensemble(model, call.verb, deadline) == known:
-                        raise
-            call.ensemble = self._ensemble(model, call.verb, deadline)
-            return call.results(self._responses(call, deadline))
+            return self._served(model, deadline, lambda: self._found(call, model, deadline))
+
+    def _found(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
+        if known := self._ensembles.get((model, call.verb.name)):
+            call.ensemble = known
+            try:
+                return call.results(self._responses(call, deadline))
+            except InputError:  # the model's ensembles may have changed
+                self._ensembles.pop((model, call.verb.name), None)
+                if self._ensemble(model, call.verb, deadline) == known:
+                    raise
+        call.ensemble = self._ensemble(model, call.verb, deadline)
+        return call.results(self._responses(call, deadline))
+
+    def _served(self, model: str, deadline: Deadline, call: Callable[[], Any]) -> Any:
+        """Return the result of `call`; if the model is not served, repeat it once the controller serves the model."""
+        try:
+            return call()
+        except NotServed:
+            if self._controller is None:
+                raise
+            for attempt in Retrying(**deadline.retrying(lambda: True)):
+                with attempt:
+                    serve_known(self._controller, model, deadline.left_s)
+            return call()
 
     def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
         """Return the name of the ensemble for `verb`: its own, unless the verb is the first of the model."""

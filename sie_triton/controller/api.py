@@ -21,7 +21,7 @@ from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.unserved import unserved
-from sie_triton.errors import LoadError, ServerError
+from sie_triton.errors import LoadError, ModelLoading, ServerError
 from sie_triton.names import sie_name, triton_name
 from sie_triton.processes.pulse import beat
 from sie_triton.records.status import ENGINES
@@ -37,15 +37,25 @@ command as the server's user with its --data-dir, where the token is stored
 # Paths of probes; they need no token.
 OPEN = ("/healthz", "/readyz")
 
+# Name of the route of the change that every client may make, as a request at the door does.
+FOR_ALL = "serve-known"
+
 CONTROLLER = web.AppKey("controller", Controller)
 
 MAX_FILE_BYTES = 1024**2
+
+# Maximum wait of a request for a known model to be served, in seconds; after that the client asks again.
+MAX_WAIT_S = 25.0
+
+# Maximum number of served models that an error names.
+MAX_NAMES = 12
 
 
 def application(controller: Controller, admin_token: str, readers: Sequence[str] = ()) -> web.Application:
     """Return the application; it runs the controller's rounds while it is served.
 
-    Changes need `admin_token` as bearer token. Reads need it or one of `readers`; without `readers` they need no token.
+    Changes need `admin_token` as bearer token. Reads, and serving a known model, need it or one of `readers`; without
+    `readers` they need no token.
     """
     app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=[_guard(admin_token, readers)])
     app[CONTROLLER] = controller
@@ -58,6 +68,7 @@ def application(controller: Controller, admin_token: str, readers: Sequence[str]
             web.get("/v1/models", api.models),
             web.put("/v1/models", api.add),
             web.get("/v1/models/{model}", api.model),
+            web.put("/v1/models/{model}", api.serve_known, name=FOR_ALL),
             web.delete("/v1/models/{model}", api.remove),
             web.get("/v1/models/{model}/loras", api.loras),
             web.put("/v1/models/{model}/loras", api.add_lora),
@@ -75,9 +86,9 @@ def _guard(admin_token: str, readers: Sequence[str]) -> Middleware:
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        is_question = request.method in ("GET", "HEAD")
-        is_open = is_question and (not readers or request.path in OPEN)
-        if not is_open and not _has_token(request, all_tokens if is_question else admin):
+        is_for_all = request.method in ("GET", "HEAD") or request.match_info.route.name == FOR_ALL
+        is_open = is_for_all and (not readers or request.path in OPEN)
+        if not is_open and not _has_token(request, all_tokens if is_for_all else admin):
             raise web.HTTPUnauthorized(text=WRONG_TOKEN, headers={"WWW-Authenticate": "Bearer"})
         return await handler(request)
 
@@ -161,6 +172,30 @@ class Api:
         outcome = await _changed(self._controller.changes.add(await request.read()))
         return web.json_response({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
 
+    async def serve_known(self, request: web.Request) -> web.Response:
+        """Serve a known model because a client wants to call it; return when it is in service."""
+        name = _name(request)
+        if name not in self._served():
+            await self._mention(name)
+        return web.json_response({"model": sie_name(name), "done": "served"})
+
+    async def _mention(self, name: str) -> None:
+        """Serve a known model, by Triton's name."""
+        try:
+            future = await asyncio.to_thread(self._controller.changes.mention, sie_name(name))
+            # A client that disconnects must not cancel the future of the others.
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), MAX_WAIT_S)
+        except TimeoutError as exc:
+            raise _not_yet(f"{sie_name(name)} waits to be served") from exc
+        except ChangeRefused as exc:
+            raise self._not_found(name, str(exc)) from exc
+        except ModelLoading as exc:
+            raise _not_yet(str(exc)) from exc
+        except InferenceServerException as exc:
+            raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+        except ServerError as exc:
+            raise web.HTTPBadGateway(text=f"{exc}\n") from exc
+
     async def remove(self, request: web.Request) -> web.Response:
         """Remove the model; return when no new request reaches it."""
         outcome = await _changed(self._controller.changes.remove(_name(request)))
@@ -201,14 +236,18 @@ class Api:
 
     def _find(self, request: web.Request) -> ModelState:
         name = _name(request)
-        served = self._served()
-        found = served.get(name)
+        found = self._served().get(name)
         if found is None:
-            known = ", ".join(map(sie_name, served)) or "none"
-            reason = unserved(self._controller.changes.problems).get(sie_name(name))
-            said = f" ({reason})" if reason else ""
-            raise web.HTTPNotFound(text=f"{sie_name(name)} is not served{said}; served models: {known}\n")
+            raise self._not_found(name, f"{sie_name(name)} is not served")
         return found
+
+    def _not_found(self, name: str, reason: str) -> web.HTTPNotFound:
+        """Return the error for Triton's model `name`; if its model file is wrong, that is the reason."""
+        wrong = unserved(self._controller.changes.problems).get(sie_name(name))
+        served = sorted(map(sie_name, self._served()))
+        more = f" and {len(served) - MAX_NAMES} more" if len(served) > MAX_NAMES else ""
+        names = f"{', '.join(served[:MAX_NAMES]) or 'none'}{more}"
+        return web.HTTPNotFound(text=f"{reason}{f' ({wrong})' if wrong else ''}; served models: {names}\n")
 
     def _served(self) -> dict[str, ModelState]:
         return {model.name: model for model in self._controller.models.values() if not model.is_removed}
@@ -221,11 +260,16 @@ class Api:
         return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})
 
     async def _find_unloaded(self, request: web.Request) -> str:
-        """Return the name of the request's model, which may be out of service; HTTPNotFound if it is unknown."""
+        """Return the name of the request's model, which may be out of service, or known; HTTPNotFound if not."""
         name = _name(request)
         if not await asyncio.to_thread(self._controller.knows, name):
-            self._find(request)
+            await self._mention(name)
         return name
+
+
+def _not_yet(reason: str) -> web.HTTPServiceUnavailable:
+    headers = {"Retry-After": str(ModelLoading.retry_after_s)}
+    return web.HTTPServiceUnavailable(text=f"{reason}\n", headers=headers)
 
 
 async def _changed(change: Future[ChangeOutcome]) -> ChangeOutcome:

@@ -7,7 +7,8 @@ A request holds all steps of its ensemble from its start, so it finishes with th
 
 import logging
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
@@ -15,20 +16,23 @@ from typing import Any
 
 from tritonclient.utils import InferenceServerException
 
+from sie_triton.controller.mentions import Mentions, are_in_use
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
-from sie_triton.controller.model_states import Stages, num_open
+from sie_triton.controller.model_states import Stages, models_of, num_open
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
 from sie_triton.controller.swaps import Swaps
 from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
-from sie_triton.errors import ServerError
-from sie_triton.names import sie_name
+from sie_triton.errors import ModelLoading, ServerError
+from sie_triton.names import sie_name, triton_name
 from sie_triton.records.status import STAGES
+from sie_triton.serving.known_file import KnownFile
 from sie_triton.serving.revisions import model_of
-from sie_triton.serving.serving_file import CONFLICT, Served, Serving, read_serving
+from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, Served, Serving, read_serving
 
 log = logging.getLogger(__name__)
 
-MAX_LOADS = 4
+# Models that Triton loads at a time for changes: each starts three processes, beside the requests in progress.
+MAX_LOADS = max(1, min(4, len(os.sched_getaffinity(0)) // 2))
 
 # Idle seconds after which old steps are unloaded. Between two stages a request is in neither for milliseconds.
 UNLOAD_AFTER_S = 2.0
@@ -62,6 +66,8 @@ class Changes:
         self._thread = ThreadPoolExecutor(1, "changes")
         self._loads = ThreadPoolExecutor(MAX_LOADS, "change")
         self._watch = Watch()
+        self._mentions = Mentions(KnownFile(data_dir))
+        self._stages: Stages = {}
         self._wanted: Mapping[str, Wanted] = {}
         self._in_repository: set[str] = set()
         self._idle_since: dict[str, float] = {}
@@ -85,11 +91,13 @@ class Changes:
     def tick(self, stages: Stages) -> None:
         if self.files is None:
             return
+        self._stages = stages
         is_idle = self._under_way is None or self._under_way.done()
         if is_idle and (self._watch.has_changed(self.files) or monotonic() >= self._due):
             self._due = math.inf
             self._under_way = self._thread.submit(self._look)
         self._unload_idle(stages)
+        self._look_at_mentions()
 
     def add(self, text: bytes) -> Future[ChangeOutcome]:
         """Add or replace the model of a model file; the future is done when the model is in service."""
@@ -98,6 +106,17 @@ class Changes:
     def remove(self, model: str) -> Future[ChangeOutcome]:
         """Remove a model; the future is done when the model is out of service."""
         return self._thread.submit(self._refresh, remove=model)
+
+    def mention(self, name: str) -> Future[None]:
+        """Serve a known model, by SIE's name; the future is done when the model is in service.
+
+        Raise ChangeRefused or ModelLoading, as the future does.
+        """
+        if self.files is None:
+            raise ChangeRefused(UNKNOWN, f"{name} is not served")
+        future = self._mentions.ask(name, self.files)
+        self._look_at_mentions()
+        return future
 
     def leaving(self, stages: Stages) -> set[str]:
         """Return the steps that get no new requests."""
@@ -145,6 +164,48 @@ class Changes:
         if outcome.model in self._failures:
             raise ServerError(self._failures[outcome.model])
         return outcome
+
+    def _look_at_mentions(self) -> None:
+        if self._mentions.are_due():
+            self._thread.submit(self._bring_mentioned)
+
+    def _bring_mentioned(self) -> None:
+        """Serve the next names that wait, if there is room for them."""
+        if not self._mentions.are_due():
+            return
+        waiting, started = self._mentions.take(MAX_LOADS), monotonic()
+        try:
+            reasons = self._served_names([name for name in waiting if not self.served(name)]) if waiting else {}
+        except Exception as exc:
+            reasons = dict.fromkeys(waiting, exc)
+        for name, future in waiting.items():
+            if name in reasons:
+                future.set_exception(reasons[name])
+            else:
+                future.set_result(None)
+        if are_in_use(models_of(self._stages, self.serving), besides=map(triton_name, waiting)):
+            self._mentions.pause(monotonic() - started)
+
+    def _served_names(self, names: Sequence[str]) -> dict[str, Exception]:
+        """Serve known models; return why some of them are not served."""
+        assert self.files is not None
+        limit = self.files.settings["max_mentioned_models"]
+        states = models_of(self._stages, self.serving)
+        admitted, leaving = self._mentions.room_for(names, self.files.mentioned, limit, states)
+        full = f"{limit} models are served because requests named them (SIE_MAX_MENTIONED_MODELS), and all are in use"
+        reasons: dict[str, Exception] = {name: ModelLoading(f"{full}; retry") for name in names if name not in admitted}
+        if not admitted:
+            return reasons
+        outcome = self._refresh(mention=admitted, forget=leaving)
+        self._mentions.left(leaving)
+        for name in admitted:
+            if name in outcome.unknown:
+                reasons[name] = self._mentions.refuse(name, outcome.unknown[name])
+            elif failure := self._failures.get(triton_name(name)):
+                reasons[name] = ServerError(failure)
+            else:
+                self._mentions.served(name)
+        return reasons
 
     def _try_again(self) -> None:
         self._due = monotonic() + self._pause

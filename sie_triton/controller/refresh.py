@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 
 # Timeout in seconds: the child may query the model hub.
 TIMEOUT_S = 120.0
+
+# The child gives way to the processes that answer requests.
+PROGRAM = "import os; os.nice(10); from sie_triton.render.refresh import main; main()"
 
 
 class ChangeRefused(ServerError):
@@ -38,16 +42,25 @@ class ChangeOutcome:
     model: str
     refused: str
     reason: str
+    unknown: dict[str, str] = field(default_factory=dict)
 
     def done_to(self, model: str) -> str:
         found = [name for name in ("added", "changed", "removed") if model in getattr(self, name)]
         return found[0] if found else "unchanged"
 
 
-def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> ChangeOutcome:
-    """Update the repository, which takes a second or two. Raise Refused if the change cannot be made."""
+def refresh(
+    data_dir: Path,
+    *,
+    add: bytes | None = None,
+    remove: str = "",
+    mention: Sequence[str] = (),
+    forget: Sequence[str] = (),
+) -> ChangeOutcome:
+    """Update the repository, which takes a second or two. Raise ChangeRefused if the change cannot be made."""
     change = ["--add"] if add is not None else [f"--remove={remove}"] if remove else []
-    command = [sys.executable, "-P", "-m", "sie_triton.render.refresh", str(data_dir), *change]
+    change += [f"--mention={name}" for name in mention] + [f"--forget={name}" for name in forget]
+    command = [sys.executable, "-P", "-c", PROGRAM, str(data_dir), *change]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     # serving.json has all settings; ignore any sie.yaml.
     environment[FILE_VARIABLE] = os.devnull

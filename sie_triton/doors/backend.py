@@ -10,12 +10,13 @@ from sie_triton.client.address import Address
 from sie_triton.client.calls import STEP_SUFFIXES, ClientCall
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
+from sie_triton.client.known import ControllerAddress
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.doors.memory import hold
 from sie_triton.errors import SIEError
 from sie_triton.records.calls import CallBook, OpenCall
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, words
 
 # Maximum number of concurrent requests to Triton that one large request is split into.
 MAX_CONCURRENCY = 16
@@ -36,9 +37,10 @@ Items = Sequence[Mapping[str, Any]]
 class TritonClient(AsyncSIEClient):
     """Client whose cancelled calls run to their end until `may_hang_up` confirms that Triton survives cancellation."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, controller: ControllerAddress, **options: Any) -> None:
         super().__init__(url, **options)
         self._connection.hangs_up = False
+        self._controller = controller
 
     async def _infer(self, call: ClientCall, piece: slice, deadline: Deadline) -> Any:
         """Charge the response to the memory of its request; Failure 503 if there is too little."""
@@ -60,7 +62,9 @@ class Backend:
 
     def __init__(self, settings: Settings) -> None:
         address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
-        self._client = TritonClient(address, max_concurrency=MAX_CONCURRENCY, is_patient=False)
+        self._client = TritonClient(
+            address, _controller_of(settings), max_concurrency=MAX_CONCURRENCY, is_patient=False
+        )
         self._questions = AsyncConnection(Address.parse(address))  # separate, so that large requests do not delay it
         self._learning: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir
@@ -132,6 +136,11 @@ class Backend:
     async def ask(self, method: str, **arguments: Any) -> Any:
         """Call a method of tritonclient other than `infer` and return its result."""
         return await self._questions.ask(method, Deadline.after(QUESTION_S), **arguments)
+
+
+def _controller_of(settings: Settings) -> ControllerAddress:
+    token = words(settings.auth_tokens)[0] if settings.asks_for_token else ""
+    return ControllerAddress(f"{settings.inner_host}:{settings.controller_port}", token)
 
 
 def _without_none(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from sie_triton.doors.backend import Backend
 from sie_triton.doors.failures import LOAD_CLASSES, UNKNOWN_CLASS
 from sie_triton.errors import InputError, LoadError
 from sie_triton.names import triton_name
+from sie_triton.serving.known_file import KnownFile
 from sie_triton.settings import Settings, words
 from sie_triton.spec import ModelSpec
 
@@ -52,14 +53,21 @@ class ServedModels:
         if settings.asks_for_token:
             self._models.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
         self._backend = backend
+        self._known = KnownFile(settings.data_dir)
+        self._known_specs_of: tuple[Mapping[str, str], Mapping[str, ModelSpec]] = ({}, {})
         self._specs: dict[str, tuple[float, ModelSpec]] = {}
         self._states = States({}, {}, {}, -STATE_S)
         self._asking = asyncio.Lock()
 
     async def models(self) -> list[dict[str, Any]]:
-        """Return all served models with their states, sorted by name."""
-        specs, states = await asyncio.gather(self.specs(), self.states())
-        return [described(spec, states.models.get(spec.model)) for spec in specs]
+        """Return all served models with their states, then all known ones, each sorted by name."""
+        specs, states, known = await asyncio.gather(self.specs(), self.states(), self._known_specs())
+        served = {spec.model for spec in specs}
+        others = sorted(known.keys() - served, key=str.lower)
+        return [
+            *(described(spec, states.models.get(spec.model)) for spec in specs),
+            *(described(known[name], None) for name in others),
+        ]
 
     async def specs(self) -> list[ModelSpec]:
         """Return the specifications of all served models, sorted by name."""
@@ -67,7 +75,7 @@ class ServedModels:
         return [spec for spec in found if spec is not None]
 
     async def model(self, name: str) -> dict[str, Any]:
-        """Return one model with its state; NotServed if it does not exist."""
+        """Return one served or known model with its state; NotServed if it does not exist."""
         spec, states = await asyncio.gather(self.spec(name), self.states())
         return described(spec, states.models.get(spec.model))
 
@@ -75,11 +83,27 @@ class ServedModels:
         return (await self.spec(name)).dims
 
     async def spec(self, name: str) -> ModelSpec:
-        """Return the specification of a model; NotServed if it does not exist."""
-        known = self._specs.get(name)
-        if known is None or known[0] < monotonic():
-            known = self._specs[name] = (monotonic() + CONFIG_S, await self._read(name))
-        return known[1]
+        """Return the specification of a served or known model; NotServed if it does not exist."""
+        cached = self._specs.get(name)
+        if cached is None or cached[0] < monotonic():
+            try:
+                cached = self._specs[name] = (monotonic() + CONFIG_S, await self._read(name))
+            except NotServed:
+                known = await self._known_specs()
+                if name not in known:
+                    raise
+                return known[name]
+        return cached[1]
+
+    async def _known_specs(self) -> Mapping[str, ModelSpec]:
+        """Return the specification of each known model, by name."""
+        return await asyncio.to_thread(self._parsed)
+
+    def _parsed(self) -> Mapping[str, ModelSpec]:
+        found = self._known.specs() or {}
+        if found is not self._known_specs_of[0]:
+            self._known_specs_of = found, {name: ModelSpec.from_json(text) for name, text in found.items()}
+        return self._known_specs_of[1]
 
     async def with_reason(self, error: NotServed) -> NotServed:
         """Return `error` with the reason if the model's file is invalid; else `error` itself."""

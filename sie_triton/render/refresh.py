@@ -2,8 +2,9 @@
 
     model files + serving.json → repository + serving.json → one line of JSON, an Outcome, for the controller
 
-`--add` reads a model file from standard input, `--remove NAME` removes a model. A changed model is rendered as a new
-revision beside the one that is served; the controller makes Triton load it.
+`--add` reads a model file from standard input, `--remove NAME` removes a model, `--mention NAME` serves a known model,
+and `--forget NAME` ends that. A changed model is rendered as a new revision beside the one that is served; the
+controller makes Triton load it.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from sie_triton.host.private import private_directory
 from sie_triton.loras import added_path
 from sie_triton.names import triton_name
 from sie_triton.render.build import checked_options, options_of, specs_of
+from sie_triton.render.known import find_mentioned, list_known
 from sie_triton.render.repository import all_ensembles, is_current, remove, render, rendered_revision
 from sie_triton.render.unloadable import causes, warnings_of
 from sie_triton.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
@@ -54,7 +56,8 @@ class Outcome:
     """The result of a refresh. Models are given by their Triton names.
 
     For `--add` and `--remove`, `model` is the model that was added or removed. If the change was refused instead,
-    `refused` is the kind of the error and `reason` its message.
+    `refused` is the kind of the error and `reason` its message. `unknown` maps each name of `--mention` that cannot be
+    served to the reason.
     """
 
     added: list[str] = field(default_factory=list)
@@ -62,6 +65,7 @@ class Outcome:
     removed: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
     model: str = ""
     refused: str = ""
     reason: str = ""
@@ -86,42 +90,43 @@ class Refresh:
         self.outcome = Outcome()
         self.models: list[ModelConfig] = []
         self.unloadable: set[str] = set()
-        self._settings = settings
+        self.settings = settings
         self._options = options_of(settings)
         hook = serving.data_dir / HOOK_NAME
         self._hook = hook if hook.exists() else None
         self._served: dict[str, Served] = {}
+        self._forgotten: tuple[str, ...] = ()
         self._revision = serving.revision
 
     def start(self) -> None:
         """Render all models; CatalogError or SettingsError if a model or setting that the user gave is invalid."""
-        serving, settings = self.serving, self._settings
+        serving, settings = self.serving, self.settings
         chosen = first_selection(
             serving.names,
             settings.models_dir,
             _files(serving.added_dir),
             allow_hub=settings.hf_fallback,
             matching=settings.name_patterns,
+            preloaded=sorted(settings.preloaded),
         )
         asked = [model for model in chosen.models if not model.base and not serving.was_added(model.source)]
         specs_of(settings, asked if serving.names else [], settings.runtime)
         checked_options(settings, [model.sie_id for model in chosen.models])
         self._render(chosen, revision=0)
-        if not self.models:
+        if self.outcome.problems and not self.models:
             raise CatalogError("\n".join(self.outcome.problems.values()))
 
     def run(self) -> None:
         """Render new and changed models, and remove the ensembles of models whose file is gone."""
         serving = self.serving
-        served = {name: each.source for name, each in serving.models.items()}
-        own: Sequence[Path] | OSError | None = None
-        if serving.models_dir:
-            try:
-                own = model_files(serving.models_dir)
-            except OSError as exc:
-                own = exc
         chosen = selection(
-            serving.names, own, _files(serving.added_dir), served, serving.removed, self._settings.name_patterns
+            serving.names,
+            serving.own_files,
+            _files(serving.added_dir),
+            served={name: each.source for name, each in serving.models.items()},
+            removed=(*serving.removed, *self._forgotten),
+            matching=self.settings.name_patterns,
+            also=(*sorted(self.settings.preloaded), *serving.mentioned),
         )
         self._render(chosen, revision=serving.revision + 1)
         self._remove({triton_name(name) for name in self._served})
@@ -132,12 +137,14 @@ class Refresh:
         name = triton_name(config.sie_id)
         target = self.serving.added_dir / f"{name}.yaml"
         for other, served in self.serving.models.items():
-            if triton_name(other) == name and served.source != str(target):
+            if triton_name(other) == name and served.source != str(target) and other not in self.serving.mentioned:
                 raise Refused(CONFLICT, f"sie_id: {config.sie_id} is served from {served.source}; change it there")
         private_directory(target.parent)
         fresh = target.with_suffix(".new")
         fresh.write_bytes(text)
         fresh.replace(target)
+        self._forget([config.sie_id])
+        self._forgotten = (config.sie_id,)
         self.outcome.model = name
 
     def remove(self, name: str) -> None:
@@ -145,6 +152,7 @@ class Refresh:
         found = next((model for model in self.serving.models if triton_name(model) == name), None)
         if found is None:
             raise Refused(UNKNOWN, f"{name.replace('__', '/', 1)} is not served")
+        self._forget([found])
         given = self.serving.models[found].source
         source = Path(file_of(given))
         if given == str(source) and self.serving.was_added(given):
@@ -154,6 +162,27 @@ class Refresh:
         else:
             self.serving = self.serving.updated(removed=(*self.serving.removed, found))
         self.outcome.model = name
+
+    def mention(self, names: Sequence[str], forget: Sequence[str]) -> None:
+        """Serve the known models `names`, and those of `forget` no longer; the outcome has the `unknown` names.
+
+        Model files are not scanned again: all other models stay unchanged.
+        """
+        self._forget(forget)
+        chosen = Selection(kept=self.serving.models.keys() - set(forget), problems=dict(self.serving.problems))
+        for name, model in find_mentioned(names, self.serving, self.settings):
+            if isinstance(model, str):
+                self.outcome.unknown[name] = model
+            else:
+                chosen.models.append(model)
+        self._render(chosen, revision=self.serving.revision + 1)
+        mentioned = (*self.serving.mentioned, *(model.sie_id for model in chosen.models))
+        self.serving = self.serving.updated(mentioned=mentioned)
+        self._remove({triton_name(name) for name in self._served})
+
+    def _forget(self, names: Sequence[str]) -> None:
+        left = tuple(name for name in self.serving.mentioned if name not in names)
+        self.serving = self.serving.updated(mentioned=left)
 
     def write(self) -> None:
         """Write the result of the scan to serving.json."""
@@ -168,7 +197,7 @@ class Refresh:
             path.write_bytes(text)
             try:
                 config = load_file(path)
-                specs = specs_of(self._settings, [config], self._settings.runtime)
+                specs = specs_of(self.settings, [config], self.settings.runtime)
                 self._check_key(config, specs[0])
                 _check_weights(config, specs[0])
             except CatalogError as exc:
@@ -190,7 +219,7 @@ class Refresh:
         self._served |= {name: each for name, each in self.serving.models.items() if name in kept}
 
     def _render_one(self, model: ModelConfig, revision: int) -> None:
-        specs = specs_of(self._settings, [model], self._settings.runtime)
+        specs = specs_of(self.settings, [model], self.settings.runtime)
         if self.serving.was_added(model.source):
             self._check_key(model, specs[0])
         name, repository = triton_name(model.sie_id), self.serving.repository
@@ -210,7 +239,7 @@ class Refresh:
     def _check_key(self, model: ModelConfig, spec: ModelSpec) -> None:
         try:
             if spec.endpoint is not None:
-                check_key(spec.endpoint, words(self._settings.api_key_variables))
+                check_key(spec.endpoint, words(self.settings.api_key_variables))
         except ValueError as exc:
             raise CatalogError(f"{model.source}: {exc}") from exc
 
@@ -245,8 +274,15 @@ def start(settings: Settings, names: Sequence[str]) -> Refresh:
     return first
 
 
-def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Outcome:
-    """Scan the model files again and render what has changed, after `add` or `remove` if given."""
+def refresh(
+    data_dir: Path,
+    *,
+    add: bytes | None = None,
+    remove: str = "",
+    mention: Sequence[str] = (),
+    forget: Sequence[str] = (),
+) -> Outcome:
+    """Scan the model files again and render what has changed, after the change if one is given."""
     with _lock(data_dir):
         serving = read_serving(data_dir)
         if serving is None:
@@ -261,7 +297,11 @@ def refresh(data_dir: Path, *, add: bytes | None = None, remove: str = "") -> Ou
                 look.remove(remove)
         except Refused as exc:
             return Outcome(refused=exc.why, reason=str(exc))
-        look.run()
+        if mention or forget:
+            look.mention(mention, forget)
+        else:
+            list_known(look.serving, look.settings)
+            look.run()
         look.write()
         for model in look.outcome.removed if remove else ():
             added_path(serving.loras_dir, model).unlink(missing_ok=True)
@@ -297,8 +337,16 @@ def main() -> None:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--add", action="store_true")
     parser.add_argument("--remove", default="")
+    parser.add_argument("--mention", action="append", default=[])
+    parser.add_argument("--forget", action="append", default=[])
     given = parser.parse_args()
-    outcome = refresh(given.data_dir, add=sys.stdin.buffer.read() if given.add else None, remove=given.remove)
+    outcome = refresh(
+        given.data_dir,
+        add=sys.stdin.buffer.read() if given.add else None,
+        remove=given.remove,
+        mention=given.mention,
+        forget=given.forget,
+    )
     sys.stdout.write(json.dumps(asdict(outcome)))
 
 

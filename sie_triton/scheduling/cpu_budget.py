@@ -1,4 +1,4 @@
-"""The server's budget of CPU threads: models in use share it evenly; idle models take no share."""
+"""The server's budget of CPU threads: models that compute or load share it evenly; idle models take no share."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -35,4 +35,6 @@ class CpuBudget:
 
 
 def _is_in_use(record: Mapping[str, int], now: int) -> bool:
-    return bool(record["busy_since_ns"]) or now - record["last_used_ns"] < IN_USE_NS
+    """True if the model computes, has computed lately, or loads: calibration takes threads as a forward pass does."""
+    is_loading = bool(record["granted_bytes"])
+    return is_loading or bool(record["busy_since_ns"]) or now - record["last_used_ns"] < IN_USE_NS

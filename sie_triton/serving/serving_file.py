@@ -8,7 +8,7 @@ them too.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -41,8 +41,8 @@ class Serving:
 
     `names` are the arguments of `serve`; relative paths among them start at the working directory `cwd`. `settings` are
     the resolved settings without secrets. `models` (by name) and `problems` (source → error message) are the result of
-    the last scan of the model files. `removed` are models taken out of service until the next start. `revision` is the
-    number of the latest revision.
+    the last scan of the model files. `mentioned` are models that are served because a request named them, and `removed`
+    models taken out of service, both until the next start. `revision` is the number of the latest revision.
     """
 
     names: tuple[str, ...]
@@ -50,6 +50,7 @@ class Serving:
     cwd: str
     models: Mapping[str, Served] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
+    mentioned: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     revision: int = 0
 
@@ -77,6 +78,14 @@ class Serving:
         return Path(given) if given else None
 
     @property
+    def own_files(self) -> Sequence[Path] | OSError | None:
+        """Model files in models_dir: None without one, the error if it cannot be read."""
+        try:
+            return model_files(self.models_dir) if self.models_dir else None
+        except OSError as exc:
+            return exc
+
+    @property
     def named_files(self) -> list[Path]:
         """Model files among `names`, as absolute paths."""
         return [Path(self.cwd, os.path.expanduser(name)) for name in self.names if is_model_file(name)]
@@ -102,7 +111,8 @@ def read_serving(data_dir: Path) -> Serving | None:
     with suppress(OSError, ValueError, TypeError):
         raw = json.loads((data_dir / FILE).read_text())
         models = {name: Served(**each) for name, each in raw["models"].items()}
-        return Serving(**{**raw, "models": models, "names": tuple(raw["names"]), "removed": tuple(raw["removed"])})
+        tuples = {name: tuple(raw[name]) for name in ("names", "mentioned", "removed")}
+        return Serving(**{**raw, **tuples, "models": models})
     return None
 
 

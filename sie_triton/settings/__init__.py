@@ -19,7 +19,15 @@ from pydantic_settings import (
 from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
 from sie_triton.settings.door import DoorSettings
-from sie_triton.settings.sources import FILE_VARIABLE, PREFIX, complaint, file_settings, read_secret, variable
+from sie_triton.settings.sources import (
+    FILE_VARIABLE,
+    PREFIX,
+    complaint,
+    default_models_dir,
+    file_settings,
+    read_secret,
+    variable,
+)
 from sie_triton.spec import Runtime
 
 LOOPBACK = "127.0.0.1"
@@ -56,7 +64,9 @@ class Settings(DoorSettings, BaseSettings):
         "model files and LoRA adapters",
     )
     models_dir: Path | None = Field(
-        None, description="directory of your own model files (*.yaml, *.yml); a running server applies changes to them"
+        default_factory=lambda: default_models_dir(Path("models")),
+        description="directory of your own model files (*.yaml, *.yml); a running server applies changes to them; "
+        "default: ./models if it contains a model file",
     )
     environments_dir: Path = Field(
         default_factory=lambda: user_data_path("sie-triton") / "environments",
@@ -64,8 +74,21 @@ class Settings(DoorSettings, BaseSettings):
     )
     model_filter: str = Field(
         "",
-        description="serve only models of models_dir whose names match one of these patterns, such as BAAI/*, "
-        "separated by commas",
+        description="serve only models whose names match one of these patterns, such as BAAI/*, separated by commas; "
+        "names without a * are served from the start",
+    )
+    serve_known: bool = Field(
+        True, description="serve a known model as soon as a request names it: models ls --known lists them"
+    )
+    allow_any_model: bool = Field(
+        False, description="serve any model on the hub as soon as a request names it; needs serve_known"
+    )
+    max_mentioned_models: int = Field(
+        32,
+        ge=1,
+        le=1000,
+        description="maximum number of models that are served because a request named them; beyond it the least "
+        "recently used one is removed until a request names it again",
     )
     tritonserver: Path | None = Field(
         None,
@@ -171,7 +194,9 @@ class Settings(DoorSettings, BaseSettings):
     )
     idle_evict_s: float = Field(0, ge=0, description="evict models that were not used for so many seconds; 0: never")
     preload_models: str = Field(
-        "", description="models to load before the server is ready, separated by commas; they are evicted like others"
+        "",
+        description="models to serve and to load before the server is ready, separated by commas: any that serve "
+        "accepts; they are evicted like others",
     )
     open_steps: bool = Field(
         False, description="allow clients to call single steps of a model, for measurements; not for production"

@@ -5,6 +5,8 @@ A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and th
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ from sie_triton.yaml_reader import read_yaml
 PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
 FILE_VARIABLE = "SIE_CONFIG"
+
+# Files of ./models that are looked at, and how much of each, to find out whether they are model files.
+MAX_FILES, HEAD_BYTES = 1000, 4096
 
 # Settings whose values are never printed or written to a file.
 SECRETS = ("admin_token", "auth_tokens")
@@ -44,6 +49,17 @@ def file_settings() -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise SettingsError(f"{path}: must contain one setting per line, such as http_port: 8000")
     return content
+
+
+def default_models_dir(directory: Path) -> Path | None:
+    """Return `directory` if one of its YAML files begins like a model file; else None: other tools use the name too."""
+    with suppress(OSError):
+        for path in islice(directory.iterdir(), MAX_FILES):
+            if path.suffix in (".yaml", ".yml") and path.is_file():
+                with path.open(encoding="utf-8", errors="replace") as file:
+                    if "sie_id:" in file.read(HEAD_BYTES):
+                        return directory
+    return None
 
 
 def read_secret(value: Any) -> Any:

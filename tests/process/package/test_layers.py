@@ -80,7 +80,7 @@ MAY_IMPORT = {
     },
     "client": {"contract", "error_prefix", "errors", "transforms"},
     "pages": {"catalog", "client", "contract", "families", "settings", "spec"},
-    "doors": {"client", "contract", "errors", "families", "processes", "records", "settings", "spec"},
+    "doors": {"client", "contract", "errors", "families", "processes", "records", "serving", "settings", "spec"},
     "bench": {
         *FOUNDATION,
         "catalog",

@@ -1,0 +1,66 @@
+"""Have a known model served: Triton itself cannot add a model that a request names, but its controller can."""
+
+from http.client import HTTPConnection, HTTPException
+from typing import NamedTuple
+from urllib.parse import quote, urlsplit
+
+from sie_triton.client.address import Address
+from sie_triton.client.arguments import checked_model
+from sie_triton.client.failures import NotServed
+from sie_triton.errors import InputError, ModelLoading
+from sie_triton.names import triton_name
+
+PORT = 8003
+
+# Timeout of connecting and reading, in seconds, if the call has none: adding a model takes seconds.
+TIMEOUT_S = 120.0
+
+MAX_REASON_BYTES = 4096
+
+
+class ControllerAddress(NamedTuple):
+    """Address of the controller beside a Triton; `token` is sent as bearer token if it is not empty."""
+
+    target: str
+    token: str = ""
+
+    @classmethod
+    def beside(cls, triton: Address, url: str | None) -> "ControllerAddress | None":
+        """Parse the controller's `url`; None means Triton's host and the default port, "" that it must not be asked.
+
+        >>> ControllerAddress.beside(Address("grpc", "host:8001"), None).target
+        'host:8003'
+        """
+        if url is None:
+            host = triton.target.partition("/")[0].rpartition(":")[0]
+            return cls(f"{host}:{PORT}")
+        if not url:
+            return None
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme != "http" or not parts.netloc:
+            raise InputError.at("controller_url", f"must be http://host:port, not {url!r}")
+        return cls(parts.netloc)
+
+
+def serve_known(controller: ControllerAddress, model: str, seconds: float = TIMEOUT_S) -> None:
+    """Return once the known model is in service, or if no controller answers: then Triton's own answer stands.
+
+    Raise NotServed if it is not a known model, and ModelLoading if there is no room for it yet, or no time.
+    """
+    path = f"/v1/models/{quote(triton_name(checked_model(model)), safe='')}"
+    headers = {"Authorization": f"Bearer {controller.token}"} if controller.token else {}
+    connection = HTTPConnection(controller.target, timeout=max(0.001, min(seconds, TIMEOUT_S)))
+    try:
+        connection.request("PUT", path, headers=headers)
+        response = connection.getresponse()
+        status, reason = response.status, response.read(MAX_REASON_BYTES).decode(errors="replace").strip()
+    except TimeoutError as exc:
+        raise ModelLoading(f"{model} was not in service after {seconds:.3g} s; retry") from exc
+    except (OSError, HTTPException, ValueError):
+        return
+    finally:
+        connection.close()
+    if status == 404:
+        raise NotServed(f"model: {reason}", model)
+    if status == 503:
+        raise ModelLoading(reason)
