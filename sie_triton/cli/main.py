@@ -49,20 +49,25 @@ def cli() -> None:
 @cli.command()
 @click.argument("models", nargs=-1)
 @click.option("--verbose", is_flag=True, help="show Triton's log here instead of writing it to a file")
+@click.option("--all", "all_models", is_flag=True, help="serve all known models from the start, for Triton's clients")
 @settings_options(list(Settings.model_fields))
-def serve(models: tuple[str, ...], verbose: bool, **flags: Any) -> None:
+def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any) -> None:
     """Start a Triton server for MODELS and run it until Ctrl-C or SIGTERM.
 
     A model is a name from a model file, the path of a model file, a sentence-transformers directory, or a hub id. Its
     weights are loaded by its first request, or at start-up if --preload-models names it.
+
+    Other known models (sie-triton models ls --known) are served once a request to the door or of SIEClient names them.
+    Triton's own clients need models that are served: MODELS, --all, or sie-triton models add.
     """
     with ends_silently():
+        from sie_triton.render.known import known_names
         from sie_triton.server.serve import serve as run
 
     settings = read_settings(**flags)
     for name in unknown_variables():
         click.echo(f"warning: {name} is not a setting of this version; it is ignored", err=True)
-    sys.exit(run(settings, models, verbose=verbose))
+    sys.exit(run(settings, (*models, *known_names(settings)) if all_models else models, verbose=verbose))
 
 
 @cli.command()

@@ -149,7 +149,8 @@ class Controller:
         return models_of(read_stages(self._directory), self.changes.serving).get(name)
 
     def _steps_of(self, model: str) -> str:
-        return self.models[model].steps if model in self.models else model
+        """Return the prefix of the names of a model's steps; a model may be newer than the latest round."""
+        return self.models[model].steps if model in self.models else self.changes.serving.get(model) or model
 
     def _measured(self, fork_servers: Set[int]) -> DeviceMemory:
         records = [record for _, record in inference_records(self.models) if record["worker_pid"]]

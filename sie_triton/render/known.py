@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from sie_triton.catalog import ModelConfig
-from sie_triton.catalog.load import load_files
+from sie_triton.catalog.load import load_directory, load_files
 from sie_triton.catalog.mention import all_known, mentioned
 from sie_triton.catalog.names import conflict_key
 from sie_triton.errors import CatalogError
@@ -12,16 +12,25 @@ from sie_triton.render.build import specs_of
 from sie_triton.serving.known_file import write_known
 from sie_triton.serving.serving_file import Serving
 from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
 
 
 def list_known(serving: Serving, settings: Settings) -> None:
     """Write the models that requests may name to known.json; those that this version cannot serve are left out."""
-    specs = {}
-    for model in all_known(_own(serving), settings.name_patterns) if settings.serve_known else ():
+    known = known_specs(_own(serving), settings) if settings.serve_known else ()
+    write_known(serving.data_dir, {spec.model: spec.to_json() for spec in known})
+
+
+def known_names(settings: Settings) -> list[str]:
+    """Return the names of all known models that this version can serve, with those of models_dir."""
+    own = load_directory(settings.models_dir).models if settings.models_dir else ()
+    return [spec.model for spec in known_specs(own, settings)]
+
+
+def known_specs(own: Sequence[ModelConfig], settings: Settings) -> Iterator[ModelSpec]:
+    for model in all_known(own, settings.name_patterns):
         with suppress(CatalogError):
-            (spec,) = specs_of(settings, [model], settings.runtime)
-            specs[spec.model] = spec.to_json()
-    write_known(serving.data_dir, specs)
+            yield from specs_of(settings, [model], settings.runtime)
 
 
 def find_mentioned(

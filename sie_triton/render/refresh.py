@@ -170,7 +170,8 @@ class Refresh:
         """
         self._forget(forget)
         chosen = Selection(kept=self.serving.models.keys() - set(forget), problems=dict(self.serving.problems))
-        for name, model in find_mentioned(names, self.serving, self.settings):
+        new = [name for name in names if name not in self.serving.models]
+        for name, model in find_mentioned(new, self.serving, self.settings):
             if isinstance(model, str):
                 self.outcome.unknown[name] = model
             else:
@@ -300,7 +301,8 @@ def refresh(
         if mention or forget:
             look.mention(mention, forget)
         else:
-            list_known(look.serving, look.settings)
+            if serving.models_dir:  # the package's own model files do not change
+                list_known(look.serving, look.settings)
             look.run()
         look.write()
         for model in look.outcome.removed if remove else ():

@@ -26,6 +26,7 @@ from sie_triton.names import triton_name
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.records.preloads import Preloads
+from sie_triton.render.known import list_known
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
 from sie_triton.server.companions import controller, doors, fork_servers, wait_for_controller, wait_for_door
@@ -49,6 +50,9 @@ READABLE_BY_ALL = (
     "warning: every user of this machine can read the control token in tritonserver's arguments, and with it run code "
     "in this server; allow ptrace of a process's own children"
 )
+
+
+KNOWN = "known    any model of `sie-triton models ls --known`, once a request to SIE's door or of SIEClient names it"
 
 
 class Stopped(Exception):
@@ -98,13 +102,15 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         doors(settings, mark(settings.data_dir), _say) if settings.door else nullcontext(),
         file_faults.report_faults(settings.data_dir, _say),
     ):
+        list_known(first.serving, settings)  # takes half a second, in which Triton starts
         _wait_ready(server, len(first.models), console)
         wait_for_controller(settings)
         if settings.door:
             wait_for_door(settings)
         _wait_preloaded(settings, server, console)
         _introduce(settings, first, server, room, console)
-        print(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
+        if first.models:
+            print(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
         print("SIE ready", flush=True)
         return _stay(server)
 
@@ -172,6 +178,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     for model in first.models:
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
         console.print(f"model    {triton_name(model.sie_id)}{added}", highlight=False, soft_wrap=True)
+    if settings.serve_known:
+        console.print(KNOWN, highlight=False, soft_wrap=True)
     console.print(f"device   {settings.runtime.device}", highlight=False)
     if memory := room.line():
         console.print(f"memory   {memory}", highlight=False, soft_wrap=True)

@@ -24,7 +24,7 @@ class RefreshedServer:
 
     def __init__(self, root: Path, **settings: object) -> None:
         self.root, self.data_dir, self.models_dir = root, root / "data", root / "models"
-        self.models_dir.mkdir()
+        self.models_dir.mkdir(parents=True)
         self.repository = repository_of(self.data_dir)
         self.given = {"data_dir": self.data_dir, "models_dir": self.models_dir, "device": "cpu", **settings}
 

@@ -10,11 +10,12 @@ from click.testing import CliRunner
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.cli import cli
+from sie_triton.controller import api
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.served import ServedModels as ServedOfDoor
-from sie_triton.errors import ServerError
+from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.records.status import RESIDENT
 from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, WRONG, Served, Serving
 from sie_triton.settings import Settings
@@ -185,6 +186,83 @@ def test_changing_models_needs_the_admin_token(door, asked):
         assert status_of(door, *request)[0] == 401
     assert status_of(door, "/v1/models", "PUT", b"x" * (1024**2 + 1), **admin(door))[0] == 413
     assert asked == []
+
+
+# --- known models
+
+
+@pytest.fixture
+def mentioned(controller, monkeypatch):
+    """Recorded names of known models that were asked for, and `error`, which their futures raise."""
+
+    class Mentioned(list):
+        error: Exception | None = None
+
+    made = Mentioned()
+
+    def mention(name):
+        made.append(name)
+        future = Future()
+        future.set_exception(made.error) if made.error else future.set_result(None)
+        return future
+
+    monkeypatch.setattr(controller.changes, "mention", mention)
+    return made
+
+
+def test_every_client_may_have_a_known_model_served(door, mentioned):
+    code, text = status_of(door, "/v1/models/org__a", "PUT")
+    assert (code, json.loads(text)) == (200, {"model": "org/a", "done": "served"})
+    assert mentioned == ["org/a"]
+
+
+def test_a_served_model_is_not_asked_for(door, controller, child, mentioned):
+    stage(controller, "org__a", child.pid)
+    wait_for(lambda: "org__a" in controller.models)
+    assert status_of(door, "/v1/models/org__a", "PUT")[0] == 200
+    assert mentioned == []
+
+
+@pytest.mark.parametrize("door", [("first",)], indirect=True)
+def test_with_auth_tokens_serving_a_known_model_needs_one(door, mentioned):
+    url = f"http://127.0.0.1:{door.controller_port}/v1/models/org__a"
+    assert httpx.put(url).status_code == 401
+    assert httpx.put(url, headers={"Authorization": "Bearer first"}).status_code == 200
+    assert mentioned == ["org/a"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (ChangeRefused(UNKNOWN, "org/a is not served"), 404, "org/a is not served; served models: none"),
+        (ModelLoading("org/a waits"), 503, "org/a waits"),
+        (ServerError("reading took too long"), 502, "reading took too long"),
+        (InferenceServerException("connection refused"), 502, "Triton: connection refused"),
+    ],
+)
+def test_a_known_model_that_is_not_served_has_its_status_and_reason(door, mentioned, error, code, told):
+    mentioned.error = error
+    response = httpx.put(f"http://127.0.0.1:{door.controller_port}/v1/models/org__a")
+    assert (response.status_code, response.text) == (code, f"{told}\n")
+    assert response.headers.get("Retry-After") == ("5" if code == 503 else None)
+
+
+def test_a_wait_that_takes_too_long_ends_and_the_others_go_on_waiting(door, controller, monkeypatch):
+    future = Future()
+    monkeypatch.setattr(controller.changes, "mention", lambda name: future)
+    monkeypatch.setattr(api, "MAX_WAIT_S", 0.01)
+    assert status_of(door, "/v1/models/org__a", "PUT") == (503, "org/a waits to be served\n")
+    assert not future.cancelled()
+
+
+def test_load_serves_a_known_model(door, mentioned):
+    mentioned.error = ChangeRefused(UNKNOWN, "org/a is not served; the most similar names are org/b")
+    with pytest.raises(ServerError, match="the most similar names are org/b; served models: none"):
+        act(door, "org/a", "load")
+    assert mentioned == ["org/a"]
+
+
+# --- models
 
 
 def test_models_come_with_their_files_and_problems(door, controller, child):

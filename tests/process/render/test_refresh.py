@@ -7,11 +7,16 @@ from dataclasses import replace
 
 import pytest
 
+from sie_triton.catalog import mention, recognise
 from sie_triton.controller.refresh import refresh as refresh_in_child
 from sie_triton.controller.wanted import look
 from sie_triton.errors import CatalogError
+from sie_triton.render.known import known_names
 from sie_triton.render.pbtxt import from_text
 from sie_triton.render.repository import all_ensembles
+from sie_triton.serving.known_file import KnownFile
+from sie_triton.settings import read_settings
+from sie_triton.spec import ModelSpec
 from tests.support.lora_families import set_takes_loras
 from tests.support.refreshing import STAGES, RefreshedServer, model_file
 
@@ -220,3 +225,122 @@ def test_served_models_list_the_adapters_of_their_files(server, monkeypatch):
     server.file("a", 128)
     server.refresh()
     assert server.serving.models["test/a"].loras is None
+
+
+# --- known models that requests name
+
+
+@pytest.fixture
+def limited(tmp_path):
+    """A server of one model with two further files; all other known models are filtered out."""
+    server = RefreshedServer(tmp_path, model_filter="test/*,BAAI/bge-small-en-v1.5")
+    for name in ("a", "b", "c"):
+        server.file(name)
+    server.start("test/a")
+    return server
+
+
+def known(server):
+    return {name: ModelSpec.from_json(text) for name, text in KnownFile(server.data_dir).specs().items()}
+
+
+def test_the_known_models_are_listed_as_far_as_they_match(limited):
+    assert KnownFile(limited.data_dir).specs() is None
+    limited.refresh()
+    assert sorted(known(limited)) == ["BAAI/bge-small-en-v1.5", "test/a", "test/b", "test/c"]
+    assert known(limited)["BAAI/bge-small-en-v1.5"].dims == {"dense": 384}
+    (limited.models_dir / "c.yaml").unlink()
+    limited.refresh()
+    assert "test/c" not in known(limited)
+
+
+def test_a_server_that_serves_no_known_models_lists_none(tmp_path):
+    server = RefreshedServer(tmp_path, serve_known=False)
+    server.file("a")
+    server.start()
+    server.refresh()
+    assert known(server) == {}
+
+
+def test_all_known_models_have_names_for_serve(tmp_path):
+    server = RefreshedServer(tmp_path, model_filter="test/*,BAAI/bge-m3")
+    server.file("a")
+    assert known_names(read_settings(**server.given)) == ["BAAI/bge-m3", "test/a"]
+
+
+def test_mentioned_models_come_and_go_and_follow_their_files(limited):
+    outcome = limited.refresh(mention=["test/b", "test/a", "BAAI/bge-small-en-v1.5", "test/never"])
+    assert (outcome.added, outcome.changed) == (["test__b", "BAAI__bge-small-en-v1.5"], [])
+    assert outcome.unknown["test/never"].startswith("test/never is not a known model")
+    assert list(limited.serving.mentioned) == ["test/b", "BAAI/bge-small-en-v1.5"]
+    limited.file("b", 128)
+    assert limited.refresh().changed == ["test__b"]
+    outcome = limited.refresh(mention=["test/c"], forget=["test/b"])
+    assert (outcome.added, outcome.removed) == (["test__c"], ["test__b"])
+    assert sorted(limited.serving.models) == ["BAAI/bge-small-en-v1.5", "test/a", "test/c"]
+    assert limited.refresh().removed == []
+
+
+def test_a_name_outside_of_the_filter_is_refused(limited):
+    reason = "model_filter: test/*,BAAI/bge-small-en-v1.5: does not match BAAI/bge-m3"
+    assert limited.refresh(mention=["BAAI/bge-m3"]).unknown == {"BAAI/bge-m3": reason}
+
+
+def test_a_client_cannot_name_a_path(limited, tmp_path):
+    server = RefreshedServer(tmp_path / "any", allow_any_model=True, hf_fallback=False)
+    server.file("a")
+    server.start()
+    names = ["/usr", "./models", "~/x", "a", "org/name@main", "-x/y"]
+    unknown = server.refresh(mention=names).unknown
+    assert list(unknown) == names
+    assert all("neither a known model nor a hub id" in reason for reason in unknown.values())
+
+
+def test_a_model_that_was_removed_is_not_served_when_a_request_names_it(limited):
+    limited.refresh(mention=["test/b"])
+    limited.refresh(remove="test__b")
+    assert limited.serving.mentioned == ()
+    assert "was removed from this server" in limited.refresh(mention=["test/b"]).unknown["test/b"]
+
+
+def test_a_model_file_takes_the_place_of_a_mentioned_model(limited):
+    name = "BAAI/bge-small-en-v1.5"
+    limited.refresh(mention=[name])
+    added = limited.refresh(add=model_file(name, dim=8).encode())
+    assert (added.changed, added.refused) == (["BAAI__bge-small-en-v1.5"], "")
+    assert limited.serving.mentioned == ()
+    assert limited.refresh().problems == {}
+
+
+def test_a_model_on_the_hub_is_recognised_once_and_kept(tmp_path, monkeypatch, minilm_directory):
+    server = RefreshedServer(tmp_path, allow_any_model=True)
+    server.file("a")
+    server.start()
+    config = recognise(minilm_directory, "org/on-hub", {"hf_id": "org/on-hub"})
+    monkeypatch.setattr(mention, "from_hub", lambda name, **_: config)
+    assert server.refresh(mention=["org/on-hub"]).added == ["org__on-hub"]
+    monkeypatch.undo()
+    assert (server.refresh().removed, "org/on-hub" in server.serving.models) == ([], True)
+    assert server.refresh(forget=["org/on-hub"]).removed == ["org__on-hub"]
+    assert "org/on-hub" not in server.serving.models
+
+
+def test_models_to_preload_are_served_beside_the_others(tmp_path):
+    server = RefreshedServer(tmp_path, preload_models="BAAI/bge-small-en-v1.5")
+    server.file("a")
+    server.start()
+    assert sorted(server.serving.models) == ["BAAI/bge-small-en-v1.5", "test/a"]
+    assert server.refresh().removed == []
+    unknown = RefreshedServer(tmp_path / "unknown", preload_models="test/never", hf_fallback=False)
+    unknown.file("a")
+    with pytest.raises(CatalogError, match=r"^preload_models: test/never: no model file has this sie_id"):
+        unknown.start()
+
+
+def test_a_filter_chooses_from_the_starter_set_and_names_known_models(tmp_path):
+    server = RefreshedServer(tmp_path, models_dir=None, model_filter="BAAI/bge-small-en-v1.5,intfloat/*")
+    server.start()
+    assert list(server.serving.models) == ["BAAI/bge-small-en-v1.5"]
+    empty = RefreshedServer(tmp_path / "empty", models_dir=None, model_filter="intfloat/*")
+    empty.start()
+    assert dict(empty.serving.models) == {}

@@ -1,0 +1,105 @@
+"""A client has the controller serve a known model; the controller is a real HTTP server that answers as told."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from sie_triton.client.address import Address
+from sie_triton.client.failures import NotServed
+from sie_triton.client.known import ControllerAddress, serve_known
+from sie_triton.errors import InputError, ModelLoading
+
+
+class Controller:
+    """A controller that answers every request with `status` and `text`, once `may_answer` is set."""
+
+    def __init__(self) -> None:
+        self.status, self.text = 200, "{}"
+        self.asked: list[tuple[str, str, str | None]] = []
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        controller = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                controller.asked.append((self.command, self.path, self.headers.get("Authorization")))
+                controller.may_answer.wait(60)
+                self.send_response(controller.status)
+                self.send_header("Content-Length", str(len(controller.text)))
+                self.end_headers()
+                self.wfile.write(controller.text.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.target = f"127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    made = Controller()
+    yield made
+    made.may_answer.set()
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_served_model_ends_the_wait(controller):
+    serve_known(ControllerAddress(controller.target), "org/größe")
+    serve_known(ControllerAddress(controller.target, "secret"), "a")
+    assert controller.asked == [
+        ("PUT", "/v1/models/org__gr%C3%B6%C3%9Fe", None),
+        ("PUT", "/v1/models/a", "Bearer secret"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "message"),
+    [(404, NotServed, "model: because"), (503, ModelLoading, "because")],
+)
+def test_a_refusal_is_an_error_with_the_controllers_reason(controller, status, error, message):
+    controller.status, controller.text = status, "because\n"
+    with pytest.raises(error) as refused:
+        serve_known(ControllerAddress(controller.target), "org/a")
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("status", [401, 405, 500, 502])
+def test_another_answer_leaves_tritons_own_as_it_is(controller, status):
+    controller.status = status
+    serve_known(ControllerAddress(controller.target), "org/a")
+
+
+def test_without_a_controller_tritons_answer_stands(controller):
+    controller.server.shutdown()
+    controller.server.server_close()
+    serve_known(ControllerAddress(controller.target), "org/a")
+
+
+def test_a_wait_ends_with_the_deadline(controller):
+    controller.may_answer.clear()
+    with pytest.raises(ModelLoading, match=r"org/a was not in service after 0\.05 s; retry"):
+        serve_known(ControllerAddress(controller.target), "org/a", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("url", "controller_url", "expected"),
+    [
+        ("grpc://host:8001", None, "host:8003"),
+        ("http://host:8000/triton", None, "host:8003"),
+        ("host:8001", "http://other:9", "other:9"),
+        ("host:8001", "other:9", "other:9"),
+    ],
+)
+def test_the_controller_is_at_tritons_host_unless_its_url_is_given(url, controller_url, expected):
+    assert ControllerAddress.beside(Address.parse(url), controller_url) == ControllerAddress(expected)
+
+
+def test_an_empty_url_asks_no_controller_and_a_wrong_one_is_refused():
+    assert ControllerAddress.beside(Address.parse("host:8001"), "") is None
+    with pytest.raises(InputError, match="controller_url: must be http://host:port, not 'grpc://x:1'"):
+        ControllerAddress.beside(Address.parse("host:8001"), "grpc://x:1")

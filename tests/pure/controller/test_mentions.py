@@ -1,0 +1,184 @@
+"""Known models that requests name: which may be served, which wait, and which leave for them; the clock is a fake."""
+
+import pytest
+
+from sie_triton.controller import mentions as module
+from sie_triton.controller.mentions import FORGET_S, MAX_WAITING, MIN_STAY_S, REFUSE_S, Mentioned, Mentions, leavers
+from sie_triton.controller.refresh import ChangeRefused
+from sie_triton.errors import ModelLoading, ServerError
+from sie_triton.serving.known_file import KnownFile, write_known
+from sie_triton.serving.serving_file import Served, Serving
+from tests.support.changing import World
+
+KNOWN = ["org/a", "org/b", "org/c", "BAAI/bge-m3"]
+SETTINGS = {"serve_known": True, "allow_any_model": False, "max_mentioned_models": 2}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "monotonic", made)
+    monkeypatch.setattr(module, "monotonic_ns", lambda: int(made.now * 1e9))
+    return made
+
+
+@pytest.fixture
+def mentions(tmp_path, clock) -> Mentions:
+    write_known(tmp_path, dict.fromkeys(KNOWN, "{}"))
+    return Mentions(KnownFile(tmp_path))
+
+
+def serving(**settings):
+    return Serving((), SETTINGS | settings, "/", models={"own/served": Served("/m.yaml", "")})
+
+
+def state(used_ns, *, pending=0, kind="cold"):
+    fields = {"record": {"last_used_ns": used_ns}, "pending": pending, "state": kind, "is_resident": False}
+    return type("State", (), fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "reason"),
+    [
+        ("BAAI/bge-m4", {}, "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3"),
+        ("own/serve", {}, "own/serve is not served; the most similar names are own/served"),
+        ("org/a", {"serve_known": False}, "org/a is not served"),
+        ("x/y", {"allow_any_model": True, "model_filter": "org/*"}, "x/y is not served"),
+    ],
+)
+def test_a_name_that_may_not_be_served_is_refused_at_once(mentions, name, settings, reason):
+    with pytest.raises(ChangeRefused) as refused:
+        mentions.ask(name, serving(**settings))
+    assert str(refused.value) == reason
+    assert not mentions.are_due()
+
+
+def test_any_name_may_be_on_the_hub_if_that_is_allowed(mentions):
+    mentions.ask("x/y", serving(allow_any_model=True))
+    assert list(mentions.take(9)) == ["x/y"]
+
+
+def test_a_name_is_not_refused_before_the_known_models_are_listed(tmp_path, clock):
+    early = Mentions(KnownFile(tmp_path))
+    early.ask("org/never", serving())
+    assert list(early.take(9)) == ["org/never"]
+
+
+def test_those_who_ask_for_one_name_share_its_future(mentions):
+    first, other = mentions.ask("org/a", serving()), mentions.ask("org/b", serving())
+    assert mentions.ask("org/a", serving()) is first
+    assert mentions.take(1) == {"org/a": first}
+    assert mentions.take(9) == {"org/b": other}
+
+
+def test_a_name_that_nobody_asks_for_any_more_is_dropped(mentions, clock):
+    dropped, kept = mentions.ask("org/a", serving()), mentions.ask("org/b", serving())
+    clock.now += FORGET_S - 1
+    mentions.ask("org/b", serving())
+    clock.now += 2
+    assert mentions.take(9) == {"org/b": kept}
+    with pytest.raises(ModelLoading, match="waits to be served; retry"):
+        dropped.result(0)
+
+
+def test_the_number_of_names_that_wait_is_bounded(mentions):
+    for i in range(MAX_WAITING):
+        mentions.ask(f"x/{i}", serving(allow_any_model=True))
+    with pytest.raises(ModelLoading, match=f"{MAX_WAITING} other models wait"):
+        mentions.ask("org/a", serving())
+    mentions.ask("x/0", serving(allow_any_model=True))
+
+
+def test_after_a_pause_names_are_due_again(mentions, clock):
+    mentions.ask("org/a", serving())
+    assert mentions.are_due()
+    mentions.pause(3)
+    assert not mentions.are_due()
+    clock.now += 3
+    assert mentions.are_due()
+
+
+def test_a_name_that_could_not_be_served_is_refused_for_a_while(mentions, clock):
+    assert str(mentions.refuse("org/a", "no family")) == "no family"
+    with pytest.raises(ChangeRefused, match="no family"):
+        mentions.ask("org/a", serving())
+    clock.now += REFUSE_S + 1
+    mentions.ask("org/a", serving())
+
+
+def test_room_is_made_by_models_that_have_stayed_and_are_not_busy(mentions, clock):
+    for name in ("org/a", "org/b"):
+        mentions.served(name)
+    states = {"org__a": state(5), "org__b": state(4, pending=1)}
+    assert mentions.room_for(["org/c"], ["org/a", "org/b"], 2, states) == ([], [])
+    clock.now += MIN_STAY_S
+    assert mentions.room_for(["org/c", "org/d"], ["org/a", "org/b"], 2, states) == (["org/c"], ["org/a"])
+    assert mentions.room_for(["org/c"], ["org/a"], 2, states) == (["org/c"], [])
+
+
+def test_a_model_that_loads_does_not_leave_and_one_that_never_started_does(mentions):
+    states = {"org__a": state(0, kind="loading")}
+    assert mentions.room_for(["org/c"], ["org/a"], 1, states) == ([], [])
+    assert mentions.room_for(["org/c"], ["org/b"], 1, states) == (["org/c"], ["org/b"])
+
+
+def test_cold_models_leave_before_resident_ones():
+    models = [
+        Mentioned("resident", 1, is_resident=True, is_busy=False),
+        Mentioned("new", 9, is_resident=False, is_busy=False),
+        Mentioned("old", 3, is_resident=False, is_busy=False),
+        Mentioned("busy", 0, is_resident=False, is_busy=True),
+    ]
+    assert leavers(models, 9) == ["old", "new", "resident"]
+    assert leavers(models, 1) == ["old"]
+    assert leavers(models, -1) == []
+
+
+# --- with Triton
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    made = World(tmp_path, monkeypatch)
+    Serving((), SETTINGS | {"data_dir": str(tmp_path)}, str(tmp_path)).write()
+    write_known(tmp_path, dict.fromkeys(KNOWN, "{}"))
+    made.new_controller()
+    made.serve("m", "m")
+    yield made
+    made.changes.close()
+    made.swaps.close()
+
+
+def test_a_mentioned_model_is_brought_into_service(world):
+    world.once = lambda: world.write("org__a@1", "org__a")
+    assert world.changes.mention("org/a").result(60) is None
+    assert world.triton.steps_behind("org__a") == "org__a@1"
+
+
+def test_a_model_that_triton_does_not_load_is_reported(world):
+    world.once = lambda: world.write("org__a@1", "org__a")
+    world.triton.broken.add("org__a@1-inference")
+    with pytest.raises(ServerError, match="Triton: no such thing"):
+        world.changes.mention("org/a").result(60)
+
+
+def test_a_name_that_the_catalog_refuses_is_reported(world):
+    world.outcome.unknown["org/a"] = "profiles.default.adapter_path: is not served by this version"
+    with pytest.raises(ChangeRefused, match="is not served by this version"):
+        world.changes.mention("org/a").result(60)
+
+
+def test_a_fault_reaches_all_who_wait(world):
+    world.outcome = ServerError("reading the model files took too long")
+    for future in [world.changes.mention(name) for name in ("org/a", "org/a", "org/b")]:
+        while not future.done():
+            world.tick(1)
+        with pytest.raises(ServerError, match="took too long"):
+            future.result(0)

@@ -1,0 +1,124 @@
+"""A default server adds a known model once a request names it; the hub is a stand-in."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from sie_triton import SIEClient
+from sie_triton.client.failures import NotServed
+from tests.conftest import MINILM
+from tests.server.test_hub import hub  # noqa: F401, a fixture
+from tests.server.test_serve import port_flags, sie
+from tests.support.gliners import save_gliner
+from tests.support.hub import Hub
+from tests.support.models import save_cross_encoder
+
+ENCODER, SCORER, EXTRACTOR = "BAAI/bge-small-en-v1.5", "BAAI/bge-reranker-base", "urchade/gliner_small-v2.1"
+TEXT = "Ada Lovelace lived in London."
+
+
+class Ports:
+    """The addresses of a server with a door."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self.http, self.grpc, _, self.controller, self.door = ports
+
+    def client(self) -> SIEClient:
+        return SIEClient(f"127.0.0.1:{self.grpc}", controller_url=f"http://127.0.0.1:{self.controller}", timeout=120)
+
+    def post(self, route: str, **body: object) -> httpx.Response:
+        return httpx.post(f"http://127.0.0.1:{self.door}/v1/{route}", json=body, timeout=120)
+
+    def models(self) -> dict[str, dict]:
+        found = httpx.get(f"http://127.0.0.1:{self.door}/v1/models", timeout=60).json()["models"]
+        return {model["name"]: model for model in found}
+
+
+@contextmanager
+def default_server(data_dir: Path, *flags: str) -> Iterator[Ports]:
+    """Serve nothing in particular."""
+    from sie_triton.bench.ports import free_ports
+
+    ports = free_ports(5)
+    process = sie("serve", *flags, f"--data-dir={data_dir}", *port_flags(ports))
+    try:
+        assert process.stdout.readline() == "SIE ready\n"
+        yield Ports(ports)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def known(hub: Hub, tmp_path: Path, minilm_directory: Path) -> None:  # noqa: F811
+    """Weights for a known model of each verb."""
+    hub.put(ENCODER, minilm_directory)
+    hub.put(SCORER, save_cross_encoder(tmp_path / "scorer", minilm_directory))
+    save_gliner(tmp_path / "extractor", minilm_directory)
+    hub.put(EXTRACTOR, tmp_path / "extractor" / "model")
+
+
+def test_a_request_to_a_known_model_is_answered(known, tmp_path, minilm_directory):
+    with default_server(tmp_path / "data") as server, server.client() as client:
+        assert list(server.models())[:1] == [MINILM]
+        for name in (ENCODER, SCORER, EXTRACTOR):
+            assert server.models()[name]["state"] == "available"
+        dense = client.encode(ENCODER, TEXT)["dense"]
+        np.testing.assert_allclose(dense, SentenceTransformer(str(minilm_directory)).encode(TEXT), atol=1e-5)
+        scored = server.post(f"score/{SCORER}", query={"text": "Who?"}, items=[{"text": TEXT}, {"text": "No."}])
+        assert [each["rank"] for each in scored.json()["scores"]] == [0, 1]
+        extracted = server.post(f"extract/{EXTRACTOR}", items=[{"text": TEXT}], params={"labels": ["person"]})
+        assert (extracted.status_code, list(extracted.json()["items"][0])[:2]) == (200, ["id", "entities"])
+        embedded = server.post("embeddings", model="intfloat/e5-small-v2", input=TEXT)
+        assert (embedded.status_code, "intfloat/e5-small-v2" in embedded.text) == (502, True)  # the hub lacks it
+        assert sorted(client.list_models()) == sorted([MINILM, ENCODER, SCORER, EXTRACTOR, "intfloat/e5-small-v2"])
+
+
+def test_an_unknown_name_gets_404_and_the_most_similar_names(tmp_path):
+    with default_server(tmp_path / "data", "--serve-known") as server, server.client() as client:
+        client.encode(MINILM, TEXT)
+        answer = server.post("encode/BAAI/bge-m4", items=[{"text": TEXT}])
+        assert answer.status_code == 404
+        similar = "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3, "
+        assert answer.json()["detail"]["message"].startswith(f"model: {similar}")
+        with pytest.raises(NotServed, match=similar):
+            client.encode("BAAI/bge-m4", TEXT)
+        assert client.list_models() == [MINILM]
+
+
+def test_without_known_models_only_the_served_ones_answer(known, tmp_path):
+    with default_server(tmp_path / "data", "--no-serve-known") as server, server.client() as client:
+        assert list(server.models()) == [MINILM]
+        with pytest.raises(NotServed, match=f"{ENCODER} is not served; served models: {MINILM}"):
+            client.encode(ENCODER, TEXT)
+        assert server.post(f"encode/{ENCODER}", items=[{"text": TEXT}]).status_code == 404
+
+
+def test_a_mentioned_model_leaves_for_another_and_comes_back(known, tmp_path):
+    with default_server(tmp_path / "data", "--max-mentioned-models=1") as server, server.client() as client:
+        first = client.encode(ENCODER, TEXT)["dense"]
+        assert len(client.score(SCORER, "Who?", [TEXT])["scores"]) == 1
+        assert client.list_models() == [SCORER, MINILM]
+        assert server.models()[ENCODER]["state"] == "available"
+        np.testing.assert_allclose(client.encode(ENCODER, TEXT)["dense"], first, atol=1e-6)
+
+
+def test_the_controllers_load_serves_a_known_model_for_tritons_clients(known, tmp_path):
+    with default_server(tmp_path / "data") as server:
+        url = f"http://127.0.0.1:{server.http}/v2/models/{ENCODER.replace('/', '__')}"
+        assert httpx.get(f"{url}/ready").status_code != 200
+        loaded = sie("load", ENCODER, f"--controller-port={server.controller}", f"--data-dir={tmp_path / 'data'}")
+        assert (loaded.wait(120), httpx.get(f"{url}/ready").status_code) == (0, 200)
+
+
+def test_any_model_on_the_hub_is_served_if_that_is_allowed(hub, tmp_path, tiny_directory):  # noqa: F811
+    hub.put("org/tiny", tiny_directory)
+    with default_server(tmp_path / "data", "--allow-any-model") as server, server.client() as client:
+        assert client.encode("org/tiny", TEXT)["dense"].shape == (64,)
+        with pytest.raises(NotServed, match="org/never"):
+            client.encode("org/never", TEXT)
