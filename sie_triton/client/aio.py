@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from tenacity import AsyncRetrying
@@ -180,20 +180,22 @@ class AsyncSIEClient:
         try:
             return await call()
         except NotServed:
-            if self._controller is None:
+            if not await self._becomes_served(model, deadline):
                 raise
-            await self._serve_known(self._controller, model, deadline)
             return await call()
 
-    async def _serve_known(self, controller: ControllerAddress, model: str, deadline: Deadline) -> None:
+    async def _becomes_served(self, model: str, deadline: Deadline) -> bool:
         """Call serve_known on a thread of this client: it may block for minutes."""
+        if self._controller is None:
+            return False
+        ask = partial(serve_known, self._controller, model)
         loop = asyncio.get_running_loop()
         if not self._is_patient:
-            await loop.run_in_executor(self._waiting, serve_known, controller, model, deadline.left_s)
-            return
+            return await loop.run_in_executor(self._waiting, ask, deadline.left_s)
         async for attempt in AsyncRetrying(**deadline.retrying(lambda: True)):
             with attempt:
-                await loop.run_in_executor(self._waiting, serve_known, controller, model, deadline.left_s)
+                return await loop.run_in_executor(self._waiting, ask, deadline.left_s)
+        raise AssertionError("tenacity raises when it stops")
 
     @cached_property
     def _waiting(self) -> ThreadPoolExecutor:

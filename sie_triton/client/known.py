@@ -42,8 +42,8 @@ class ControllerAddress(NamedTuple):
         return cls(parts.netloc)
 
 
-def serve_known(controller: ControllerAddress, model: str, seconds: float = TIMEOUT_S) -> None:
-    """Return once the known model is in service, or if no controller answers: then Triton's own answer stands.
+def serve_known(controller: ControllerAddress, model: str, seconds: float = TIMEOUT_S) -> bool:
+    """Return True once the known model is in service, and False if no controller can say: Triton's own answer stands.
 
     Raise NotServed if it is not a known model, and ModelLoading if there is no room for it yet, or no time.
     """
@@ -57,10 +57,11 @@ def serve_known(controller: ControllerAddress, model: str, seconds: float = TIME
     except TimeoutError as exc:
         raise ModelLoading(f"{model} was not in service after {seconds:.3g} s; retry") from exc
     except (OSError, HTTPException, ValueError):
-        return
+        return False
     finally:
         connection.close()
     if status == 404:
         raise NotServed(f"model: {reason}", model)
     if status == 503:
         raise ModelLoading(reason)
+    return status == 200

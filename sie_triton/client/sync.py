@@ -188,12 +188,17 @@ class SIEClient:
         try:
             return call()
         except NotServed:
-            if self._controller is None:
+            if not self._becomes_served(model, deadline):
                 raise
-            for attempt in Retrying(**deadline.retrying(lambda: True)):
-                with attempt:
-                    serve_known(self._controller, model, deadline.left_s)
             return call()
+
+    def _becomes_served(self, model: str, deadline: Deadline) -> bool:
+        if self._controller is None:
+            return False
+        for attempt in Retrying(**deadline.retrying(lambda: True)):
+            with attempt:
+                return serve_known(self._controller, model, deadline.left_s)
+        raise AssertionError("tenacity raises when it stops")
 
     def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
         """Return the name of the ensemble for `verb`: its own, unless the verb is the first of the model."""

@@ -49,8 +49,8 @@ def controller() -> Iterator[Controller]:
 
 
 def test_a_served_model_ends_the_wait(controller):
-    serve_known(ControllerAddress(controller.target), "org/größe")
-    serve_known(ControllerAddress(controller.target, "secret"), "a")
+    assert serve_known(ControllerAddress(controller.target), "org/größe")
+    assert serve_known(ControllerAddress(controller.target, "secret"), "a")
     assert controller.asked == [
         ("PUT", "/v1/models/org__gr%C3%B6%C3%9Fe", None),
         ("PUT", "/v1/models/a", "Bearer secret"),
@@ -71,13 +71,13 @@ def test_a_refusal_is_an_error_with_the_controllers_reason(controller, status, e
 @pytest.mark.parametrize("status", [401, 405, 500, 502])
 def test_another_answer_leaves_tritons_own_as_it_is(controller, status):
     controller.status = status
-    serve_known(ControllerAddress(controller.target), "org/a")
+    assert not serve_known(ControllerAddress(controller.target), "org/a")
 
 
 def test_without_a_controller_tritons_answer_stands(controller):
     controller.server.shutdown()
     controller.server.server_close()
-    serve_known(ControllerAddress(controller.target), "org/a")
+    assert not serve_known(ControllerAddress(controller.target), "org/a")
 
 
 def test_a_wait_ends_with_the_deadline(controller):
