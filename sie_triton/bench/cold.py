@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from sie_triton.bench import known
 from sie_triton.bench.compare import MODEL
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.catalog import starter_set
@@ -35,7 +36,10 @@ SETTLE_S = 3.0
 def run(num_models: int, output: Path | None) -> None:
     """Measure with `num_models` copies of the demo model, print the table, and write `output` if given."""
     with tempfile.TemporaryDirectory() as scratch:
-        rows = measure(Path(scratch), num_models, Console(stderr=True))
+        names = [f"copy/model-{i:03}" for i in range(num_models)]
+        settings = settings_of(Path(scratch), names)
+        rows = known.measure(settings, names[-NUM_FIRST_ANSWERS:])
+        rows += measure(settings, names, Console(stderr=True))
     table = Table(title=f"{num_models} cold models")
     for column in ("measured in one run", ""):
         table.add_column(column)
@@ -48,15 +52,14 @@ def run(num_models: int, output: Path | None) -> None:
         output.write_text("\n".join([head, "", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows), ""]))
 
 
-def measure(scratch: Path, num_models: int, console: Console) -> list[tuple[str, str]]:
-    names = [f"copy/model-{i:03}" for i in range(num_models)]
-    settings = settings_of(scratch, names)
-    write_repository(scratch / "repository", settings, names, runtime=settings.runtime)
+def measure(settings: Settings, names: Sequence[str], console: Console) -> list[tuple[str, str]]:
+    num_models, repository = len(names), settings.data_dir / "repository"
+    write_repository(repository, settings, names, runtime=settings.runtime)
     shm_before = shutil.disk_usage("/dev/shm").used
     started = time.monotonic()
     with (
         fork_server(settings),
-        Server(settings, scratch / "repository") as server,
+        Server(settings, repository) as server,
         controller(settings, server.control_token) as beside,
         Progress(console=console, transient=True) as progress,
     ):

@@ -23,7 +23,8 @@ memory.
 GROUPS: Mapping[str, str] = {
     "Addresses": "host triton_host http_port grpc_port metrics_port controller_port allow_remote",
     "Models and files": (
-        "models_dir model_filter preload_models data_dir environments_dir hf_fallback api_key_variables tritonserver"
+        "models_dir model_filter serve_known allow_any_model max_mentioned_models preload_models data_dir "
+        "environments_dir hf_fallback api_key_variables tritonserver"
     ),
     "Device and engine": (
         "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost recalibrate"
@@ -44,7 +45,11 @@ GROUPS: Mapping[str, str] = {
     "Tokens": "auth_mode auth_tokens admin_token",
 }
 
-FACTORIES = {"data_dir": "~/.cache/sie-triton", "environments_dir": "~/.local/share/sie-triton/environments"}
+FACTORIES = {
+    "data_dir": "~/.cache/sie-triton",
+    "environments_dir": "~/.local/share/sie-triton/environments",
+    "models_dir": "./models, if it has a model file",
+}
 MIB, GIB = 1024**2, 1024**3
 
 

@@ -65,8 +65,7 @@ class Settings(DoorSettings, BaseSettings):
     )
     models_dir: Path | None = Field(
         default_factory=lambda: default_models_dir(Path("models")),
-        description="directory of your own model files (*.yaml, *.yml); a running server applies changes to them; "
-        "default: ./models if it contains a model file",
+        description="directory of your own model files (*.yaml, *.yml); a running server applies changes to them",
     )
     environments_dir: Path = Field(
         default_factory=lambda: user_data_path("sie-triton") / "environments",
