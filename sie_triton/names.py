@@ -38,3 +38,13 @@ def is_pattern(text: str) -> bool:
     (True, False)
     """
     return any(character in text for character in "*?[")
+
+
+def split_profile(model: str) -> tuple[str, str]:
+    """Split `org/name:profile` into the model's name and the profile's, which is empty if none is given.
+
+    >>> split_profile("org/name:fast"), split_profile("org/name"), split_profile("org/name:default")
+    (('org/name', 'fast'), ('org/name', ''), ('org/name', ''))
+    """
+    name, _, profile = model.partition(":")
+    return name, "" if profile == "default" else profile

@@ -12,7 +12,7 @@ from sie_triton.catalog.family_keys import family_options, option_names, profile
 from sie_triton.catalog.loras import Loras, adapters
 from sie_triton.catalog.names import ModelName
 from sie_triton.catalog.options import Frozen, ProfileConfig, RuntimeOptions, extended
-from sie_triton.catalog.served import not_needed, refusals, unknown_options, unread, without_effect
+from sie_triton.catalog.served import denied, not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
 from sie_triton.contract import SCORE_MODES
 from sie_triton.environments.venv import check_name as check_environment
@@ -165,7 +165,8 @@ class ModelConfig(Frozen):
         """
         if self._reason:
             return [f"recognised: {self.source}: {self.family}: {self._reason}"]
-        kind, lines = family(self.family), []
+        kind = family(self.family)
+        lines = [*denied(self.inputs.model_dump(exclude_unset=True), self.family, kind)]
         for name in self.profiles:
             keys = self.apart.get(name, ())
             if keys:
@@ -263,9 +264,7 @@ class ModelConfig(Frozen):
             onnx_file=profile.onnx_file or "",
             endpoint=profile.endpoint.resolved(self.hf_id or self.sie_id) if profile.endpoint else None,
             environment=self.environment or kind.environment,
-            inputs=tuple(
-                each for each, read in self.inputs.model_dump().items() if read and each not in kind.unread_inputs
-            ),
+            inputs=tuple(each for each in type(self.inputs).model_fields if each in kind.inputs),
             max_sequence_length=min(self.max_sequence_length or ANY_LENGTH, options.max_seq_length or ANY_LENGTH),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,

@@ -34,15 +34,21 @@ CONFIG_KWARGS = ("unpad_inputs", "use_memory_efficient_attention", "use_cache")
 
 
 def unread(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]:
-    """Yield a line for each input that the file promises and the family does not read, or the reverse.
+    """Yield a line for each input that the file promises and the family does not read.
 
     Otherwise the server would advertise inputs to clients that the model does not have.
     """
     for each, wanted in inputs.items():
-        if wanted != (each in kind.inputs) and each not in kind.unread_inputs:
-            said = str(wanted).lower()
+        if wanted and each not in kind.inputs and each not in kind.unread_inputs:
             read = " and ".join(kind.inputs)
-            yield f"inputs.{each}: {said} cannot be served; the family {name} reads only {read}"
+            yield f"inputs.{each}: true cannot be served; the family {name} reads only {read}"
+
+
+def denied(inputs: Mapping[str, bool], name: str, kind: Family) -> Iterator[str]:
+    """Yield a line for each input that the file denies although the family reads it."""
+    for each, wanted in inputs.items():
+        if not wanted and each in kind.inputs:
+            yield f"inputs.{each}: false has no effect; the family {name} reads it"
 
 
 def refusals(default: ProfileConfig, name: str, kind: Family) -> Iterator[str]:

@@ -11,11 +11,12 @@ from tenacity import AsyncRetrying
 
 from sie_triton.client import calls
 from sie_triton.client.address import Address
-from sie_triton.client.arguments import checked_concurrency
+from sie_triton.client.arguments import checked_concurrency, checked_model
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
 from sie_triton.client.known import ControllerAddress, serve_known
+from sie_triton.client.profiles import Profiles, first_step
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
     EncodeOptions,
@@ -28,7 +29,7 @@ from sie_triton.client.types import (
 )
 from sie_triton.contract import Verb
 from sie_triton.errors import InputError, SIEError
-from sie_triton.names import triton_name
+from sie_triton.names import split_profile, triton_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,6 +62,7 @@ class AsyncSIEClient:
         self._is_patient = is_patient
         self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
         self._ensembles: dict[tuple[str, str], str] = {}
+        self._profiles: dict[str, Profiles] = {}
 
     async def __aenter__(self) -> "AsyncSIEClient":
         return self
@@ -85,6 +87,7 @@ class AsyncSIEClient:
     async def encode(self, model: str, items: Any, **options: Any) -> Any:
         """Embed one item or a list of items, as SIEClient.encode does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
+        model, options = await self._resolved(model, options, deadline)
         call = calls.EncodeCall(self._connection.triton, model, items, options)
 
         async def responses() -> Any:
@@ -97,9 +100,10 @@ class AsyncSIEClient:
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
         """Rank items by relevance to a query, as SIEClient.score does."""
-        deadline = Deadline.after(options.pop("timeout", self._timeout))
-        call = calls.ScoreCall(self._connection.triton, model, query, items, options)
-        return cast(ScoreResult, await self._results(call, model, deadline))
+        deadline, asked = Deadline.after(options.pop("timeout", self._timeout)), model
+        model, given = await self._resolved(model, options, deadline)
+        call = calls.ScoreCall(self._connection.triton, model, query, items, given)
+        return cast(ScoreResult, await self._results(call, model, deadline) | {"model": asked})
 
     @overload
     async def extract(  # type: ignore[overload-overlap]  # a str is a Sequence too
@@ -126,6 +130,7 @@ class AsyncSIEClient:
     ) -> Any:
         """Extract information from one item or a list of items, as SIEClient.extract does."""
         deadline = Deadline.after(options.pop("timeout", self._timeout))
+        model, options = await self._resolved(model, options, deadline)
         call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
         return await self._results(call, model, deadline)
 
@@ -147,6 +152,23 @@ class AsyncSIEClient:
         except InputError:
             await self._check(call, model, deadline)
             raise
+
+    async def _resolved(self, model: str, options: Mapping[str, Any], deadline: Deadline) -> tuple[str, dict[str, Any]]:
+        """Return the model and the options of a call to `org/name:profile`; any other name is returned as it is."""
+        name, profile = split_profile(checked_model(model))
+        if not profile:
+            return name, dict(options)
+        if profile not in self._profiles.get(name, ()):  # the model may have changed
+            try:
+                self._profiles[name] = await self._served(name, deadline, lambda: self._read_profiles(name, deadline))
+            except NotServed as exc:
+                raise exc if exc.model else not_served(name, await self.list_models()) from exc
+        return self._profiles[name].applied(name, profile, options)
+
+    async def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:
+        ensemble = await self._ask("get_model_config", deadline, lambda: {"model_name": triton_name(model)})
+        step = {"model_name": first_step(ensemble)}
+        return Profiles.of(await self._ask("get_model_config", deadline, lambda: step))
 
     async def _check(self, call: calls.ClientCall, model: str, deadline: Deadline) -> None:
         """Raise Misfit if the ensemble does not take the inputs of `call`; pass if its metadata is not available."""

@@ -13,11 +13,12 @@ from tenacity import Retrying
 
 from sie_triton.client import calls
 from sie_triton.client.address import Address
-from sie_triton.client.arguments import checked_concurrency
+from sie_triton.client.arguments import checked_concurrency, checked_model
 from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
 from sie_triton.client.known import ControllerAddress, serve_known
+from sie_triton.client.profiles import Profiles, first_step
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
     EncodeOptions,
@@ -30,7 +31,7 @@ from sie_triton.client.types import (
 )
 from sie_triton.contract import Verb
 from sie_triton.errors import Cancelled, InputError, SIEError
-from sie_triton.names import triton_name
+from sie_triton.names import split_profile, triton_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,6 +61,7 @@ class SIEClient:
         self._timeout = checked_timeout(timeout)
         self._max_concurrency = checked_concurrency(max_concurrency)
         self._ensembles: dict[tuple[str, str], str] = {}
+        self._profiles: dict[str, Profiles] = {}
         self._lock = threading.Lock()
         self._opened: GrpcConnection | HttpConnection | None = None
         self._closing: weakref.finalize[..., SIEClient] | None = None
@@ -94,6 +96,7 @@ class SIEClient:
         Raises InputError, BusyError (Unreachable if no server answers), LoadError or ModelError.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
+        model, options = self._resolved(model, options, deadline)
         call = calls.EncodeCall(self._connection.triton, model, items, options)
         with self._explaining(call, model, deadline):
             return self._served(model, deadline, lambda: call.results(self._responses(call, deadline)))
@@ -102,9 +105,10 @@ class SIEClient:
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
         """Rank `items` by their relevance to `query`. Raises the same errors as `encode`."""
-        deadline = Deadline.after(options.pop("timeout", self._timeout))
-        call = calls.ScoreCall(self._connection.triton, model, query, items, options)
-        return cast(ScoreResult, self._results(call, model, deadline))
+        deadline, asked = Deadline.after(options.pop("timeout", self._timeout)), model
+        model, given = self._resolved(model, options, deadline)
+        call = calls.ScoreCall(self._connection.triton, model, query, items, given)
+        return cast(ScoreResult, self._results(call, model, deadline) | {"model": asked})
 
     @overload
     def extract(  # type: ignore[overload-overlap]  # a str is a Sequence too
@@ -134,6 +138,7 @@ class SIEClient:
         list of items. Raises the same errors as `encode`.
         """
         deadline = Deadline.after(options.pop("timeout", self._timeout))
+        model, options = self._resolved(model, options, deadline)
         call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
         return self._results(call, model, deadline)
 
@@ -155,6 +160,23 @@ class SIEClient:
         except InputError:
             self._check(call, model, deadline)
             raise
+
+    def _resolved(self, model: str, options: Mapping[str, Any], deadline: Deadline) -> tuple[str, dict[str, Any]]:
+        """Return the model and the options of a call to `org/name:profile`; any other name is returned as it is."""
+        name, profile = split_profile(checked_model(model))
+        if not profile:
+            return name, dict(options)
+        if profile not in self._profiles.get(name, ()):  # the model may have changed
+            try:
+                self._profiles[name] = self._served(name, deadline, lambda: self._read_profiles(name, deadline))
+            except NotServed as exc:
+                raise exc if exc.model else not_served(name, self.list_models()) from exc
+        return self._profiles[name].applied(name, profile, options)
+
+    def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:
+        ensemble = self._ask("get_model_config", deadline, lambda: {"model_name": triton_name(model)})
+        step = {"model_name": first_step(ensemble)}
+        return Profiles.of(self._ask("get_model_config", deadline, lambda: step))
 
     def _check(self, call: calls.ClientCall, model: str, deadline: Deadline) -> None:
         """Raise Misfit if the ensemble does not take the inputs of `call`; pass if its metadata is not available."""

@@ -17,6 +17,10 @@ from sie_triton.settings import words
 
 METHODS = ("GET", "POST")
 
+# Release of SIE's own server whose protocol the door speaks. SIE's SDKs compare it with their own version, and warn of
+# every server with another minor version.
+PROTOCOL_VERSION = "0.3.1"
+
 # Functions that return the routes of one dialect each.
 DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
     sie.routes,
@@ -51,13 +55,16 @@ async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def answering(app: ASGIApp) -> ASGIApp:
-    """Return middleware that adds the server's version to each response, and gives 405 the shape of other failures."""
-    header = (b"x-sie-server-version", version("sie-triton").encode())
+    """Return middleware that adds versions to each response, and gives 405 the shape of other failures."""
+    headers = [
+        (b"x-sie-server-version", PROTOCOL_VERSION.encode()),
+        (b"x-sie-triton-version", version("sie-triton").encode()),
+    ]
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), header]
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         if scope["type"] != "http":

@@ -15,6 +15,7 @@ from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.doors.memory import hold
 from sie_triton.errors import SIEError
+from sie_triton.names import split_profile
 from sie_triton.records.calls import CallBook, OpenCall
 from sie_triton.settings import Settings, words
 
@@ -157,6 +158,6 @@ def version_of(text: str) -> tuple[int, ...]:
 
 def _ensemble(model: str) -> str:
     """Return `model`; NotServed if it is a step, which Triton would serve as a model of its own."""
-    if model.endswith(STEP_SUFFIXES):
+    if split_profile(model)[0].endswith(STEP_SUFFIXES):
         raise NotServed(f"model: {model} is a step of a model; call the model itself")
     return model

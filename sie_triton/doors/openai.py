@@ -66,23 +66,13 @@ class Embeddings(NamedTuple):
 
 def read_request(fields: BodyFields) -> Embeddings:
     """Read an embeddings request; InputError names the invalid field."""
-    model, profile = profile_of(fields.model())
+    model = fields.model()
     if _holds_ids(fields.look("input")):
         raise InputError.at("input", IDS_REFUSED)
     texts = fields.texts("input")
     fields.given("user")
     is_base64 = fields.choice("encoding_format", "float", "base64") == "base64"
-    return Embeddings(model, texts, fields.options(profile=profile), is_base64)
-
-
-def profile_of(model: str) -> tuple[str, str | None]:
-    """Split a model name from the profile after a colon, if any.
-
-    >>> profile_of("org/name"), profile_of("org/name:fast")
-    (('org/name', None), ('org/name', 'fast'))
-    """
-    name, _, profile = model.partition(":")
-    return name, profile or None
+    return Embeddings(model, texts, fields.options(), is_base64)
 
 
 def _holds_ids(given: Any) -> bool:

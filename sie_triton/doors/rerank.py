@@ -17,7 +17,6 @@ from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
-from sie_triton.doors.openai import profile_of
 from sie_triton.doors.plain import answered, fields_of, in_order, items_of
 from sie_triton.doors.response_bodies import sie_timing
 from sie_triton.doors.wire import JSON
@@ -71,13 +70,13 @@ class Rerank(NamedTuple):
 
 def read_request(fields: BodyFields) -> Rerank:
     """Read a rerank request; InputError names the invalid field."""
-    model, profile = profile_of(fields.model())
-    query, documents = fields.text("query"), fields.items("documents", "a list of strings or of objects with text")
+    model, query = fields.model(), fields.text("query")
+    documents = fields.items("documents", "a list of strings or of objects with text")
     texts = _texts(documents, _rank_fields(fields.given("rank_fields")))
     top_n, returns_documents = fields.count("top_n"), fields.boolean("return_documents", False)
     _refuse_unsupported(fields)
     fields.given("priority")
-    return Rerank(model, query, documents, texts, top_n, returns_documents, fields.options(profile=profile))
+    return Rerank(model, query, documents, texts, top_n, returns_documents, fields.options())
 
 
 def _refuse_unsupported(fields: BodyFields) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from time import monotonic
@@ -13,7 +13,7 @@ from sie_triton.client.failures import NotServed, not_served
 from sie_triton.doors.backend import Backend
 from sie_triton.doors.failures import LOAD_CLASSES, UNKNOWN_CLASS
 from sie_triton.errors import InputError, LoadError
-from sie_triton.names import triton_name
+from sie_triton.names import split_profile, triton_name
 from sie_triton.serving.known_file import KnownFile
 from sie_triton.settings import Settings, words
 from sie_triton.spec import ModelSpec
@@ -64,10 +64,9 @@ class ServedModels:
         specs, states, known = await asyncio.gather(self.specs(), self.states(), self._known_specs())
         served = {spec.model for spec in specs}
         others = sorted(known.keys() - served, key=str.lower)
-        return [
-            *(described(spec, states.models.get(spec.model)) for spec in specs),
-            *(described(known[name], None) for name in others),
-        ]
+        every = [*specs, *(known[name] for name in others)]
+        models = {spec.model: described(spec, states.models.get(spec.model)) for spec in every}
+        return [each for spec in every for each in _with_profiles(spec, models)]
 
     async def specs(self) -> list[ModelSpec]:
         """Return the specifications of all served models, sorted by name."""
@@ -77,13 +76,18 @@ class ServedModels:
     async def model(self, name: str) -> dict[str, Any]:
         """Return one served or known model with its state; NotServed if it does not exist."""
         spec, states = await asyncio.gather(self.spec(name), self.states())
-        return described(spec, states.models.get(spec.model))
+        return described(spec, states.models.get(spec.model)) | {"name": _with_profile(name, spec)}
 
     async def dims(self, name: str) -> Mapping[str, int]:
         return (await self.spec(name)).dims
 
     async def spec(self, name: str) -> ModelSpec:
-        """Return the specification of a served or known model; NotServed if it does not exist."""
+        """Return the specification of a served or known model, or of `org/name:profile`; NotServed if there is none."""
+        name, profile = split_profile(name)
+        spec = await self._spec(name)
+        return await self._spec(f"{name}.{profile}") if profile in spec.apart else spec
+
+    async def _spec(self, name: str) -> ModelSpec:
         cached = self._specs.get(name)
         if cached is None or cached[0] < monotonic():
             try:
@@ -164,6 +168,24 @@ def described(spec: ModelSpec, state: Mapping[str, Any] | None) -> dict[str, Any
         "max_sequence_length": spec.max_sequence_length,
         "profiles": {name: {"is_default": name == "default"} for name in profiles},
     }
+
+
+def _with_profiles(spec: ModelSpec, models: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a model of `models`, and one entry `org/name:profile` for each of its further profiles."""
+    yield dict(models[spec.model])
+    sources = {profile.name: spec.model for profile in spec.profiles if profile.name != "default"}
+    sources |= {name: own for name in spec.apart if (own := f"{spec.model}.{name}") in models}
+    for profile, source in sources.items():
+        yield {**models[source], "name": f"{spec.model}:{profile}"}
+
+
+def _with_profile(asked: str, spec: ModelSpec) -> str:
+    """Return the name of a model that was asked for; NotServed if it has no such profile."""
+    name, profile = split_profile(asked)
+    if profile and name == spec.model and profile not in [each.name for each in spec.profiles]:
+        profiles = ", ".join((*(each.name for each in spec.profiles), *spec.apart))
+        raise NotServed(f"model: {name} has no profile {profile}; its profiles are {profiles}", asked)
+    return f"{name}:{profile}" if profile else spec.model
 
 
 def _failure(reason: str | None) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ import json
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 
 import httpx
 import msgpack
@@ -15,6 +16,7 @@ import pytest
 from sie_triton import SIEClient
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.controller.model_control import ModelControl
+from sie_triton.doors.app import PROTOCOL_VERSION
 from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK
@@ -186,7 +188,8 @@ def test_timings_are_in_the_body_and_in_headers(http):
     for name, ms in timing.items():
         assert float(answer.headers[f"X-{name.removesuffix('_ms')}-Time"]) == pytest.approx(ms, abs=0.006)
     assert answer.headers["X-Trace-ID"] == "mine"
-    assert answer.headers["X-SIE-Server-Version"]
+    assert answer.headers["X-SIE-Server-Version"] == PROTOCOL_VERSION
+    assert answer.headers["X-SIE-Triton-Version"] == version("sie-triton")
 
 
 def test_more_items_than_one_request_to_triton_holds(http, sie):

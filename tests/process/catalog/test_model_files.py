@@ -51,12 +51,27 @@ def test_unsupported_loadtime_options_are_refused(tmp_path, changes, complaint):
         load_file(path).resolve(Runtime())
 
 
-@pytest.mark.parametrize("inputs", ["image: true", "audio: true", "video: true", "document: true", "text: false"])
+@pytest.mark.parametrize("inputs", ["image: true", "audio: true", "video: true", "document: true"])
 def test_unsupported_inputs_are_refused(tmp_path, inputs):
     text = model_file("my/m", tmp_path, "sentence_transformer", DENSE)
     path = dense_file(tmp_path, text.replace("inputs:\n  text: true\n", f"inputs: {{{inputs}}}\n"))
     with pytest.raises(CatalogError, match=f"{path}: inputs.{inputs} cannot be served; .* reads only text"):
         load_file(path).resolve(Runtime())
+
+
+@pytest.mark.parametrize(
+    ("family", "tasks", "inputs", "reads"),
+    [
+        ("docling", {"extract": {}}, "{document: true, text: false, image: false}", ["document", "image"]),
+        ("sentence_transformer", DENSE, "{text: false}", ["text"]),
+    ],
+)
+def test_an_input_that_the_family_reads_is_read_although_the_file_denies_it(tmp_path, family, tasks, inputs, reads):
+    text = model_file("my/m", tmp_path, family, tasks).replace("inputs:\n  text: true\n", f"inputs: {inputs}\n")
+    model = load_file(dense_file(tmp_path, text))
+    assert sorted(model.resolve(Runtime()).inputs) == reads
+    denied = "image" if family == "docling" else "text"
+    assert f"inputs.{denied}: false has no effect; the family {family} reads it" in model.warnings()[0]
 
 
 def test_options_without_effect_are_warned_of(tmp_path, minilm_directory):

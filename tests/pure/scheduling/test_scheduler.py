@@ -212,7 +212,7 @@ def wait_for(condition):
 def test_models_in_use_share_one_thread_budget(monkeypatch):
     now, second = 100 * 10**9, 10**9
     monkeypatch.setattr(budget, "monotonic_ns", lambda: now)
-    busy = {"busy_since_ns": now - 60 * second, "last_used_ns": 0}
+    busy = {"busy_since_ns": now - 60 * second, "last_used_ns": 0, "granted_bytes": 0}
     just_now = {**busy, "busy_since_ns": 0, "last_used_ns": now}
     long_ago = {**just_now, "last_used_ns": now - 60 * second}
     others: list[dict[str, int]] = [long_ago]
@@ -222,6 +222,9 @@ def test_models_in_use_share_one_thread_budget(monkeypatch):
     assert cpu.threads() == 8  # counted again after REFRESH_NS
     now += second
     assert cpu.threads() == 8 // 3
+    others += [{**long_ago, "granted_bytes": 1}]  # loads
+    now += second
+    assert cpu.threads() == 8 // 4
     others += [busy] * 20
     now += second
     assert cpu.threads() == 1
