@@ -36,19 +36,19 @@ def select(
     """
     own = load_directory(models_dir) if models_dir else NO_FILES
     problems: dict[str, str] = {}
-    further = [_to_preload(name, own, allow_hub=allow_hub) for name in preloaded]
     if names:
-        named = [_find(name, own, allow_hub=allow_hub) for name in names]
-        models = apart((*with_variants(named), *further), problems)
+        named = [*with_variants(_find(name, own, allow_hub=allow_hub) for name in names)]
+        models = apart(_with_preloaded(named, preloaded, own, allow_hub=allow_hub), problems)
         if problems:
             raise CatalogError("\n".join(problems.values()))
         return LoadedModels(models, problems)
     if models_dir and not own.models and not own.problems:
         raise CatalogError(f"models_dir: {models_dir}: contains no model file (*.yaml, *.yml)")
     matched = matching_models(own.models if models_dir else starter_set(), own.models, matching)
-    if own.models and not matched and not further:
+    chosen = _with_preloaded([*with_variants(matched)], preloaded, own, allow_hub=allow_hub)
+    if own.models and not chosen:
         raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
-    models = apart((*with_variants(matched), *further), problems)
+    models = apart(chosen, problems)
     return LoadedModels(models, {**own.problems, **problems})
 
 
@@ -66,9 +66,13 @@ def find_known(name: str, own: Iterable[ModelConfig]) -> ModelConfig | None:
     return known.get(name) or known_model(name) or _variant(name, known)
 
 
-def _to_preload(name: str, own: LoadedModels, *, allow_hub: bool) -> ModelConfig:
+def _with_preloaded(
+    chosen: Sequence[ModelConfig], preloaded: Iterable[str], own: LoadedModels, *, allow_hub: bool
+) -> list[ModelConfig]:
+    """Return the chosen models, and those of `preloaded` that are not among them."""
+    others = set(preloaded) - {model.sie_id for model in chosen}
     try:
-        return _find(name, own, allow_hub=allow_hub)
+        return [*chosen, *(_find(name, own, allow_hub=allow_hub) for name in sorted(others))]
     except CatalogError as exc:
         raise CatalogError(f"preload_models: {exc}") from exc
 

@@ -24,7 +24,7 @@ def test_a_request_is_read_with_its_options():
     plain = asked({"model": "org/name", "input": "one"})
     assert plain == ("org/name", ["one"], {}, False)
     full = {"input": ["one", ""], "model": "org/name:fast", "encoding_format": "base64", "user": "u", "dimensions": 8}
-    assert asked(full) == ("org/name", ["one", ""], {"dimensions": 8, "profile": "fast"}, True)
+    assert asked(full) == ("org/name:fast", ["one", ""], {"dimensions": 8}, True)
 
 
 def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():

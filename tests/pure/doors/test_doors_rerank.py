@@ -20,7 +20,7 @@ def test_a_request_is_read_with_its_options():
     full = asked(
         {**BODY, "model": "org/name:wide", "top_n": 2, "priority": 1, "instruction": "judge", "max_chunks_per_doc": 1}
     )
-    assert (full.top_n, full.options) == (2, {"instruction": "judge", "profile": "wide"})
+    assert (full.model, full.top_n, full.options) == ("org/name:wide", 2, {"instruction": "judge"})
     assert asked({**BODY, "relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}).options == {}
 
 
