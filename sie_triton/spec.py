@@ -28,7 +28,8 @@ class Runtime:
     """Settings of the stages, resolved when the repository is rendered. Names and defaults are those of `Settings`.
 
     `max_sub_batch_cost` is the maximum cost of a sub-batch, in the model's cost unit; 0: calibrated.
-    `max_concurrent_requests` applies to each model. `cpu_threads` are shared by all models in use; 0: all cores.
+    `max_batch_requests` limits the requests of a sub-batch, `max_concurrent_requests` those of each model.
+    `cpu_threads` are shared by all models in use; 0: all cores.
     `image_workers` threads per model decode images and audio; images in at most `max_decoded_bytes`. A worker is ended
     if a forward pass takes longer than `forward_timeout_s`, or a load longer than `load_timeout_s`. Clients may call a
     step without the preceding one only with `open_steps`. `engine` auto: chosen by the checkpoint's files and by
@@ -46,6 +47,7 @@ class Runtime:
     max_sub_batch_cost: int = 0
     recalibrate: bool = False
     cpu_threads: int = 0
+    max_batch_requests: int = 64
     max_concurrent_requests: int = 512
     forward_timeout_s: float = 120.0
     load_timeout_s: float = 600.0

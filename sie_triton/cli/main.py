@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sie_triton.cli.config import OF_CLUSTERS, config
 from sie_triton.cli.door import door
 from sie_triton.cli.environments import env
 from sie_triton.cli.extract import extract
@@ -16,7 +17,7 @@ from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_of_running, settings_options
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
-from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, unknown_variables
+from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, set_cluster_variables, unknown_variables
 from sie_triton.settings.sources import SECRETS, flag
 
 RENDER_SETTINGS = (
@@ -24,7 +25,6 @@ RENDER_SETTINGS = (
     "model_filter",
     "environments_dir",
     "preload_models",
-    "max_batch_requests",
     "max_batch_wait_ms",
     "default_compute_precision",
     *STAGE_SETTINGS,
@@ -67,6 +67,8 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
     settings = read_settings(**flags)
     for name in unknown_variables():
         click.echo(f"warning: {name} is not a setting of this version; it is ignored", err=True)
+    for name in set_cluster_variables():
+        click.echo(f"warning: {name} {OF_CLUSTERS}", err=True)
     sys.exit(run(settings, (*models, *known_names(settings)) if all_models else models, verbose=verbose))
 
 
@@ -101,6 +103,8 @@ CONTROLLER_SETTINGS = (
     "controller_port",
     "data_dir",
     "device",
+    "gpu_type",
+    "bundle",
     "admin_token",
     "memory_limit_bytes",
     "memory_pressure_threshold_percent",
@@ -159,6 +163,7 @@ cli.add_command(models)
 cli.add_command(lora)
 cli.add_command(env)
 cli.add_command(door)
+cli.add_command(config)
 cli.add_command(extract)
 
 

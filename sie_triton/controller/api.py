@@ -162,7 +162,8 @@ class Api:
         total["server_bytes"] = memory.server
         problems = dict(self._controller.changes.problems)
         wrong = {name: reason for name, reason in unserved(problems).items() if triton_name(name) not in served}
-        return web.json_response({"models": models, "memory": total, "problems": problems, "unserved": wrong})
+        told = {"models": models, "memory": total, "problems": problems, "unserved": wrong}
+        return web.json_response(told | self._controller.machine)
 
     async def model(self, request: web.Request) -> web.Response:
         return web.json_response(self._described(self._find(request), self._controller.loras.in_memory()))

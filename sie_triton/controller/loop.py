@@ -36,13 +36,15 @@ MAX_LOADS = 16
 class Controller:
     """The manager of the models of one tritonserver.
 
-    Holds what the latest round saw (`models`, `memory`), the swaps under way, and a pool of threads that load. One
-    thread calls `tick` every PERIOD_S; any thread may call the other methods. Futures of `load`, `evict` and `unload`
-    raise LoadError, NotServed, or tritonclient's InferenceServerException, which `knows` raises itself.
+    Holds what the latest round saw (`models`, `memory`), the `machine` as the status names it, the swaps under way, and
+    a pool of threads that load. One thread calls `tick` every PERIOD_S; any thread may call the other methods. Futures
+    of `load`, `evict` and `unload` raise LoadError, NotServed, or tritonclient's InferenceServerException, which
+    `knows` raises itself.
     """
 
     def __init__(self, settings: Settings, control: ModelControl) -> None:
         self._settings = settings
+        self.machine = {"device": settings.runtime.device, "gpu_type": settings.gpu_type, "bundle": settings.bundle}
         self._control = control
         self._directory = settings.status_dir
         self._meter = Meter(settings.runtime.device, settings.memory_limit_bytes)

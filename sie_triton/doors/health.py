@@ -69,10 +69,11 @@ async def health(request: DoorRequest) -> Answer:
     """Return the capacity of the server in the format of SIE's clients."""
     told = await status(request.door)
     loaded = told["loaded_models"]
+    gpu_types = [request.door.settings.gpu_type] if request.door.settings.gpu_type else []
     worker = {
         "url": str(request.header("host") or ""),
         "name": told["name"],
-        "gpu": "",
+        "gpu": request.door.settings.gpu_type,
         "gpu_count": told["gpu_count"],
         "healthy": told["ready"],
         "queue_depth": sum(each["queue_depth"] for each in told["models"]),
@@ -83,8 +84,8 @@ async def health(request: DoorRequest) -> Answer:
             "type": "server",
             "status": "healthy" if told["ready"] else "unhealthy",
             "cluster": {"worker_count": 1, "gpu_count": told["gpu_count"], "models_loaded": len(loaded)},
-            "configured_gpu_types": [],
-            "live_gpu_types": [],
+            "configured_gpu_types": gpu_types,
+            "live_gpu_types": gpu_types,
             "workers": [worker],
         }
     )
@@ -109,10 +110,10 @@ async def status(door: Door) -> dict[str, Any]:
         "timestamp": time.time(),
         "ready": not trouble,
         "name": "sie-triton",
-        "machine_profile": settings.device,
+        "machine_profile": settings.gpu_type or settings.device,
         "pool_name": "default",
         "gpu_count": int(str(states.memory.get("source")).startswith("GPU")),
-        "bundle": "default",
+        "bundle": settings.bundle,
         "bundle_config_hash": "",
         "loaded_models": [each["name"] for each in models if each["loaded"]],
         "max_batch_requests": settings.max_batch_requests,

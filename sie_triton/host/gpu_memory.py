@@ -3,6 +3,7 @@
 CUDA uses a whole GPU, or one part of a partitioned GPU (MIG): the first part, if none is named.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -19,6 +20,34 @@ def gpu_memory(name: str) -> tuple[int, int]:
     pynvml.nvmlInit()
     info = pynvml.nvmlDeviceGetMemoryInfo(_handle(pynvml, name))
     return int(info.used), int(info.total)
+
+
+def gpu_type(name: str) -> str:
+    """Return the type of a GPU, such as a100-80gb; empty if NVML does not name it. `name` is as for `gpu_memory`."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return type_of(str(pynvml.nvmlDeviceGetName(_handle(pynvml, name))))
+    except (pynvml.NVMLError, LookupError):
+        return ""
+
+
+def type_of(product: str) -> str:
+    """Return the type of a GPU by the name of its product; the size belongs to it where the product has several.
+
+    >>> type_of("NVIDIA A100-SXM4-80GB"), type_of("NVIDIA H100 80GB HBM3"), type_of("NVIDIA L4"), type_of("Tesla T4")
+    ('a100-80gb', 'h100', 'l4', 't4')
+    >>> type_of("NVIDIA GeForce RTX 4090"), type_of("NVIDIA RTX A6000"), type_of("?")
+    ('rtx-4090', 'rtx-a6000', '')
+    """
+    text = product.lower()
+    if found := re.search(r"rtx[ -](?:pro )?(a?\d+)", text):
+        return f"rtx-{found[1]}"
+    if not (found := re.search(r"\b[a-z]{1,2}\d{1,4}[a-z]?\b", text)):
+        return ""
+    size = re.search(r"\d+gb", text) if found[0] == "a100" else None
+    return f"{found[0]}-{size[0]}" if size else found[0]
 
 
 def check_gpu_name(device: str, gpus: Sequence[str]) -> Iterator[str]:

@@ -27,7 +27,8 @@ GROUPS: Mapping[str, str] = {
         "environments_dir hf_fallback api_key_variables tritonserver"
     ),
     "Device and engine": (
-        "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost recalibrate"
+        "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost recalibrate "
+        "gpu_type bundle"
     ),
     "Requests and batches": (
         "max_concurrent_requests max_batch_requests max_batch_wait_ms forward_timeout_s open_steps fork_stubs"

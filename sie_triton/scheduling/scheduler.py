@@ -49,7 +49,8 @@ class Scheduler(Generic[J]):
 
     Holds the waiting work, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)` in
     parallel, with the number of CPU threads that it may use. After an exception of `run` the lane calls `fault()` and
-    goes on, so `run` must report its errors to the requests itself. `device` is cpu, a GPU, or REMOTE.
+    goes on, so `run` must report its errors to the requests itself. `device` is cpu, a GPU, or REMOTE. The items of a
+    sub-batch are those of at most `max_requests` requests.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Scheduler(Generic[J]):
         budget: int,
         cpu: CpuBudget | None = None,
         fault: Callable[[], None] = lambda: None,
+        max_requests: int = 64,
     ) -> None:
         self.budget = budget
+        self._max_requests = max_requests
         self._run = run
         self._cpu = cpu or CpuBudget(0, list)
         self._is_remote = device == REMOTE
@@ -209,8 +212,10 @@ class Scheduler(Generic[J]):
         share = -(-sum(map(cost, alike)) // min(self._idle, self.num_shares)) + max(map(cost, alike)) - 1
         room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
         taken: list[Slot[J]] = []
+        jobs: set[int] = set()
         for slot in alike:
-            if taken and total + cost(slot) > room:
+            jobs.add(id(slot[0]))
+            if taken and (total + cost(slot) > room or len(jobs) > self._max_requests):
                 break
             taken.append(slot)
             total += cost(slot)

@@ -21,7 +21,7 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.errors import ServerError
 from sie_triton.families import model_of
 from sie_triton.host.device import unused_gpus, visible_gpus
-from sie_triton.host.gpu_memory import check_gpu_name
+from sie_triton.host.gpu_memory import check_gpu_name, gpu_type
 from sie_triton.names import triton_name
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
@@ -86,6 +86,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     clean(settings.status_dir)
     first = start(settings, names)
     check_machine(settings, len(first.models))
+    settings = settings.model_copy(update={"gpu_type": settings.gpu_type or _detected_type(settings)})
     room = MemoryPlan(settings, len(first.models))
     specs = [model.resolve(settings.runtime) for model in first.models]
     for warning in (*first.outcome.warnings, *room.warnings(specs)):
@@ -148,6 +149,11 @@ def check_machine(settings: Settings, num_models: int) -> None:
     ]
     if problems:
         raise ServerError("\n".join(problems))
+
+
+def _detected_type(settings: Settings) -> str:
+    device = settings.runtime.device
+    return gpu_type(visible_gpus()[int(device.removeprefix("cuda:"))]) if device.startswith("cuda:") else ""
 
 
 def _wait_ready(server: Server, num_models: int, console: Console) -> None:

@@ -25,6 +25,7 @@ from sie_triton.settings.sources import (
     complaint,
     default_models_dir,
     file_settings,
+    is_of_clusters,
     read_secret,
     variable,
 )
@@ -97,6 +98,16 @@ class Settings(DoorSettings, BaseSettings):
         "auto",
         description="device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
     )
+    gpu_type: str = Field(
+        "",
+        max_length=100,
+        pattern=r"[\w.-]*",
+        description="type of the GPU that the status reports, such as l4, a100-80gb or h100; default: derived from the "
+        "GPU's name",
+    )
+    bundle: str = Field(
+        "default", max_length=100, pattern=r"[\w.-]+", description="name of the set of models that the status reports"
+    )
     default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
         None,
         description="floating-point format of the forward pass if the model file names none; "
@@ -112,7 +123,12 @@ class Settings(DoorSettings, BaseSettings):
         description="engine that computes models: PyTorch, or ONNX Runtime for models with ONNX files; auto: chosen by "
         "a model's files, and for small batches by measuring which engine is faster",
     )
-    max_batch_requests: int = Field(64, ge=1, le=4096, description="maximum number of requests in a batch")
+    max_batch_requests: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="maximum number of requests in a batch of Triton's, and of requests that share a forward pass",
+    )
     max_concurrent_requests: int = Field(
         512, ge=1, le=1_000_000, description="maximum requests in progress per model; further ones are refused at once"
     )
@@ -125,7 +141,13 @@ class Settings(DoorSettings, BaseSettings):
         description="timeout of loading weights, without their download, in seconds; beyond it the load is ended, and "
         "the first request after 30 s loads again",
     )
-    max_batch_wait_ms: float = Field(0, ge=0, le=10_000, description="maximum wait for a full batch, in milliseconds")
+    max_batch_wait_ms: float = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="maximum wait of Triton's batcher for a full batch, in milliseconds; 0, because batches form of "
+        "what arrives while the device computes, and a wait only delays requests to an idle device",
+    )
     max_sub_batch_cost: int = Field(
         0,
         ge=0,
@@ -322,6 +344,12 @@ def read_settings(**flags: Any) -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """Return the environment variables that begin with SIE_ and that this version does not read."""
+    """Return the environment variables that begin with SIE_ and that neither this version nor a cluster reads."""
     known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN, SERVED_FROM}
-    return sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    given = (name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    return sorted(name for name in given if not is_of_clusters(name))
+
+
+def set_cluster_variables() -> list[str]:
+    """Return the environment variables that have an effect in a cluster only."""
+    return sorted(filter(is_of_clusters, os.environ))

@@ -4,6 +4,7 @@ A setting `http_port` is the flag --http-port, the variable SIE_HTTP_PORT and th
 """
 
 import os
+import re
 from collections.abc import Collection
 from contextlib import suppress
 from itertools import islice
@@ -20,8 +21,18 @@ PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
 FILE_VARIABLE = "SIE_CONFIG"
 
+# Variables of SIE's gateway, config service and worker sidecar.
+OF_CLUSTERS = re.compile(
+    PREFIX + r"(ADAPTIVE_\w+_MS|BATCHER_\w+|CONFIG_SERVICE_URL|GATEWAY_\w+|GPU_COUNT|HEALTH_PUBLISH_INTERVAL_MS|IPC_\w+"
+    r"|MACHINE_PROFILE|MAX_CONCURRENT_BATCHES|NATS_\w+|PAYLOAD_STORE_URL|POOL(_ADMISSION_ENABLED)?|RUST_PIPELINE_DEPTH"
+    r"|WORKER_\w+)"
+)
+
 # Files of ./models that are looked at, and how much of each, to find out whether they are model files.
 MAX_FILES, HEAD_BYTES = 1000, 4096
+
+# Source of a setting that nothing sets.
+DEFAULT = "default"
 
 # Settings whose values are never printed or written to a file.
 SECRETS = ("admin_token", "auth_tokens")
@@ -72,6 +83,15 @@ def read_secret(value: Any) -> Any:
         raise ValueError(f"{value[1:]} cannot be read: {getattr(exc, 'strerror', 'it is not UTF-8')}") from exc
 
 
+def is_of_clusters(name: str) -> bool:
+    """Return whether an environment variable has an effect in a cluster of SIE's only.
+
+    >>> is_of_clusters("SIE_NATS_URL"), is_of_clusters("SIE_GATEWAY_K8S_NAMESPACE"), is_of_clusters("SIE_HTTP_PORT")
+    (True, True, False)
+    """
+    return bool(OF_CLUSTERS.fullmatch(name))
+
+
 def variable(name: str) -> str:
     """
     >>> variable("http_port")
@@ -107,3 +127,12 @@ def _source(name: str, flags: Collection[str], value: Any) -> str:
     if variable(name) in os.environ or value in ("", None):  # empty: no source sets a value
         return variable(name)
     return f"{settings_file()}: {name}"
+
+
+def source_of(name: str, flags: Collection[str], in_file: Collection[str]) -> str:
+    """Return where the value of a setting comes from: a flag, a variable, the settings file, or DEFAULT."""
+    if name in flags:
+        return flag(name)
+    if os.environ.get(variable(name)):
+        return variable(name)
+    return str(settings_file()) if name in in_file else DEFAULT

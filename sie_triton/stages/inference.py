@@ -62,7 +62,8 @@ class Inference(ColdStage[Worker]):
         self._is_quick = not (family(spec.family).generates or self._is_remote)
         self._desk = Desk(spec, Seal(status.directory, is_open=spec.runtime.open_steps))
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
-        self._scheduler = Scheduler[Work](REMOTE if self._is_remote else device, self._run, 1, cpu, self.fault)
+        computed_on, max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
+        self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, max_requests)
         self._set_budget(spec.admission_cost)
         self._busy = BusyLog()
         self._books = Lock()

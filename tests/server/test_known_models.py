@@ -26,7 +26,7 @@ class Ports:
     """The addresses of a server with a door."""
 
     def __init__(self, ports: list[int]) -> None:
-        self.http, self.grpc, _, self.controller, self.door = ports
+        self.http, self.grpc, self.metrics, self.controller, self.door = ports
 
     def client(self) -> SIEClient:
         return SIEClient(f"127.0.0.1:{self.grpc}", controller_url=f"http://127.0.0.1:{self.controller}", timeout=120)

@@ -16,13 +16,13 @@ BLOCK = 77  # a sub-batch of this cost takes its lane until the end
 class Order:
     """A scheduler whose lanes start with `begin`; records the sub-batches in the order in which they ran."""
 
-    def __init__(self, monkeypatch, device: str = "cpu", cores: int = 1) -> None:
+    def __init__(self, monkeypatch, device: str = "cpu", cores: int = 1, max_requests: int = 64) -> None:
         self.ran: list[list[int]] = []
         self._begin, self._end = threading.Event(), threading.Event()
         real = module.lasting
         monkeypatch.setattr(module, "lasting", lambda run, *rest: real(lambda: self._begin.wait() and run(), *rest))
         monkeypatch.setattr(module, "GATHER_S", 0.0)
-        self.scheduler = Scheduler(device, self._run, 10, CpuBudget(cores, list))
+        self.scheduler = Scheduler(device, self._run, 10, CpuBudget(cores, list), max_requests=max_requests)
 
     def submit(self, *requests: list[int]) -> None:
         for costs in requests:
@@ -56,6 +56,12 @@ def one_lane(monkeypatch) -> Order:
 def test_a_multi_item_job_runs_after_every_two_single_jobs(one_lane):
     one_lane.submit(*[[10]] * 6, *[[5, 5]] * 3)
     assert one_lane.run() == [[10], [10], [5, 5]] * 3
+
+
+def test_a_pass_takes_the_items_of_a_limited_number_of_requests(monkeypatch):
+    limited = Order(monkeypatch, max_requests=2)
+    limited.submit(*[[1]] * 5, *[[1, 1, 1]] * 3)
+    assert limited.run() == [[1, 1], [1, 1], [1] * 6, [1], [1] * 3]
 
 
 def test_a_bulk_job_runs_after_every_two_interactive_jobs(one_lane):

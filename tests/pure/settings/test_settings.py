@@ -1,4 +1,7 @@
+import json
 from dataclasses import fields
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
@@ -6,8 +9,8 @@ from click.testing import CliRunner
 from sie_triton.cli import cli
 from sie_triton.cli.options import settings_of_running
 from sie_triton.errors import SettingsError
-from sie_triton.settings import Settings, read_settings, unknown_variables
-from sie_triton.settings.sources import flag
+from sie_triton.settings import Settings, read_settings, set_cluster_variables, unknown_variables
+from sie_triton.settings.sources import SECRETS, flag, is_of_clusters, variable
 from sie_triton.spec import Runtime
 
 
@@ -112,7 +115,84 @@ def test_with_token_auth_inner_ports_default_to_loopback():
 def test_unknown_variables_are_reported(monkeypatch):
     monkeypatch.setenv("SIE_MAX_BATCH_REQUEST", "1")
     monkeypatch.setenv("SIE_HTTP_PORT", "1")
+    monkeypatch.setenv("SIE_POOL", "l4")
     assert unknown_variables() == ["SIE_MAX_BATCH_REQUEST"]
+    assert set_cluster_variables() == ["SIE_POOL"]
+
+
+def test_each_variable_of_the_reference_is_a_setting_or_one_of_a_cluster():
+    """As the reference documents them; the variables for logs and traces are not read yet."""
+    of_one_server = (
+        "DEVICE MODELS_DIR MODEL_FILTER GPU_TYPE HF_FALLBACK MAX_BATCH_REQUESTS MAX_BATCH_WAIT_MS "
+        "MAX_CONCURRENT_REQUESTS MEMORY_PRESSURE_THRESHOLD_PERCENT IDLE_EVICT_S PRELOAD_MODELS IMAGE_WORKERS "
+        "ATTENTION_BACKEND DEFAULT_COMPUTE_PRECISION MAX_LORAS_PER_MODEL ADMIN_TOKEN AUTH_MODE AUTH_TOKENS BUNDLE"
+    )
+    of_a_cluster = (
+        "RUST_PIPELINE_DEPTH BATCHER_COALESCE_MS BATCHER_MAX_BATCH_REQUESTS ADAPTIVE_MIN_QUANTUM_MS "
+        "ADAPTIVE_MAX_QUANTUM_MS ADAPTIVE_TARGET_P50_MS NATS_URL GATEWAY_HEALTH_MODE GATEWAY_CONFIGURED_GPUS "
+        "CONFIG_SERVICE_URL PAYLOAD_STORE_URL NATS_CONFIG_TRUSTED_PRODUCERS GATEWAY_WORKERS GATEWAY_KUBERNETES "
+        "GATEWAY_K8S_NAMESPACE POOL IPC_SOCKET_PATH MAX_CONCURRENT_BATCHES IPC_POOL_SIZE WORKER_METRICS_PORT WORKER_ID "
+        "MACHINE_PROFILE GPU_COUNT GATEWAY_URL POOL_ADMISSION_ENABLED WORKER_PING_INTERVAL_MS "
+        "WORKER_READYZ_STALE_MULT WORKER_CONFIG_POLL_INTERVAL_MS WORKER_CONFIG_FULL_EXPORT_INTERVAL_MS "
+        "HEALTH_PUBLISH_INTERVAL_MS"
+    )
+    assert set(of_one_server.lower().split()) <= set(Settings.model_fields)
+    assert not any(is_of_clusters(f"SIE_{name.upper()}") for name in Settings.model_fields)
+    assert all(is_of_clusters(f"SIE_{name}") for name in of_a_cluster.split())
+
+
+VALUES = {
+    bool: ("true", "false", "true"),
+    int: ("5", "6", "7"),
+    float: ("5.5", "6.5", "7.5"),
+    str: ("a", "b", "c"),
+    Path: ("/a", "/b", "/c"),
+}
+CHOICES = {
+    "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
+    "triton_host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
+    "device": ("cpu", "cuda:1", "cuda:2"),
+    "default_compute_precision": ("float32", "bfloat16", "float16"),
+    "attention_backend": ("sdpa", "eager", "native"),
+    "engine": ("torch", "onnx", "torch"),
+    "auth_mode": ("none", "none", "none"),
+}
+
+
+def shown_setting(name, *flags):
+    told = CliRunner().invoke(cli, ["config", "--json", *flags])
+    assert told.exit_code == 0, told.output
+    found = {each["name"]: each for each in map(json.loads, told.stdout.splitlines())}
+    return str(found[name]["value"]).lower(), found[name]["source"], found[name]["effect"]
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_config_shows_the_value_and_the_source_of_each_setting(tmp_path, monkeypatch, name):
+    """A flag beats the environment beats the file beats the default."""
+    annotation = Settings.model_fields[name].annotation
+    kind = next((each for each in VALUES if each in (annotation, *get_args(annotation))), str)
+    in_file, in_environment, as_flag = CHOICES.get(name, VALUES[kind])
+    is_secret = name in SECRETS
+    monkeypatch.delenv(variable(name), raising=False)
+    default = shown_setting(name)
+    assert default[1:] == ("default", Settings.model_fields[name].description)
+    (tmp_path / "sie.yaml").write_text(f"{name}: {in_file}\n")
+    assert shown_setting(name)[:2] == ("(hidden)" if is_secret else in_file, "sie.yaml")
+    monkeypatch.setenv(variable(name), in_environment)
+    assert shown_setting(name)[:2] == ("(hidden)" if is_secret else in_environment, variable(name))
+    given = [flag(name)] if kind is bool else [flag(name), as_flag]
+    assert shown_setting(name, *given)[:2] == ("(hidden)" if is_secret else as_flag, flag(name))
+
+
+def test_config_shows_what_is_set_and_names_variables_of_a_cluster(monkeypatch):
+    monkeypatch.setenv("SIE_NATS_URL", "nats://x")
+    monkeypatch.setenv("SIE_ADMIN_TOKEN", "secret")
+    told = CliRunner().invoke(cli, ["config", "--changed", "--max-batch-requests=8"]).output
+    assert "max_batch_requests: 8  (--max-batch-requests)\n    maximum number of requests in a batch" in told
+    assert "admin_token: (hidden)  (SIE_ADMIN_TOKEN)" in told
+    assert "secret" not in told
+    assert "http_port" not in told
+    assert told.endswith("SIE_NATS_URL: has an effect in a cluster only, and none on one server\n")
 
 
 def test_every_setting_is_a_flag_of_serve_with_its_variable():

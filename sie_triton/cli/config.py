@@ -1,0 +1,62 @@
+"""`sie-triton config`: the settings that `serve` would use, and where their values come from."""
+
+import json
+from typing import Any, NamedTuple
+
+import click
+
+from sie_triton.cli.options import settings_options
+from sie_triton.settings import Settings, read_settings, set_cluster_variables
+from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
+
+HIDDEN = "(hidden)"
+OF_CLUSTERS = "has an effect in a cluster only, and none on one server"
+
+
+class Setting(NamedTuple):
+    """An effective setting; `source` is its flag, its variable, the path of the settings file, or DEFAULT."""
+
+    name: str
+    value: Any
+    source: str
+    effect: str
+
+
+@click.command()
+@click.option("--changed", is_flag=True, help="show only settings that are not at their default")
+@click.option("--json", "as_json", is_flag=True, help="print one JSON object per setting")
+@settings_options(list(Settings.model_fields))
+def config(changed: bool, as_json: bool, **flags: Any) -> None:
+    """Show each setting that `serve` would use here, its value, and where the value comes from.
+
+    \b
+    sie-triton config                           with the variables and the sie.yaml of this shell and directory
+    sie-triton config --max-batch-requests 8    with a flag of serve
+    sie-triton config --changed --json          only what is set, for programs
+    """
+    for name, value, source, effect in effective(flags):
+        if changed and source == DEFAULT:
+            continue
+        if as_json:
+            click.echo(json.dumps({"name": name, "value": value, "source": source, "effect": effect}))
+            continue
+        click.echo(f"{click.style(name, bold=True)}: {value}  ({source})")
+        click.echo(click.style(f"    {effect}", dim=True))
+    if as_json:
+        return
+    for name in set_cluster_variables():
+        click.echo(f"{name}: {OF_CLUSTERS}")
+
+
+def effective(flags: dict[str, Any]) -> list[Setting]:
+    """Return all settings as `serve` would resolve them from these flags; a flag that is None was not given."""
+    resolved = read_settings(**flags).model_dump(mode="json")
+    given, in_file = {name for name, value in flags.items() if value is not None}, file_settings()
+    return [
+        Setting(name, shown(name, resolved[name]), source_of(name, given, in_file), str(field.description))
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def shown(name: str, value: Any) -> Any:
+    return HIDDEN if value and name in SECRETS else "" if value is None else value
