@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sie_triton.doors import health, models, openai, openapi, rerank, sie, tei
+from sie_triton.doors import embed, health, models, openai, openapi, rerank, sie, tei
 from sie_triton.doors.endpoint import Door, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import words
@@ -27,6 +27,7 @@ DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
     models.routes,
     openai.routes,
     rerank.routes,
+    embed.routes,
     tei.routes,
     health.routes,
     openapi.routes,

@@ -51,6 +51,14 @@ RERANKED = {
     "meta": {"type": "object"},
     "usage": USAGE,
 }
+EMBEDDING_TYPES = ["float", "base64", "int8", "uint8", "binary", "ubinary"]
+EMBEDDED = {
+    "id": STRING,
+    "embeddings": {"description": "vectors by their type; in the first version without embedding_types, vectors"},
+    "texts": several(STRING),
+    "meta": {"type": "object"},
+    "response_type": {"enum": ["embeddings_floats", "embeddings_by_type"]},
+}
 RANKS = several(fields({"index": INTEGER, "score": NUMBER, "text": STRING}, "index", "score"))
 SPARSE_VECTORS = several(several(fields({"index": INTEGER, "value": NUMBER}, "index", "value")))
 
@@ -72,6 +80,30 @@ def embeddings(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     body = closed(given | _taken(models, DENSE, "profile"), "model", "input")
     example = {"model": models[0].model, "input": TEXTS} if models else None
     return _posted("Vectors, in OpenAI's format.", body, example, fields(EMBEDDINGS, *EMBEDDINGS), OPENAI_ERROR)
+
+
+def embed(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
+    models = able(specs, DENSE)
+    texts = several(STRING, minItems=1, maxItems=max_items)
+    taken = _taken(models, DENSE, "profile")
+    contents = several({"type": "object"}, minItems=1, maxItems=max_items)
+    types = several({"enum": EMBEDDING_TYPES}, minItems=1)
+    given = {
+        "model": _model_of(models),
+        "texts": optional(texts),
+        "images": optional(texts | {"description": "data: URLs"}),
+        "inputs": optional(contents | {"description": "objects with content, of a text and an image at most"}),
+        "input_type": optional({"enum": ["search_document", "search_query", "classification", "clustering", "image"]}),
+        "embedding_types": optional(types),
+        "output_dimension": taken.get("dimensions", optional(COUNT)),
+        "truncate": {"enum": ["END", "NONE", None]},
+        "max_tokens": {"type": "null", "description": ONCE},
+        "priority": NOT_READ,
+    }
+    body = closed(given | taken, "model")
+    example = {"model": models[0].model, "texts": TEXTS, "input_type": "search_document"} if models else None
+    summary = "Vectors, in Cohere's format; give one of texts, images and inputs."
+    return _posted(summary, body, example, fields(EMBEDDED, *EMBEDDED), RERANK_ERROR)
 
 
 def rerank(max_items: int, specs: Sequence[ModelSpec]) -> Schema:

@@ -1,0 +1,104 @@
+"""Cohere's bodies for vectors → requests; vectors → its responses."""
+
+import base64
+
+import numpy as np
+import pytest
+
+from sie_triton.doors.embed import answer, read_request
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.fields import BodyFields
+from sie_triton.errors import InputError
+
+BODY = {"model": "org/name", "texts": ["a", "b"]}
+PIXEL = "data:image/png;base64," + base64.b64encode(b"pixel").decode()
+
+
+def asked(body):
+    return read_request(BodyFields(body, max_items=100))
+
+
+def test_a_request_is_read_with_its_options():
+    plain = asked(BODY)
+    assert (plain.model, plain.items, plain.types) == ("org/name", [{"text": "a"}, {"text": "b"}], ["float"])
+    assert (plain.is_plain, plain.refuses_long, plain.options) == (True, False, {})
+    full = asked(
+        BODY
+        | {"input_type": "search_query", "embedding_types": ["int8", "float", "int8"], "output_dimension": 8}
+        | {"truncate": "NONE", "priority": 1, "lora": "legal"}
+    )
+    assert (full.types, full.is_plain, full.refuses_long) == (["int8", "float"], False, True)
+    assert full.options == {"is_query": True, "dimensions": 8, "lora": "legal"}
+    assert asked(BODY | {"input_type": "search_document"}).options == {}
+
+
+def test_images_and_texts_with_images_are_read():
+    images = asked({"model": "m", "images": [PIXEL], "input_type": "image"})
+    assert (images.field, images.items) == ("images", [{"image": b"pixel"}])
+    content = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": PIXEL}}]
+    both = asked({"model": "m", "inputs": [{"content": content}, {"content": content[:1]}]})
+    assert both.items == [{"text": "a", "image": b"pixel"}, {"text": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"texts": None}, "texts: is missing"),
+        ({"texts": "a"}, "texts: must be a list"),
+        ({"images": [PIXEL]}, "images: cannot be combined with texts"),
+        ({"input_type": "query"}, "input_type: must be one of search_document, "),
+        ({"embedding_types": ["float64"]}, "embedding_types: must be a list of one or more of float, base64, int8, "),
+        ({"embedding_types": []}, "embedding_types: must be a list of one or more of float, "),
+        ({"truncate": "START"}, "truncate: START is not supported, because texts are cut at their end"),
+        ({"max_tokens": 8}, "max_tokens: is not supported"),
+        ({"output_dimension": 0}, "output_dimension: must be an integer from 1"),
+        ({"output_dtype": "int8"}, "output_dtype: cannot be set here"),
+    ],
+)
+def test_an_invalid_field_is_named(change, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        asked(BODY | change)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "a",
+        ["a"],
+        [{"type": "audio", "text": "a"}],
+        [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+        [{"type": "image_url", "image_url": {}}],
+    ],
+)
+def test_content_that_is_no_text_and_image_is_refused(content):
+    with pytest.raises(InputError, match=r"^inputs\[1\].content: must be a list of at most one"):
+        asked({"model": "m", "inputs": [{"content": [{"type": "text", "text": "a"}]}, {"content": content}]})
+
+
+def test_an_item_without_content_is_refused():
+    with pytest.raises(Failure, match=r"inputs\[0\]: must have text"):
+        asked({"model": "m", "inputs": [{"content": []}]})
+
+
+def test_vectors_are_returned_by_their_type():
+    exact = np.array([0.5, -1.0], np.float32)
+    results = {
+        "float32": [{"dense": exact, "token_count": 3}, {"dense": -exact, "token_count": 4}],
+        "binary": [{"dense": np.array([-128], np.int8), "token_count": 3}] * 2,
+    }
+    body = answer("2", asked(BODY | {"embedding_types": ["float", "base64", "binary"]}), results)
+    assert list(body["embeddings"]) == ["float", "base64", "binary"]
+    assert body["embeddings"]["float"][1].tolist() == [-0.5, 1.0]
+    assert np.frombuffer(base64.b64decode(body["embeddings"]["base64"][0]), "<f4").tolist() == [0.5, -1.0]
+    assert body["embeddings"]["binary"][0].tolist() == [-128]
+    assert body["texts"] == ["a", "b"]
+    assert body["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}
+    assert body["response_type"] == "embeddings_by_type"
+
+
+def test_the_first_version_returns_vectors_without_their_type_by_default():
+    results = {"float32": [{"dense": np.ones(2, np.float32), "token_count": 1}] * 2}
+    body = answer("1", asked(BODY), results)
+    assert (len(body["embeddings"]), body["response_type"]) == (2, "embeddings_floats")
+    assert list(answer("1", asked(BODY | {"embedding_types": ["float"]}), results)["embeddings"]) == ["float"]

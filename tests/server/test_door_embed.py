@@ -1,0 +1,62 @@
+"""The `cohere` package's embed at the door, before a real server."""
+
+import base64
+
+import cohere
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from tests.conftest import CLIP, CROSS_ENCODER, MINILM
+from tests.support.pictures import pictures
+
+TEXTS = ["Roses climb.", "A ship sails.", ""]
+
+
+@pytest.fixture(scope="module")
+def client(door):
+    return cohere.ClientV2("none", base_url=door)
+
+
+@pytest.fixture(scope="module")
+def sie(server):
+    with SIEClient(server.grpc) as client:
+        yield client
+
+
+def test_the_second_version(client, sie):
+    expected = sie.encode(MINILM, TEXTS)
+    types = ["float", "int8", "ubinary"]
+    found = client.embed(model=MINILM, texts=TEXTS, input_type="search_document", embedding_types=types)
+    np.testing.assert_allclose(found.embeddings.float_, [each["dense"] for each in expected], atol=1e-5)
+    for name, given in (("int8", found.embeddings.int8), ("ubinary", found.embeddings.ubinary)):
+        vectors = [each["dense"] for each in sie.encode(MINILM, TEXTS, output_dtype=name)]
+        assert given == [vector.tolist() for vector in vectors]
+    assert found.texts == TEXTS
+    assert found.meta.billed_units.input_tokens == sum(each["token_count"] for each in expected)
+    short = client.embed(model=MINILM, texts=TEXTS, input_type="search_query", output_dimension=8)
+    assert np.shape(short.embeddings.float_) == (3, 8)
+
+
+def test_the_first_version(door, sie):
+    found = cohere.Client("none", base_url=door).embed(model=MINILM, texts=TEXTS, input_type="search_document")
+    np.testing.assert_allclose(found.embeddings, [each["dense"] for each in sie.encode(MINILM, TEXTS)], atol=1e-5)
+
+
+def test_images(client, sie):
+    image = pictures()[0]
+    url = "data:image/png;base64," + base64.b64encode(image).decode()
+    found = client.embed(model=CLIP, images=[url], input_type="image", embedding_types=["float"])
+    np.testing.assert_allclose(found.embeddings.float_[0], sie.encode(CLIP, {"image": image})["dense"], atol=1e-5)
+
+
+def test_an_invalid_request_is_told_why(client):
+    long = "word " * 2000
+    for given, message in (
+        ({"model": CROSS_ENCODER}, f"model: {CROSS_ENCODER} does not encode"),
+        ({"truncate": "NONE", "texts": ["a", long]}, "texts[1]: is longer than the model's maximum length"),
+    ):
+        with pytest.raises(cohere.BadRequestError) as caught:
+            client.embed(**{"model": MINILM, "texts": TEXTS, "input_type": "search_document", **given})
+        assert caught.value.body["message"].startswith(message)
+    assert client.embed(model=MINILM, texts=[long], input_type="search_document").embeddings.float_
