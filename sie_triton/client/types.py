@@ -33,7 +33,10 @@ ItemLike = str | Mapping[str, Any]
 
 
 class Timing(TypedDict):
-    """Times of a request's phases, in milliseconds; the same for all items of a request."""
+    """Times of a request's phases, in milliseconds; the same for all items of a request.
+
+    `loading_ms` is the wait for the model's weights.
+    """
 
     queue_ms: float
     preprocess_ms: float
@@ -41,6 +44,7 @@ class Timing(TypedDict):
     inference_ms: float
     postprocess_ms: float
     total_ms: float
+    loading_ms: float
 
 
 class SparseVector(TypedDict):

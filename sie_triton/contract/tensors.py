@@ -80,9 +80,9 @@ NUM_PAGES = Tensor("num_pages", "INT32", (-1,), "[items sent] rows per PDF; 0: n
 PAGE_NUMBERS = Tensor("page_numbers", "INT32", (-1,), "[pages] page numbers, from 1", NUM_PAGES.name)
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
 TRUNCATED = Tensor("truncated", "BOOL", (-1,), "[n] true if the model read only the beginning of the text")
-TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[6] durations in milliseconds, in the order below")
+TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[7] durations in milliseconds, in the order below")
 
-TIMING_FIELDS = ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total")
+TIMING_FIELDS = ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total", "loading")
 
 # Features of texts. Nothing is padded between the steps of an ensemble.
 LENGTHS = Tensor("lengths", "INT32", (-1,), "[n] tokens per item")

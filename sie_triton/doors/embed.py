@@ -57,7 +57,7 @@ async def embed(version: str, request: DoorRequest) -> Answer:
     results = await asyncio.gather(*(_encoded(request, wanted, dtype) for dtype in dtypes))
     if wanted.refuses_long:
         _check_lengths(results[0], wanted.field)
-    return answered(answer(version, wanted, dict(zip(dtypes, results, strict=True))), timing_of(results[0]))
+    return answered(request, answer(version, wanted, dict(zip(dtypes, results, strict=True))), timing_of(results[0]))
 
 
 def _check_lengths(results: Sequence[EncodeResult], field: str) -> None:

@@ -45,7 +45,7 @@ def routes(door: Door) -> list[Route]:
 async def embeddings(request: DoorRequest) -> Answer:
     wanted = read_request(fields_of(request))
     results = await _encoded(request, wanted)
-    return answered(answer(wanted.model, results, wanted.is_base64), timing_of(results))
+    return answered(request, answer(wanted.model, results, wanted.is_base64), timing_of(results))
 
 
 async def _encoded(request: DoorRequest, wanted: "Embeddings") -> list[EncodeResult]:

@@ -25,6 +25,8 @@ def in_order(result: Mapping[str, Any]) -> list[float]:
     return [entry["score"] for entry in entries]
 
 
-def answered(value: Any, timing: Mapping[str, float], headers: Mapping[str, str] | None = None) -> Answer:
+def answered(
+    request: DoorRequest, value: Any, timing: Mapping[str, float], headers: Mapping[str, str] | None = None
+) -> Answer:
     """Return a response with `value`, which may contain arrays, and headers with `timing`, given under SIE's names."""
-    return Answer(value, JSON, {**timing_headers(timing), **(headers or {})})
+    return Answer(value, JSON, {**timing_headers(request.timed(timing)), **(headers or {})})

@@ -53,7 +53,8 @@ async def rerank(version: str, request: DoorRequest) -> Answer:
     items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
     async with Explaining(door, wanted.model, "score", items):
         result = await door.backend.score(wanted.model, query, items, request.seconds, wanted.options)
-    return answered(answer(version, wanted, in_order(result), result["token_count"]), sie_timing(result["timing"]))
+    body = answer(version, wanted, in_order(result), result["token_count"])
+    return answered(request, body, sie_timing(result["timing"]))
 
 
 class Rerank(NamedTuple):

@@ -47,6 +47,7 @@ def sie_timing(timing: Timing) -> dict[str, float]:
         "tokenization_ms": timing["preprocess_ms"],
         "inference_ms": timing["inference_ms"],
         "postprocessing_ms": timing["postprocess_ms"],
+        "loading_ms": timing["loading_ms"],
     }
 
 

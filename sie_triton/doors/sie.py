@@ -108,4 +108,5 @@ def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
 
 
 def _answer(request: DoorRequest, answer: dict[str, Any]) -> Answer:
-    return request.answer(answer, timing_headers(answer["timing"]))
+    timing = request.timed(answer["timing"])
+    return request.answer(answer | {"timing": timing}, timing_headers(timing))

@@ -61,11 +61,11 @@ class Tei:
 
     async def embed(self, request: DoorRequest) -> Answer:
         results = await self._encoded(request, "dense", DENSE)
-        return _embedded([result["dense"] for result in results], results)
+        return _embedded(request, [result["dense"] for result in results], results)
 
     async def embed_sparse(self, request: DoorRequest) -> Answer:
         results = await self._encoded(request, "sparse", SPARSE)
-        return _embedded(sparse_answer(results), results)
+        return _embedded(request, sparse_answer(results), results)
 
     async def rerank(self, request: DoorRequest) -> Answer:
         wanted = read_rerank_request(fields_of(request))
@@ -74,7 +74,7 @@ class Tei:
         model = await self._capable.model(SCORES)
         result = await request.door.backend.score(model, query, items, request.seconds, wanted.options)
         headers = {TOKENS_HEADER: str(result["token_count"])}
-        return answered(rerank_answer(wanted, in_order(result)), sie_timing(result["timing"]), headers)
+        return answered(request, rerank_answer(wanted, in_order(result)), sie_timing(result["timing"]), headers)
 
     async def info(self, request: DoorRequest) -> Answer:
         what, spec = await self._capable.any()
@@ -86,9 +86,9 @@ class Tei:
         return await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
 
 
-def _embedded(answer: Any, results: Sequence[Any]) -> Answer:
+def _embedded(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answer:
     num_tokens = sum(result["token_count"] for result in results)
-    return answered(answer, timing_of(results), {TOKENS_HEADER: str(num_tokens)})
+    return answered(request, answer, timing_of(results), {TOKENS_HEADER: str(num_tokens)})
 
 
 class Embed(NamedTuple):

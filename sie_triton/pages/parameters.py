@@ -57,8 +57,8 @@ A `_quantized` tensor holds rows of bytes in the requested `output_dtype`: read 
 TIMING = f"""
 `{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *preprocess*, *inference* and *postprocess* are the times in these
 steps, *total* is the time from preprocess to the answer. Between preprocess and its forward pass a request waits:
-*queue* is the part of this wait in which the model computed other requests or was being loaded, *batch_wait* the part
-in which it was idle.
+*queue* is the part of this wait in which the model computed other requests, *loading* the part in which its weights
+were loaded, *batch_wait* the part in which it was idle.
 """
 
 OF_ALL = """

@@ -30,8 +30,8 @@ class Context:
     `options`: the checked parameters that later steps read, over those of the profile. `num_items`: number of items,
     where each page of a PDF counts as one. `pages`: for each item sent, the page numbers that were read, none if it is
     not a PDF; empty if no item is a PDF. `ticket`: see records.tickets. Inference adds the durations: `queue_ns` is the
-    wait while it was busy with other work, `batch_wait_ns` the wait while it was idle. `truncated`: indices of the
-    items of which the model reads only the beginning.
+    wait while it was busy with other work, `batch_wait_ns` the wait while it was idle, `loading_ns` the wait while the
+    model was loaded. `truncated`: indices of the items of which the model reads only the beginning.
     """
 
     verb: Verb
@@ -46,6 +46,7 @@ class Context:
     queue_ns: int = 0
     batch_wait_ns: int = 0
     inference_ns: int = 0
+    loading_ns: int = 0
     pages: list[list[int]] = field(default_factory=list)
     truncated: list[int] = field(default_factory=list)
 
@@ -63,6 +64,7 @@ class Context:
             self.queue_ns,
             self.batch_wait_ns,
             self.inference_ns,
+            self.loading_ns,
             self.pages,
             self.truncated,
         ]
@@ -77,7 +79,7 @@ class Context:
         return cls(VERBS[verb], options, *others)
 
 
-OTHERS = [str, str, *[int] * 8, list, list]
+OTHERS = [str, str, *[int] * 9, list, list]
 
 
 class Contexts:
@@ -136,7 +138,7 @@ def of_profile(profile: Profile, names: Collection[str]) -> dict[str, Any]:
 
 
 def timing_ms(context: Context, started_ns: int) -> npt.NDArray[np.float32]:
-    """Return the output `timing_ms`, float32 [6], of a postprocess that started at `started_ns`."""
+    """Return the output `timing_ms`, float32 [7], of a postprocess that started at `started_ns`."""
     now = monotonic_ns()
     parts = [
         context.queue_ns,
@@ -145,5 +147,6 @@ def timing_ms(context: Context, started_ns: int) -> npt.NDArray[np.float32]:
         context.inference_ns,
         now - started_ns,
         now - context.arrived_ns,
+        context.loading_ns,
     ]
     return np.array(parts, np.float64).astype(np.float32) / np.float32(1e6)

@@ -65,7 +65,7 @@ class Inference(ColdStage[Worker]):
         computed_on, max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
         self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, max_requests)
         self._set_budget(spec.admission_cost)
-        self._busy = BusyLog()
+        self._busy, self._loads = BusyLog(), BusyLog()
         self._books = Lock()
         self._replacing = Lock()
         self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
@@ -105,7 +105,8 @@ class Inference(ColdStage[Worker]):
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
         self.status.record["device_bytes"] = worker.loaded.device_bytes
         self._loras.restore(worker)
-        self._busy.add(started, monotonic_ns())
+        for log in (self._busy, self._loads):
+            log.add(started, monotonic_ns())
         return worker
 
     def _died(self, worker: Worker) -> None:
@@ -296,4 +297,4 @@ class Inference(ColdStage[Worker]):
 
     def _outputs(self, job: Work) -> Outputs:
         with self._books:
-            return self._desk.hand_on(job, self._busy)
+            return self._desk.hand_on(job, self._busy, self._loads)

@@ -88,13 +88,15 @@ class Desk:
         pieces = num_pieces(work.features, work.num_items)
         work.computed = context.verb.collect(self._model, context.options, work.rows, pieces)
 
-    def hand_on(self, work: Work, busy: BusyLog) -> Outputs:
-        """Return the outputs for postprocess. `busy`: times when the instance was busy."""
+    def hand_on(self, work: Work, busy: BusyLog, loads: BusyLog) -> Outputs:
+        """Return the outputs for postprocess. `busy`: times when the instance was busy; `loads`: when it loaded."""
         context = work.context
         context.inference_ns = covered_ns(work.ran)
         waited = max(end for _, end in work.ran) - context.preprocessed_ns - context.inference_ns
-        context.batch_wait_ns = busy.idle_ns(context.preprocessed_ns, min(start for start, _ in work.ran))
-        context.queue_ns = max(0, waited - context.batch_wait_ns)
+        since, until = context.preprocessed_ns, min(start for start, _ in work.ran)
+        context.batch_wait_ns = busy.idle_ns(since, until)
+        context.loading_ns = max(0, until - since - loads.idle_ns(since, until))
+        context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)
         # Postprocess gets the lengths from preprocess.
         lengths = self._model.lengths_of(work.features)
         sealed = self._contexts.write(context, [*work.computed.values(), lengths])

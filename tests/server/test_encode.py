@@ -12,6 +12,7 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from sie_triton import AsyncSIEClient, Item, SIEClient
+from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.names import triton_name
 from tests.conftest import MINILM
 from tests.support.parity import TO_ITSELF, assert_parity, varied_texts
@@ -60,7 +61,7 @@ def test_tritonclient(server, expected, module):
     assert_parity(response.as_numpy("dense"), expected)
     assert response.as_numpy("token_count").dtype == np.int32
     assert response.as_numpy("token_count")[:2].tolist() == [4, 2]
-    assert response.as_numpy("timing_ms").shape == (6,)
+    assert response.as_numpy("timing_ms").shape == (7,)
 
 
 @pytest.mark.parametrize("module", [tritonclient.http.aio, tritonclient.grpc.aio], ids=["http", "grpc"])
@@ -96,7 +97,7 @@ def test_client(client, expected):
     assert [r["id"] for r in results] == ["0", "1", "2", "3"]
     assert results[1]["token_count"] == 2
     timing = results[0]["timing"]
-    assert list(timing) == ["queue_ms", "preprocess_ms", "batch_wait_ms", "inference_ms", "postprocess_ms", "total_ms"]
+    assert list(timing) == [f"{name}_ms" for name in TIMING_FIELDS]
     parts = [value for name, value in timing.items() if name != "total_ms"]
     assert all(value >= 0 for value in parts)
     assert 0 < timing["inference_ms"] < timing["total_ms"]

@@ -71,7 +71,9 @@ def test_a_request_to_a_known_model_is_answered(known, tmp_path, minilm_director
         assert list(server.models())[:1] == [MINILM]
         for name in (ENCODER, SCORER, EXTRACTOR):
             assert server.models()[name]["state"] == "available"
-        dense = client.encode(ENCODER, TEXT)["dense"]
+        first, again = client.encode(ENCODER, TEXT), client.encode(ENCODER, TEXT)
+        assert first["timing"]["loading_ms"] > again["timing"]["loading_ms"] == 0
+        dense = first["dense"]
         np.testing.assert_allclose(dense, SentenceTransformer(str(minilm_directory)).encode(TEXT), atol=1e-5)
         scored = server.post(f"score/{SCORER}", query={"text": "Who?"}, items=[{"text": TEXT}, {"text": "No."}])
         assert [each["rank"] for each in scored.json()["scores"]] == [0, 1]

@@ -18,7 +18,7 @@ from sie_triton.doors.websocket import WebSocket
 from sie_triton.settings import read_settings
 
 TIMING = dict.fromkeys(
-    [f"{n}_ms" for n in ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total")], 1.0
+    [f"{n}_ms" for n in ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total", "loading")], 1.0
 )
 
 

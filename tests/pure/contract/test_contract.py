@@ -92,7 +92,7 @@ def test_tensor_names_are_unique_and_lower_case():
     names = [t.name for t in vars(tensors).values() if isinstance(t, tensors.Tensor)]
     assert len(set(names)) == len(names)
     assert all(name == name.lower() for name in names)
-    assert len(tensors.TIMING_FIELDS) == 6
+    assert len(tensors.TIMING_FIELDS) == 7
 
 
 @pytest.mark.parametrize("verb", ["encode", "score"])

@@ -16,7 +16,7 @@ from sie_triton.records.tickets import too_many
 from sie_triton.settings import Settings
 
 TIMING = dict.fromkeys(
-    ("queue_ms", "preprocess_ms", "batch_wait_ms", "inference_ms", "postprocess_ms", "total_ms"), 1.0
+    ("queue_ms", "preprocess_ms", "batch_wait_ms", "inference_ms", "postprocess_ms", "total_ms", "loading_ms"), 1.0
 )
 VECTOR = np.array([0.25, 0.5], np.float32)
 

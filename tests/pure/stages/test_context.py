@@ -28,8 +28,9 @@ COUNTED = dict(
             "queue_ns",
             "batch_wait_ns",
             "inference_ns",
+            "loading_ns",
         ),
-        range(1, 9),
+        range(1, 10),
         strict=True,
     )
 )
@@ -46,10 +47,10 @@ def test_every_field_comes_back_as_itself():
     assert Context.from_json(made.to_json()) == made
 
 
-@pytest.mark.parametrize("place", range(14))
+@pytest.mark.parametrize("place", range(15))
 def test_contexts_with_wrong_field_types_or_counts_are_refused(place):
     fields = json.loads(Context(ENCODE, {}, **COUNTED).to_json())
-    assert len(fields) == 14
+    assert len(fields) == 15
     for wrong in ([*fields[:place], None, *fields[place + 1 :]], fields[:place], [*fields, 1]):
         with pytest.raises((ValueError, KeyError)):
             Context.from_json(json.dumps(wrong).encode())
@@ -203,8 +204,12 @@ def test_a_context_of_an_unsupported_verb_is_refused(tmp_path):
 
 
 def test_the_timing_is_in_the_order_of_its_fields():
-    times = {name: COUNTED[name] * 10**6 for name in ("preprocessed_ns", "queue_ns", "batch_wait_ns", "inference_ns")}
+    times = {
+        name: COUNTED[name] * 10**6
+        for name in ("preprocessed_ns", "queue_ns", "batch_wait_ns", "inference_ns", "loading_ns")
+    }
     found = timing_ms(Context(ENCODE, {}, arrived_ns=0, **times), 0)
     assert found.dtype == np.float32
     assert found[:4].tolist() == [6, 4, 7, 8]
     assert found[4] == found[5]
+    assert found[6] == 9

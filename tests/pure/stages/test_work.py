@@ -118,7 +118,9 @@ def computed(seal, desk, context):
         work.put(item, {"dense": np.full(2, item, np.float32), "tags": rows, "tags_lengths": np.int32(item + 1)})
     work.ran.append((10, 15))
     desk.collect(work)
-    return desk.hand_on(work, BusyLog())
+    loads = BusyLog()
+    loads.add(5, 7)
+    return desk.hand_on(work, BusyLog(), loads)
 
 
 @pytest.mark.parametrize(("verb", "num_items"), [(ENCODE, 2), (SCORE, 1)])
