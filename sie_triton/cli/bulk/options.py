@@ -1,0 +1,97 @@
+"""Options that encode, score and extract share."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sie_triton.cli.options import settings_of_running, settings_options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOptions:
+    """Values of the shared options; see `bulk_options`."""
+
+    input: Path | None
+    field: str | None
+    output: Path | None
+    overwrite: bool
+    skip_errors: bool
+    as_json: bool
+    max_concurrency: int
+    timeout: float | None
+    url: str | None
+    host: str | None
+    grpc_port: str | None
+
+    @classmethod
+    def taken_from(cls, flags: dict[str, Any]) -> "BulkOptions":
+        """Return the values of the shared options, and remove them from `flags`."""
+        return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether results are shown in a terminal."""
+        return self.output is None and not self.as_json and sys.stdout.isatty()
+
+
+def bulk_options(command: Command) -> Command:
+    """Add the options of input, output and connection to a command."""
+    options = (
+        click.option(
+            "--input",
+            type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+            metavar="FILE",
+            help="file with one text per line; .jsonl: one JSON object per line, whose id goes into the output; "
+            "-: standard input",
+        ),
+        click.option("--field", metavar="NAME", help="read JSON lines, with the text in this field; default: text"),
+        click.option(
+            "--output",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="write here, by way of FILE.part, which the same command continues if it was interrupted",
+        ),
+        click.option("--overwrite", is_flag=True, help="replace an output that exists, or that is interrupted"),
+        click.option(
+            "--skip-errors",
+            is_flag=True,
+            help='write {"line": …, "error": …} for a line that cannot be used, and go on; exit status 1 at the end',
+        ),
+        click.option("--json", "as_json", is_flag=True, help="print one JSON object per item, each on its own line"),
+        click.option(
+            "--max-concurrency",
+            type=click.IntRange(1, 1024),
+            default=4,
+            show_default=True,
+            help="requests at a time, each of at most 512 lines",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(0, min_open=True),
+            metavar="SECONDS",
+            help="for each request with its retries; default: none, and 30 s of retries",
+        ),
+        click.option(
+            "--url",
+            metavar="URL",
+            help="server, such as http://host:port or grpc://host:port; default: --host and --grpc-port",
+        ),
+        settings_options(["host", "grpc_port"]),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def url_of(url: str | None, **flags: Any) -> str:
+    """Return the server's URL: `url`, else that of the settings `host` and `grpc_port`."""
+    settings = settings_of_running(**flags)
+    return url or f"grpc://{settings.inner_host}:{settings.grpc_port}"
