@@ -114,7 +114,7 @@ class Arguments(Source):
         self._lines: list[dict[str, Any]] = [{"text": text} for text in texts]
         self._lines += [{"image": path} for path in images]
         told = orjson.dumps([{kind: str(value) for kind, value in item.items()} for item in self._lines])
-        self.identity = {"texts and images": blake2b(told, digest_size=16).hexdigest()}
+        self.identity = {"arguments": blake2b(told, digest_size=16).hexdigest()}
 
     def lines(self, num_skipped: int = 0) -> Iterator[Line]:
         for number, item in enumerate(self._lines[num_skipped:], num_skipped + 1):
@@ -135,7 +135,7 @@ class Stream(Source):
         self._stream, self._form = stream, form
         about = os.fstat(stream.fileno())
         is_file = stat.S_ISREG(about.st_mode)
-        self.identity = {"size": about.st_size, "modified (ns)": about.st_mtime_ns} if is_file else None
+        self.identity = {"size": about.st_size, "modified_ns": about.st_mtime_ns} if is_file else None
         self.num_bytes = about.st_size if is_file else None
 
     def lines(self, num_skipped: int = 0) -> Iterator[Line]:
@@ -144,10 +144,11 @@ class Stream(Source):
             end += num_bytes
             if number <= num_skipped:
                 continue
+            content = content.removesuffix(b"\n").removesuffix(b"\r")
             if len(content) > MAX_LINE_BYTES:
                 yield Line(number, end=end, problem=f"is longer than {MAX_LINE_BYTES >> 20} MiB")
             else:
-                yield self._form.parse(number, content.removesuffix(b"\n").removesuffix(b"\r"), end)
+                yield self._form.parse(number, content, end)
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[bytes, int]]:

@@ -219,12 +219,13 @@ def difference(name: str, before: Any, now: Any) -> str:
     """Describe how a value differs from that of the run before; empty if it does not.
 
     >>> difference("parameters", {"is_query": True, "lora": "a"}, {"lora": "b"})
-    'is_query was true, now absent; lora was "a", now "b"'
+    'parameters.is_query was true, now absent; parameters.lora was "a", now "b"'
     """
     if before == now:
         return ""
     if isinstance(before, dict) and isinstance(now, dict):
-        return "; ".join(filter(None, (difference(key, before.get(key), now.get(key)) for key in {**before, **now})))
+        members = (difference(f"{name}.{key}", before.get(key), now.get(key)) for key in {**before, **now})
+        return "; ".join(filter(None, members))
     was, is_now = ("absent" if value is None else orjson.dumps(value).decode() for value in (before, now))
     return f"{name} was {was}, now {is_now}"
 
