@@ -13,7 +13,7 @@ from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import Record, Sink, is_error
 
 # How many numbers of a vector, and entries of a sparse one, are shown.
-NUM_SHOWN = 4
+NUM_SHOWN, NUM_ENTRIES_SHOWN = 4, 3
 
 
 class Summaries(Sink):
@@ -79,6 +79,6 @@ def strongest(sparse: Mapping[str, Any]) -> str:
     '#9 1.5000  #7 0.2500'
     """
     indices, values = sparse["indices"], sparse["values"]
-    order = np.argsort(-values, kind="stable")[:NUM_SHOWN]
+    order = np.argsort(-values, kind="stable")[:NUM_ENTRIES_SHOWN]
     shown = [f"#{indices[i]} {values[i]:.4f}" for i in order]
-    return "  ".join([*shown, *(["…"] if len(values) > NUM_SHOWN else [])])
+    return "  ".join([*shown, *(["…"] if len(values) > NUM_ENTRIES_SHOWN else [])])

@@ -133,10 +133,9 @@ class Stream(Source):
     def __init__(self, stream: BinaryIO, name: str, form: Form) -> None:
         self.name = name
         self._stream, self._form = stream, form
-        about = os.fstat(stream.fileno())
-        is_file = stat.S_ISREG(about.st_mode)
-        self.identity = {"size": about.st_size, "modified_ns": about.st_mtime_ns} if is_file else None
-        self.num_bytes = about.st_size if is_file else None
+        about = _file_status(stream)
+        self.identity = {"size": about.st_size, "modified_ns": about.st_mtime_ns} if about else None
+        self.num_bytes = about.st_size if about else None
 
     def lines(self, num_skipped: int = 0) -> Iterator[Line]:
         end = 0
@@ -149,6 +148,15 @@ class Stream(Source):
                 yield Line(number, end=end, problem=f"is longer than {MAX_LINE_BYTES >> 20} MiB")
             else:
                 yield self._form.parse(number, content, end)
+
+
+def _file_status(stream: BinaryIO) -> os.stat_result | None:
+    """Return the status of the file that a stream reads; None for a pipe, a terminal or a stream in memory."""
+    try:
+        about = os.fstat(stream.fileno())
+    except OSError:
+        return None
+    return about if stat.S_ISREG(about.st_mode) else None
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[bytes, int]]:

@@ -188,7 +188,10 @@ def test_a_run_without_any_record_leaves_no_file(kind, path):
 @pytest.mark.parametrize(
     ("record", "problem"),
     [
-        ({"dense": np.zeros(4, np.float32)}, r"line 3: dense is float32 \[4\], but the rows before it are float32 \[3\]"),
+        (
+            {"dense": np.zeros(4, np.float32)},
+            r"line 3: dense is float32 \[4\], but the rows before it are float32 \[3\]",
+        ),
         ({"dense": np.zeros(3, np.int8)}, "line 3: dense is int8"),
         ({"pages": [{"dense": np.zeros(3)}]}, "line 3: has no dense of its own for a row; give --format jsonl"),
     ],

@@ -154,9 +154,7 @@ def test_skipped_errors_stand_in_place_of_their_results(error, problem):
     sink, raised = ran(call, lines(40, problems=[5]), chunk_size=16, skip_errors=True)
     assert (raised, sink.num_errors) == (None, 4)
     wrong = {3: problem, 5: "is blank", 30: problem, 31: problem}
-    assert sink.records == [
-        {"line": i, "error": wrong[i]} if i in wrong else {"text": str(i)} for i in range(1, 41)
-    ]
+    assert sink.records == [{"line": i, "error": wrong[i]} if i in wrong else {"text": str(i)} for i in range(1, 41)]
 
 
 def test_a_line_that_cannot_be_sent_ends_the_run_when_its_turn_comes():
