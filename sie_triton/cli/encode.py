@@ -1,6 +1,5 @@
 """`sie-triton encode`: vectors of texts and images from a running server, for a terminal, a pipe or a file."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,8 @@ from sie_triton.contract import ENCODE_OUTPUTS, OUTPUT_DTYPES
 from sie_triton.contract.tensors import DENSE
 
 if TYPE_CHECKING:
-    from sie_triton.cli.bulk.lines import Line
     from sie_triton.cli.bulk.part import Run
-    from sie_triton.cli.bulk.records import Record, Sink
+    from sie_triton.cli.bulk.records import Sink
     from sie_triton.cli.bulk.run import Call
     from sie_triton.client import SIEClient
 
@@ -58,6 +56,7 @@ def encode(model: str, texts: tuple[str, ...], images: tuple[Path, ...], format:
     """
     from sie_triton.cli.bulk.command import execute, run_of
     from sie_triton.cli.bulk.lines import Form, source
+    from sie_triton.cli.bulk.records import without_times
 
     options = BulkOptions.taken_from(flags)
     form = format or ("npy" if options.output and options.output.suffix == ".npy" else "jsonl")
@@ -69,7 +68,7 @@ def encode(model: str, texts: tuple[str, ...], images: tuple[Path, ...], format:
     run = run_of("encode", model, lines, form, arguments)
 
     def call(client: "SIEClient") -> "Call":
-        return lambda lines: encoded(client, model, lines, arguments)
+        return lambda lines: list(map(without_times, client.encode(model, [line.item for line in lines], **arguments)))
 
     execute(lines, _sink(options, run), call, options)
 
@@ -105,12 +104,3 @@ def _sink(options: BulkOptions, run: "Run") -> "Sink":
     if options.output and run["format"] == "npy":
         return NpyPart(options.output, run, run["parameters"]["output_types"], overwrite=options.overwrite)
     return Summaries() if options.is_for_people else json_sink(options, run)
-
-
-def encoded(client: "SIEClient", model: str, lines: Sequence["Line"], arguments: Mapping[str, Any]) -> list["Record"]:
-    """Return the results of lines, with their ids first and without times."""
-    results = client.encode(model, [line.item for line in lines], **arguments)
-    return [
-        {**({"id": result["id"]} if "id" in result else {}), **{k: v for k, v in result.items() if k != "timing"}}
-        for result in results
-    ]

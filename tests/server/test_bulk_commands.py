@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_score_is_killed_and_ranks_over_all_lines(server, command, lines, tmp_pa
     np.testing.assert_allclose([each["score"] for each in found], expected, atol=1e-5)
     by_rank = sorted(found, key=lambda each: each["rank"])
     assert [each["rank"] for each in by_rank] == list(range(2000))
-    assert all(one["score"] >= other["score"] for one, other in zip(by_rank, by_rank[1:], strict=False))
+    assert all(one["score"] >= other["score"] for one, other in pairwise(by_rank))
 
 
 def test_pairs_are_scored_in_the_order_of_the_file(server, command, lines, tmp_path):

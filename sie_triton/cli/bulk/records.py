@@ -26,6 +26,19 @@ def is_error(record: Record) -> bool:
     return LINE in record
 
 
+def without_times(result: Mapping[str, Any]) -> Record:
+    """Return the record of a result of the client: its id first, and no times, so that equal lines have equal records.
+
+    >>> without_times({"pages": [{"timing": {}, "page": 3}], "timing": {}, "id": "a"})
+    {'id': 'a', 'pages': [{'page': 3}]}
+    """
+    record = {**({"id": result["id"]} if "id" in result else {}), **result}
+    record.pop("timing", None)
+    if "pages" in record:
+        record["pages"] = [without_times(page) for page in record["pages"]]
+    return record
+
+
 def to_json(record: Record) -> bytes:
     """Return a line of JSON, with its end. Arrays become lists; float32 has the fewest digits that identify it."""
     return orjson.dumps(record, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE)
@@ -38,13 +51,19 @@ def _plain(value: Any) -> Any:
 
 
 class Sink(ABC):
-    """Takes the records of lines in order. `num_skipped` lines are there already, `num_errors` of all are errors."""
+    """Takes the records of lines in order. `num_skipped` lines are there already, `num_errors` of all are errors.
+
+    `last` is the last record.
+    """
+
+    last: Record
 
     num_skipped = 0
     num_errors = 0
 
     def write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
-        """Take the records of the next lines."""
+        """Take the records of the next lines, at least one."""
+        self.last = records[-1]
         self.num_errors += sum(map(is_error, records))
         self._write(lines, records)
 
