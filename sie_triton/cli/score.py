@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from sie_triton.cli.bulk.run import Call
     from sie_triton.client import SIEClient
 
+# How many requests are in flight by default if the lines are pairs, most of which need a request each: Triton batches
+# what arrives together.
+MAX_CONCURRENCY_OF_PAIRS = 32
+
 # Parameters that the client takes in its argument `options`.
 IN_OPTIONS = ("score_mode",)
 
@@ -43,7 +47,7 @@ def score(model: str, query: str | None, texts: tuple[str, ...], **flags: Any) -
     lines, from 0. Ranks are known when the last line is scored.
 
     Without a QUERY, each line is a pair: a JSON object with query, text and optionally id. Pairs have no ranks.
-    Consecutive pairs with the same query are sent together. For other pairs, raise --max-concurrency.
+    Consecutive pairs with the same query are sent together.
 
     --output works as in sie-triton encode: an interrupted run is continued by the same command.
     """
@@ -58,7 +62,10 @@ def score(model: str, query: str | None, texts: tuple[str, ...], **flags: Any) -
     def call(client: "SIEClient") -> "Call":
         return lambda lines: scored(client, model, query, lines, arguments)
 
-    execute(lines, _sink(options, run), call, options, query_bytes=len((query or "").encode()))
+    if query is None:
+        execute(lines, _sink(options, run), call, options, max_concurrency=MAX_CONCURRENCY_OF_PAIRS)
+    else:
+        execute(lines, _sink(options, run), call, options, query_bytes=len(query.encode()))
 
 
 def scored(

@@ -7,13 +7,16 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.bulk.lines import Source, chunks
+from sie_triton.cli.bulk.lines import Source, Stream, chunks
 from sie_triton.cli.bulk.options import BulkOptions, url_of
 from sie_triton.cli.bulk.part import JsonPart, Run
 from sie_triton.cli.bulk.progress import Progress, progress
 from sie_triton.cli.bulk.records import JsonOut, Sink
 from sie_triton.cli.bulk.run import Call, run
 from sie_triton.client import SIEClient
+
+# How many requests are in flight, unless the option says otherwise; as SIEClient's.
+MAX_CONCURRENCY = 4
 
 
 def run_of(command: str, model: str, source: Source, form: str, parameters: dict[str, Any]) -> Run:
@@ -28,17 +31,24 @@ def json_sink(options: BulkOptions, run: Run) -> Sink:
 
 
 def execute(
-    source: Source, sink: Sink, call: Callable[[SIEClient], Call], options: BulkOptions, query_bytes: int = 0
+    source: Source,
+    sink: Sink,
+    call: Callable[[SIEClient], Call],
+    options: BulkOptions,
+    query_bytes: int = 0,
+    max_concurrency: int = MAX_CONCURRENCY,
 ) -> None:
     """Send the lines of `source` and write their records to `sink`. Exit with status 1 if some have an error.
 
-    `call` makes the function that sends lines by a client. `query_bytes` as in `chunks`.
+    `call` makes the function that sends lines by a client. `query_bytes` as in `chunks`. `max_concurrency` is the
+    default of the option.
     """
     url = url_of(options.url, host=options.host, grpc_port=options.grpc_port)
-    is_drawn = source.num_bytes is not None and not options.is_for_people
+    max_concurrency = options.max_concurrency or max_concurrency
+    is_drawn = isinstance(source, Stream) and not options.is_in_terminal
     with (
         closing(sink),
-        SIEClient(url, timeout=options.timeout, max_concurrency=options.max_concurrency) as client,
+        SIEClient(url, timeout=options.timeout, max_concurrency=max_concurrency) as client,
         progress(source, sink.num_skipped, is_shown=is_drawn) as bar,
     ):
         try:
@@ -47,7 +57,7 @@ def execute(
                 call(client),
                 sink,
                 client,
-                max_concurrency=options.max_concurrency,
+                max_concurrency=max_concurrency,
                 skip_errors=options.skip_errors,
                 progress=bar,
             )

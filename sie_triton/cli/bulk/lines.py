@@ -71,13 +71,18 @@ class Form:
         try:
             found = orjson.loads(text)
         except orjson.JSONDecodeError as exc:
-            raise ValueError(f"is not JSON ({exc})") from exc
+            raise ValueError(f"is not JSON ({exc}); {self._allowed()}") from exc
         if not isinstance(found, dict):
-            raise ValueError(f'is not a JSON object; give {{"{self.field}": "…"}}')
+            raise ValueError(f"is not a JSON object; {self._allowed()}")
         item = {"text": _string(found, self.field)}
         if found.get("id") is not None:
             item["id"] = found["id"]
         return item, _string(found, "query") if self.has_query else ""
+
+    def _allowed(self) -> str:
+        if not self.has_query:
+            return f'give {{"{self.field}": "…"}}'
+        return f'give {{"query": "…", "{self.field}": "…"}}, or a QUERY on the command line'
 
 
 def _string(found: Mapping[str, Any], name: str) -> str:

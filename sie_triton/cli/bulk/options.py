@@ -25,7 +25,7 @@ class BulkOptions:
     overwrite: bool
     skip_errors: bool
     as_json: bool
-    max_concurrency: int
+    max_concurrency: int | None
     timeout: float | None
     url: str | None
     host: str | None
@@ -37,9 +37,14 @@ class BulkOptions:
         return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
 
     @property
+    def is_in_terminal(self) -> bool:
+        """Whether the output goes to a terminal."""
+        return self.output is None and sys.stdout.isatty()
+
+    @property
     def is_for_people(self) -> bool:
-        """Whether results are shown in a terminal."""
-        return self.output is None and not self.as_json and sys.stdout.isatty()
+        """Whether results are shown in a terminal, not as JSON."""
+        return self.is_in_terminal and not self.as_json
 
 
 def bulk_options(command: Command) -> Command:
@@ -69,9 +74,7 @@ def bulk_options(command: Command) -> Command:
         click.option(
             "--max-concurrency",
             type=click.IntRange(1, 1024),
-            default=4,
-            show_default=True,
-            help="requests at a time, each of at most 512 lines",
+            help="requests at a time, each of at most 512 lines; default: 4, for pairs of score 32",
         ),
         click.option(
             "--timeout",

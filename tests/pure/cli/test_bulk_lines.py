@@ -47,6 +47,7 @@ def test_lines_that_are_skipped_are_counted(tmp_path):
         (JSON, b'{"text": 7}', "has no field 'text' with a string"),
         (JSON, b'{"text": " "}', "has a blank field 'text'"),
         (JSON, b'{"text": "\\ud800"}', "is not JSON ("),
+        (PAIRS, b"a", '; give {"query": "…", "text": "…"}, or a QUERY on the command line'),
         (PAIRS, b'{"text": "a"}', "has no field 'query' with a string; its fields are text"),
     ],
 )
