@@ -74,5 +74,5 @@ def execute(
 
 def _say_how_to_go_on(source: Source, options: BulkOptions, bar: Progress) -> None:
     if options.output and bar.num_lines and source.identity is not None:
-        told = f"{options.output}.part has {bar.num_lines:,} lines; the same command goes on from there"
+        told = f"{options.output}.part has {bar.num_lines:,} lines; the same command continues it"
         click.echo(told, err=True)

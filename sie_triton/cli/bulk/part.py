@@ -1,13 +1,16 @@
 """Files that an interrupted run leaves, and that the same command continues.
 
-Records of FILE are appended to FILE.part. FILE.part.json says which run they belong to. The last complete record of
-FILE.part is where the next run goes on, so nothing has to be recorded about progress, and a process may be killed at
-any moment. At the end FILE.part becomes FILE, at once: a FILE is always complete.
+Records of FILE are appended to FILE.part, a chunk at a time, each of which is on the disk before the next is written.
+FILE.part.json says which run they belong to. FILE.part itself shows where the next run goes on, so nothing has to be
+recorded about progress, and a process may be killed, or the power fail, at any moment: as many records as a chunk has
+at most are cut off, because they may be there in part, and are made again. At the end FILE.part becomes FILE, at once:
+a FILE is always complete.
 """
 
 import fcntl
 import os
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -21,9 +24,13 @@ from numpy.lib import format as npy
 
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import ERROR_PREFIX, Record, Sink, is_error, to_json
+from sie_triton.client.calls import PIECE_ITEMS
 from sie_triton.errors import InputError, SIEError
 
 PART_SUFFIX, STATE_SUFFIX, WHOLE_SUFFIX = ".part", ".part.json", ".part.whole"
+
+# How many of the last records may be incomplete or wrong after a failure: those of one chunk.
+NUM_DOUBTFUL = PIECE_ITEMS
 
 AGAIN = "--overwrite starts anew"
 
@@ -63,6 +70,7 @@ class Part(Sink):
         with _explained(self._part):
             self._file.write(self._encoded(lines, records))
             self._file.flush()
+            os.fdatasync(self._file.fileno())
 
     def finish(self) -> None:
         """Turn FILE.part into FILE."""
@@ -80,7 +88,7 @@ class Part(Sink):
 
     @abstractmethod
     def _recover(self) -> int:
-        """Count the complete records of the part, and return the position after the last one."""
+        """Count the records of the part that are certain, and return the position after the last one."""
 
     @abstractmethod
     def _encoded(self, lines: Sequence[Line], records: Sequence[Record]) -> bytes: ...
@@ -94,14 +102,14 @@ class JsonPart(Part):
     """One line of JSON for each record."""
 
     def _recover(self) -> int:
-        end = 0
+        # Position after a line, number of lines up to it, and of errors among them.
+        places = deque([(0, 0, 0)], maxlen=NUM_DOUBTFUL + 1)
         self._file.seek(0)
         for line in self._file:
-            if not line.endswith(b"\n"):
-                break
-            end += len(line)
-            self.num_skipped += 1
-            self.num_errors += line.startswith(ERROR_PREFIX)
+            if line.endswith(b"\n"):
+                end, num_lines, num_errors = places[-1]
+                places.append((end + len(line), num_lines + 1, num_errors + line.startswith(ERROR_PREFIX)))
+        end, self.num_skipped, self.num_errors = places[0]
         return end
 
     def _encoded(self, lines: Sequence[Line], records: Sequence[Record]) -> bytes:
@@ -157,7 +165,7 @@ class NpyPart(Part):
             return 0
         self._row = np.empty(shape[1:], dtype)
         start, end = self._file.tell(), self._file.seek(0, os.SEEK_END)
-        self.num_skipped = (end - start) // max(1, self._row.nbytes)
+        self.num_skipped = max(0, (end - start) // max(1, self._row.nbytes) - NUM_DOUBTFUL)
         return start + self.num_skipped * self._row.nbytes
 
     def _encoded(self, lines: Sequence[Line], records: Sequence[Record]) -> bytes:
@@ -247,7 +255,10 @@ def _locked(path: Path) -> BinaryIO:
 def _replace(path: Path, content: bytes) -> None:
     """Write a file so that it is never there in part."""
     written = Path(f"{path}.new")
-    written.write_bytes(content)
+    with written.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     written.replace(path)
 
 

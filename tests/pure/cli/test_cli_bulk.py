@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import fields
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,13 +153,13 @@ def test_skipped_errors_end_with_status_1(sent, tmp_path):
 
 
 def test_an_error_says_how_to_go_on(sent, tmp_path):
-    (tmp_path / "a.txt").write_text("x\n" * 512 + "\n")
+    (tmp_path / "a.txt").write_text("x\n" * 1024 + "\n")
     done = invoke("encode", "org/m", "--input", tmp_path / "a.txt", "--output", tmp_path / "a.jsonl")
-    assert str(done.exception).startswith("line 513: is blank; with --skip-errors, ")
-    assert done.stderr == f"{tmp_path}/a.jsonl.part has 512 lines; the same command goes on from there\n"
+    assert str(done.exception).startswith("line 1025: is blank; with --skip-errors, ")
+    assert done.stderr == f"{tmp_path}/a.jsonl.part has 1,024 lines; the same command continues it\n"
     done = invoke("encode", "org/m", "--input", tmp_path / "a.txt", "--output", tmp_path / "a.jsonl", "--skip-errors")
-    assert (len(sent), done.exit_code) == (1, 1)
-    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 513
+    assert ([len(items) for _, items, _ in sent], done.exit_code) == ([512] * 3, 1)
+    assert len((tmp_path / "a.jsonl").read_text().splitlines()) == 1025
 
 
 @pytest.mark.parametrize(
@@ -235,3 +236,13 @@ def test_pairs_are_shown_with_their_query(screen):
         ["0.7500", "who?", "c"],
         ["is", "blank", "Hello,", "world"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_tty", "expected"),
+    [([], True, (True, True)), (["--json"], True, (True, False)), ([], False, (False, False))],
+)
+def test_results_are_for_people_in_a_terminal_without_json(monkeypatch, flags, is_tty, expected):
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: is_tty))
+    options = BulkOptions.taken_from(cli.commands["encode"].make_context("encode", ["m", *flags]).params)
+    assert (options.is_in_terminal, options.is_for_people) == expected
