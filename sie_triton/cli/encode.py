@@ -50,9 +50,9 @@ def encode(model: str, texts: tuple[str, ...], images: tuple[Path, ...], format:
     JSON: its id if the input has one, the outputs, token_count, and truncated if the model read only the beginning of
     the text. An .npy file has one row per line, of dense, or of the one output type that --output-types names.
 
-    --output FILE is complete when it exists: until then FILE.part grows. A run that ended early, however it did, is
-    continued by the same command, and refused if its model, parameters or input have changed. Standard input can only
-    be continued if it is a file. A blank line, and one that is not UTF-8, is an error.
+    Results go to FILE.part, which becomes FILE of --output when it is complete. If a run ends early, even by kill -9,
+    the same command continues it. It refuses to continue if model, parameters or input have changed, or if the input
+    came through a pipe. A line that is blank or not UTF-8 is an error.
     """
     from sie_triton.cli.bulk.command import execute, run_of
     from sie_triton.cli.bulk.lines import Form, source

@@ -51,7 +51,7 @@ def extract(
     in an image, and their box if known; or "data" and JSON.
 
     With --json or --output, line n of the output is the result of line n of the input, as JSON. --output works as in
-    sie-triton encode: an interrupted run is continued by the same command.
+    sie-triton encode: the same command continues an interrupted run.
 
     Models without labels of their own require --labels. Labels may be phrases: --labels 'place of birth,date'.
     """

@@ -49,7 +49,7 @@ def score(model: str, query: str | None, texts: tuple[str, ...], **flags: Any) -
     Without a QUERY, each line is a pair: a JSON object with query, text and optionally id. Pairs have no ranks.
     Consecutive pairs with the same query are sent together.
 
-    --output works as in sie-triton encode: an interrupted run is continued by the same command.
+    --output works as in sie-triton encode: the same command continues an interrupted run.
     """
     from sie_triton.cli.bulk.command import execute, run_of
     from sie_triton.cli.bulk.lines import Form, source

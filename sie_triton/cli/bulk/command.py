@@ -65,6 +65,11 @@ def execute(
             _say_how_to_go_on(source, options, bar)
             raise
         sink.finish()
+    _report(sink, options, bar)
+
+
+def _report(sink: Sink, options: BulkOptions, bar: Progress) -> None:
+    """Say what a run has done. Exit with status 1 if some lines have an error."""
     if options.output:
         click.echo(f"{options.output}: {bar.summary()}", err=True)
     if sink.num_errors:

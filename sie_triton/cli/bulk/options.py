@@ -47,49 +47,51 @@ class BulkOptions:
         return self.is_in_terminal and not self.as_json
 
 
+SHARED = (
+    click.option(
+        "--input",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+        metavar="FILE",
+        help="file with one text per line; .jsonl: one JSON object per line, whose id goes into the output; "
+        "-: standard input",
+    ),
+    click.option("--field", metavar="NAME", help="read JSON lines, with the text in this field; default: text"),
+    click.option(
+        "--output",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="file for the results; the same command continues an interrupted run",
+    ),
+    click.option("--overwrite", is_flag=True, help="start anew, even if the output exists or a run was interrupted"),
+    click.option(
+        "--skip-errors",
+        is_flag=True,
+        help='write {"line": …, "error": …} for a line that cannot be used, and go on; exit status 1 at the end',
+    ),
+    click.option("--json", "as_json", is_flag=True, help="print one JSON object per item, each on its own line"),
+    click.option(
+        "--max-concurrency",
+        type=click.IntRange(1, 1024),
+        help="requests at a time, each of at most 512 lines; default: 4, for pairs of score 32",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="for each request with its retries; default: none, and 30 s of retries",
+    ),
+    click.option(
+        "--url",
+        metavar="URL",
+        help="server, such as http://host:port or grpc://host:port; default: --host and --grpc-port",
+    ),
+    settings_options(["host", "grpc_port"]),
+)
+
+
 def bulk_options(command: Command) -> Command:
     """Add the options of input, output and connection to a command."""
-    options = (
-        click.option(
-            "--input",
-            type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
-            metavar="FILE",
-            help="file with one text per line; .jsonl: one JSON object per line, whose id goes into the output; "
-            "-: standard input",
-        ),
-        click.option("--field", metavar="NAME", help="read JSON lines, with the text in this field; default: text"),
-        click.option(
-            "--output",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="write here, by way of FILE.part, which the same command continues if it was interrupted",
-        ),
-        click.option("--overwrite", is_flag=True, help="replace an output that exists, or that is interrupted"),
-        click.option(
-            "--skip-errors",
-            is_flag=True,
-            help='write {"line": …, "error": …} for a line that cannot be used, and go on; exit status 1 at the end',
-        ),
-        click.option("--json", "as_json", is_flag=True, help="print one JSON object per item, each on its own line"),
-        click.option(
-            "--max-concurrency",
-            type=click.IntRange(1, 1024),
-            help="requests at a time, each of at most 512 lines; default: 4, for pairs of score 32",
-        ),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(0, min_open=True),
-            metavar="SECONDS",
-            help="for each request with its retries; default: none, and 30 s of retries",
-        ),
-        click.option(
-            "--url",
-            metavar="URL",
-            help="server, such as http://host:port or grpc://host:port; default: --host and --grpc-port",
-        ),
-        settings_options(["host", "grpc_port"]),
-    )
-    for option in reversed(options):
+    for option in reversed(SHARED):
         command = option(command)
     return command
 
