@@ -1,36 +1,41 @@
-"""Output of `sie-triton extract`: highlighted texts and tables in a terminal, else tab-separated lines, or JSON."""
+"""Output of `sie-triton extract`: highlighted texts and tables in a terminal, else tab-separated lines."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sie_triton.client import Entity, ExtractResult
+from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.records import Record, Sink, is_error, write_out
+from sie_triton.client import Entity
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 SPACES = {ord(space): " " for space in "\t\n\r"}
 
 
-def show(texts: Sequence[str], results: Sequence[ExtractResult], *, as_json: bool) -> None:
-    console = Console(highlight=False)
-    if as_json:
-        for result in results:
-            click.echo(json.dumps(result, ensure_ascii=False))
-    elif console.is_terminal and console.color_system and not console.no_color:
-        show_in_colour(console, texts, results)
-    else:
-        numbers = [str(number) for number in range(1, len(results) + 1)]
-        for number, result in pages(numbers, results):
-            for line in lines(result):
-                click.echo("\t".join(str(cell).translate(SPACES) for cell in (number, *line)))
+class FindingsOut(Sink):
+    """Prints findings highlighted in their texts if standard output is a terminal with colours, else as lines."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._colours: dict[str, str] = {}
+
+    def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
+        console = self._console
+        if console.is_terminal and console.color_system and not console.no_color:
+            shown = [str(line.item.get("text", line.item.get("image", ""))) for line in lines]
+            show_in_colour(console, shown, records, self._colours)
+            return
+        for number, result in pages([str(line.number) for line in lines], records):
+            for cells in fields(result):
+                write_out(("\t".join(str(cell).translate(SPACES) for cell in (number, *cells)) + "\n").encode())
 
 
-def pages(names: Sequence[str], results: Sequence[ExtractResult]) -> list[tuple[str, ExtractResult]]:
+def pages(names: Sequence[str], results: Sequence[Record]) -> list[tuple[str, Record]]:
     """Return pairs of a name and a result, one per item, or one per page of a PDF."""
     return [
         (f"{name}:{page['page']}" if "page" in page else name, page)
@@ -39,8 +44,11 @@ def pages(names: Sequence[str], results: Sequence[ExtractResult]) -> list[tuple[
     ]
 
 
-def lines(result: ExtractResult) -> Iterator[tuple[Any, ...]]:
+def fields(result: Record) -> Iterator[tuple[Any, ...]]:
     """Yield the fields of each finding: its kind, then as in the help of `sie-triton extract`."""
+    if is_error(result):
+        yield ("error", result["error"])
+        return
     for entity in result["entities"]:
         named = entity["label"], _score(entity)
         if "start" in entity:
@@ -57,12 +65,15 @@ def lines(result: ExtractResult) -> Iterator[tuple[Any, ...]]:
         yield ("data", json.dumps(result["data"], ensure_ascii=False))
 
 
-def show_in_colour(console: Console, texts: Sequence[str], results: Sequence[ExtractResult]) -> None:
-    told = pages(texts, results)
-    placed = [[entity for entity in result["entities"] if "start" in entity] for _, result in told]
-    labels = dict.fromkeys(entity["label"] for entities in placed for entity in entities)
-    colours = {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(labels)}
-    for (text, result), entities in zip(told, placed, strict=True):
+def show_in_colour(console: Console, texts: Sequence[str], results: Sequence[Record], colours: dict[str, str]) -> None:
+    """Print the findings in texts or images. `colours` by label gets those of new labels."""
+    for text, result in pages(texts, results):
+        if is_error(result):
+            console.print(Text.assemble(text, (f" {result['error']}", "bold red")), soft_wrap=True)
+            continue
+        entities = [entity for entity in result["entities"] if "start" in entity]
+        for entity in entities:
+            colours.setdefault(entity["label"], COLOURS[len(colours) % len(COLOURS)])
         console.print(in_colour(text, entities, colours), soft_wrap=True)
         for table in tables(result):
             console.print(table)
@@ -86,7 +97,7 @@ def in_colour(text: str, entities: Sequence[Entity], colours: Mapping[str, str])
     return shown.append(text[end:])
 
 
-def tables(result: ExtractResult) -> Iterator[Table]:
+def tables(result: Record) -> Iterator[Table]:
     """Yield tables of the findings that have no position in the text."""
     relations, classes, data = result["relations"], result["classifications"], result["data"]
     if read := [each for each in result["entities"] if "start" not in each]:

@@ -1,4 +1,4 @@
-"""Command line: `sie-triton serve | door | render | models | lora | env | extract | bench | perf` and others."""
+"""Command line: `sie-triton serve | render | models | lora | env | encode | score | extract | bench` and others."""
 
 import sys
 from importlib.util import find_spec
@@ -9,12 +9,14 @@ import click
 
 from sie_triton.cli.config import OF_CLUSTERS, config
 from sie_triton.cli.door import door
+from sie_triton.cli.encode import encode
 from sie_triton.cli.environments import env
 from sie_triton.cli.extract import extract
 from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import settings_of_running, settings_options
+from sie_triton.cli.score import score
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, set_cluster_variables, unknown_variables
@@ -164,6 +166,8 @@ cli.add_command(lora)
 cli.add_command(env)
 cli.add_command(door)
 cli.add_command(config)
+cli.add_command(encode)
+cli.add_command(score)
 cli.add_command(extract)
 
 

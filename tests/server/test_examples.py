@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
@@ -17,6 +19,7 @@ from sentence_transformers import SentenceTransformer
 from sie_triton import SIEClient
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.client.failures import END_OF_FRAMING
+from sie_triton.contract import VERBS
 from sie_triton.error_prefix import without_prefix
 from sie_triton.errors import InputError
 from sie_triton.names import triton_name
@@ -74,7 +77,6 @@ NOT_RUN = {
     "sie-triton models add m.yaml": "tests/server/test_catalog.py does it",
     "sie-triton models add BAAI/bge-m3": "needs the model hub",
     "sie-triton models rm my-model": "tests/server/test_catalog.py does it",
-    "sie-triton extract my/gliner 'Ada Lovelace lived in London.' --labels person,city": "test_cli_extract.py",
     "sie-triton lora add my/tenants banking ./adapters/banking": LORA,
     "sie-triton lora ls my/tenants": LORA,
     "sie-triton lora rm my/tenants banking": LORA,
@@ -107,11 +109,18 @@ PYTHON = [block for block in BLOCKS if block.language == "python"]
 CURL = [block for block in BLOCKS if block.language == "bash" and block.text.startswith("curl")]
 AT_THE_DOOR = [block for block in CURL if "localhost:8080" in block.text]
 
+# Commands that call a running server.
+VERB_COMMANDS = tuple(f"sie-triton {verb} " for verb in VERBS)
+
 # Another package than this one's extras install.
 NOT_INSTALLED = {"sie_sdk": "needs Python 3.12; tests/server/test_door.py asks as it does"}
 
 
 def lines_not_run(blocks: list[Block]) -> list[str]:
+    return [command for command in commands(blocks) if not command.startswith(VERB_COMMANDS)]
+
+
+def commands(blocks: list[Block]) -> list[str]:
     lines = [
         line for block in blocks if block.language == "bash" and block not in CURL for line in block.text.split("\n")
     ]
@@ -289,6 +298,22 @@ def test_adapters_of_a_running_server(served, small_models):
         run("rm", "my/tenants", "banking")
         with pytest.raises(InputError, match="my/tenants has no adapter 'banking'"):
             client.encode("my/tenants", "Hello", lora="banking")
+
+
+@pytest.mark.parametrize("command", [each for each in commands(BLOCKS) if each.startswith(VERB_COMMANDS)])
+def test_commands_of_the_verbs(served, tmp_path, command):
+    """The command ends without an error; what it writes is the file that it names, with a line or row per line."""
+    (tmp_path / "texts.txt").write_text("Ships sail.\nRoses climb.\n")
+    for name in ("texts", "pairs"):
+        (tmp_path / f"{name}.jsonl").write_text('{"query": "What climbs?", "text": "Roses climb."}\n' * 2)
+    given = {*tmp_path.iterdir()}
+    words = [sys.executable, "-m", "sie_triton.cli", *shlex.split(command)[1:], f"--grpc-port={served.grpc_port}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    written = {*tmp_path.iterdir()} - given
+    assert bool(done.stdout) == (not written)
+    for path in written:
+        assert len(np.load(path) if path.suffix == ".npy" else path.read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize("block", YAML, ids=lambda block: block.name)

@@ -300,7 +300,7 @@ def test_the_extract_command_prints_the_client_results(server, client):
     ]
     grpc = ["--host", "127.0.0.1", "--grpc-port", str(server.settings.grpc_port)]
     some = [0, 2]
-    answers = ran([*arguments, *grpc, "--json"], "".join(f"{TEXTS[i]}\n\n" for i in some)).splitlines()
+    answers = ran([*arguments, *grpc, "--json"], "".join(f"{TEXTS[i]}\n" for i in some)).splitlines()
     assert_same([json.loads(each) for each in answers], [found[i] for i in some])
 
 

@@ -11,7 +11,10 @@ from rich.console import Console
 
 from sie_triton import client, families
 from sie_triton.cli import cli, findings
+from sie_triton.cli.bulk.lines import Line
+from sie_triton.cli.bulk.records import error_record
 from sie_triton.cli.drawing import drawn, save
+from sie_triton.client.types import ExtractOptions
 from sie_triton.errors import InputError
 from sie_triton.server.serve import example
 from tests.support.stages import spec
@@ -48,11 +51,11 @@ SEEN = {
 def printed(monkeypatch):
     """Return a function that prints results of TEXT on a console of these options."""
 
-    def show(*results, as_json=False, **console):
+    def show(*results, **console):
         stream = io.StringIO()
         monkeypatch.setattr(findings, "Console", lambda **_: Console(file=stream, width=80, highlight=False, **console))
-        monkeypatch.setattr(findings.click, "echo", lambda line: stream.write(f"{line}\n"))
-        findings.show([TEXT] * len(results), results, as_json=as_json)
+        monkeypatch.setattr(findings, "write_out", lambda content: stream.write(content.decode()))
+        findings.FindingsOut().write([Line(i, {"text": TEXT}) for i, _ in enumerate(results, 1)], results)
         return stream.getvalue()
 
     return show
@@ -112,15 +115,27 @@ def test_findings_in_texts_are_printed_as_lines_without_a_terminal(printed, cons
     ]
 
 
-def test_findings_are_printed_as_json(printed):
-    assert [json.loads(line) for line in printed(NONE, FOUND, as_json=True, **IN_COLOUR).splitlines()] == [NONE, FOUND]
+def test_skipped_errors_are_printed_in_their_place(printed):
+    records = [FOUND, error_record(Line(2), "is blank"), NONE]
+    assert "2\terror\tis blank" in printed(*records).splitlines()
+    assert f"{TEXT[-5:]}\x1b[1;31m is blank" in printed(*records, **IN_COLOUR).replace("\n", " ")
+
+
+def test_a_label_keeps_its_colour(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(findings, "Console", lambda **_: Console(file=stream, width=80, **IN_COLOUR))
+    sink = findings.FindingsOut()
+    for words in ("York", "Ada Lovelace", "York"):
+        label = "name" if words == "York" else "person"
+        sink.write([Line(1, {"text": TEXT})], [{**NONE, "entities": [entity(words, label)]}])
+    assert stream.getvalue().count("\x1b[1;36mYork") == 2
+    assert stream.getvalue().count("\x1b[1;35mAda Lovelace") == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "given", "message"),
     [
         (["--threshold", "2", "text"], b"", "2.0 is not in the range 0<=x<=1"),
-        ([], b"fine\n\xff\n", "line 2 of standard input is not UTF-8"),
         (["--image", "missing.jpg"], b"", "File 'missing.jpg' does not exist"),
         (["--draw", "out.png", "text"], b"", "--draw: needs one --image, not 0"),
     ],
@@ -144,8 +159,13 @@ def test_serve_shows_an_extract_command_for_the_model(family, said):
 
 
 def test_extract_without_input_sends_no_request():
-    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL], "\n\n")
+    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL], "")
     assert (done.exit_code, done.output) == (0, "")
+
+
+def test_extract_names_the_line_that_cannot_be_sent():
+    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL], b"fine\n\xff\n")
+    assert str(done.exception).startswith("line 2: is not UTF-8 (")
 
 
 def test_objects_are_drawn_in_the_upright_image():
@@ -165,15 +185,35 @@ def test_an_image_that_cannot_be_drawn(tmp_path):
         save(tmp_path / "a.png", [], tmp_path / "b.png")
 
 
-def test_extract_sends_the_given_model_items_and_options(monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """List of the calls of a client without a server."""
+    calls = []
 
     def extract(client, model, items, labels, **options):
-        asked.append((model, items, labels, options))
-        return [NONE]
+        calls.append((model, items, labels, options))
+        return [{**FOUND, "timing": {}} for _ in items]
 
     monkeypatch.setattr(client.SIEClient, "extract", extract)
+    return calls
+
+
+def test_extract_sends_the_given_model_items_and_options(asked):
     arguments = ["org/model", "Ada", "--labels", "a,b", "--lora", "banking", "--threshold", "0.5", "--url", URL]
+    arguments += ["--profile", "p", "--instruction", "who?", "--options", '{"top_k": 3}']
     CliRunner().invoke(cli, ["extract", *arguments], catch_exceptions=False)
-    options = {"threshold": 0.5, "pages": None, "lora": "banking"}
-    assert asked == [("org/model", ["Ada"], ["a", "b"], options)]
+    options = {"threshold": 0.5, "lora": "banking", "profile": "p", "instruction": "who?", "options": {"top_k": 3}}
+    assert asked == [("org/model", [{"text": "Ada"}], ["a", "b"], options)]
+    assert {*options} <= {*ExtractOptions.__annotations__}
+
+
+def test_extract_reads_and_writes_files(asked, tmp_path):
+    source, output = tmp_path / "texts.txt", tmp_path / "found.jsonl"
+    source.write_text("Ada\n" * 600)
+    arguments = ["extract", "org/model", "--url", URL, "--input", str(source), "--labels", "a" * 128]
+    done = CliRunner().invoke(cli, [*arguments, "--output", str(output)], catch_exceptions=False)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert [json.loads(line) for line in output.read_text().splitlines()] == [FOUND] * 600
+    assert sorted(len(items) for _, items, _, _ in asked) == [100, 500]
+    done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
+    assert done.stdout == output.read_text()

@@ -1,0 +1,102 @@
+"""Options that encode, score and extract share."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from sie_triton.cli.options import settings_of_running, settings_options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOptions:
+    """Values of the shared options; see `bulk_options`."""
+
+    input: Path | None
+    field: str | None
+    output: Path | None
+    overwrite: bool
+    skip_errors: bool
+    as_json: bool
+    max_concurrency: int | None
+    timeout: float | None
+    url: str | None
+    host: str | None
+    grpc_port: str | None
+
+    @classmethod
+    def taken_from(cls, flags: dict[str, Any]) -> "BulkOptions":
+        """Return the values of the shared options, and remove them from `flags`."""
+        return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
+
+    @property
+    def is_in_terminal(self) -> bool:
+        """Whether the output goes to a terminal."""
+        return self.output is None and sys.stdout.isatty()
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether results are shown in a terminal, not as JSON."""
+        return self.is_in_terminal and not self.as_json
+
+
+SHARED = (
+    click.option(
+        "--input",
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+        metavar="FILE",
+        help="file with one text per line; .jsonl: one JSON object per line, whose id goes into the output; "
+        "-: standard input",
+    ),
+    click.option("--field", metavar="NAME", help="read JSON lines, with the text in this field; default: text"),
+    click.option(
+        "--output",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="file for the results; the same command continues an interrupted run",
+    ),
+    click.option("--overwrite", is_flag=True, help="start anew, even if the output exists or a run was interrupted"),
+    click.option(
+        "--skip-errors",
+        is_flag=True,
+        help='write {"line": …, "error": …} for a line that cannot be used, and go on; exit status 1 at the end',
+    ),
+    click.option("--json", "as_json", is_flag=True, help="print one JSON object per item, each on its own line"),
+    click.option(
+        "--max-concurrency",
+        type=click.IntRange(1, 1024),
+        help="requests at a time, each of at most 512 lines; default: 4, for pairs of score 32",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        metavar="SECONDS",
+        help="for each request with its retries; default: none, and 30 s of retries",
+    ),
+    click.option(
+        "--url",
+        metavar="URL",
+        help="server, such as http://host:port or grpc://host:port; default: --host and --grpc-port",
+    ),
+    settings_options(["host", "grpc_port"]),
+)
+
+
+def bulk_options(command: Command) -> Command:
+    """Add the options of input, output and connection to a command."""
+    for option in reversed(SHARED):
+        command = option(command)
+    return command
+
+
+def url_of(url: str | None, **flags: Any) -> str:
+    """Return the server's URL: `url`, else that of the settings `host` and `grpc_port`."""
+    settings = settings_of_running(**flags)
+    return url or f"grpc://{settings.inner_host}:{settings.grpc_port}"

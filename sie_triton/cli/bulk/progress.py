@@ -1,0 +1,60 @@
+"""Progress bar on stderr."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from sie_triton.cli.bulk.lines import Line, Source
+
+
+class Rate(ProgressColumn):
+    """Lines per second since the start of this run."""
+
+    def render(self, task: Task) -> Text:
+        done = task.fields["num_lines"] - task.fields["num_skipped"]
+        return Text(f"{done / task.elapsed:,.0f} lines/s" if task.elapsed and done else "", style="cyan")
+
+
+class Progress:
+    """Count of the lines of a run; `bar` shows it. `num_skipped` lines were done by runs before."""
+
+    def __init__(self, bar: Bar, source: Source, num_skipped: int) -> None:
+        self.num_lines = self._num_skipped = num_skipped
+        self._bar, self._started = bar, monotonic()
+        self._has_bytes = source.num_bytes is not None
+        self._task = bar.add_task(source.name, total=source.num_bytes, num_lines=num_skipped, num_skipped=num_skipped)
+
+    def advance(self, lines: Sequence[Line]) -> None:
+        """Count `lines`, the next ones of the input, as done."""
+        is_first = self.num_lines == self._num_skipped
+        self.num_lines += len(lines)
+        position = lines[-1].end if self._has_bytes else self.num_lines
+        if is_first and self._num_skipped:  # what a run before has done is no speed of this one
+            self._bar.reset(self._task, completed=position)
+        self._bar.update(self._task, completed=position, num_lines=self.num_lines)
+
+    def summary(self) -> str:
+        """Describe the lines and the speed of this run in words."""
+        done, seconds = self.num_lines - self._num_skipped, monotonic() - self._started
+        before = f", after {self._num_skipped:,} of a run before" if self._num_skipped else ""
+        return f"{done:,} lines in {seconds:.1f} s ({done / max(seconds, 1e-3):,.0f} lines/s){before}"
+
+
+@contextmanager
+def progress(source: Source, num_skipped: int, *, is_shown: bool) -> Iterator[Progress]:
+    """Context manager of a progress bar, drawn only if `is_shown` and stderr is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[num_lines]:,} lines"),
+        Rate(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)) as bar:
+        yield Progress(bar, source, num_skipped)

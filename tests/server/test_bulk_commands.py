@@ -1,0 +1,154 @@
+"""`sie-triton encode` and `score` on files of thousands of lines: killed halfway, and continued to the same output."""
+
+import json
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from sie_triton import SIEClient
+from sie_triton.perf.workload import texts
+from tests.conftest import CROSS_ENCODER, SPLADE, TINY
+
+NUM_LINES = 5000
+
+# Runs the command of sys.argv, and kills it with half of the nth chunk written.
+KILLED = """
+import os, signal, sys
+from sie_triton.cli import main
+from sie_triton.cli.bulk.part import Part
+
+whole, left = Part._write, int(sys.argv.pop(1))
+
+
+def write(self, lines, records):
+    global left
+    left -= 1
+    if left:
+        return whole(self, lines, records)
+    content = self._encoded(lines, records)
+    self._file.write(content[: len(content) // 2 + 1])
+    self._file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+Part._write = write
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def lines():
+    """Texts that begin with their number."""
+    return [f"{i} {text}" for i, text in enumerate(texts(NUM_LINES, 3, 12, seed=9))]
+
+
+@pytest.fixture
+def command(server):
+    """Return a function that runs a command, and with `kill_at` kills it while that chunk is written."""
+
+    def run(*arguments, kill_at=0):
+        program = ["-c", KILLED, str(kill_at)] if kill_at else ["-m", "sie_triton.cli"]
+        words = [sys.executable, *program, *map(str, arguments), f"--url=grpc://{server.grpc}"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+        assert done.returncode == (-signal.SIGKILL if kill_at else 0), done.stderr
+        return done
+
+    return run
+
+
+def num_lines_of(done):
+    """Return the numbers of lines that a run did and found done, from its last line."""
+    words = done.stderr.replace(",", "").split()
+    return int(words[1]), int(words[-5])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "npy"])
+def test_encode_is_killed_twice_and_continued(server, command, lines, tmp_path, form):
+    source, output = tmp_path / "texts.jsonl", tmp_path / f"vectors.{form}"
+    source.write_text("".join(f"{json.dumps({'id': i, 'text': text})}\n" for i, text in enumerate(lines)))
+    arguments = ["encode", TINY, "--input", source, "--output", output, "--dimensions", 16]
+    command(*arguments, kill_at=3)
+    command(*arguments, kill_at=4)
+    assert not output.exists()
+    num_done, num_found = num_lines_of(command(*arguments))
+    assert num_done + num_found == NUM_LINES
+    assert num_found > 5 * 200
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["texts.jsonl", output.name]
+    if form == "npy":
+        vectors = np.load(output)
+    else:
+        records = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [record["id"] for record in records] == list(range(NUM_LINES))
+        vectors = np.array([record["dense"] for record in records], np.float32)
+    with SIEClient(server.grpc) as client:
+        expected = client.encode(TINY, lines, options={"dimensions": 16})
+    np.testing.assert_allclose(vectors, [result["dense"] for result in expected], atol=1e-5)
+
+
+def test_score_is_killed_and_ranks_over_all_lines(server, command, lines, tmp_path):
+    source, output = tmp_path / "texts.txt", tmp_path / "scores.jsonl"
+    source.write_text("\n".join(lines[:2000]))
+    arguments = ["score", CROSS_ENCODER, "what?", "--input", source, "--output", output]
+    command(*arguments, kill_at=3)
+    command(*arguments)
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    with SIEClient(server.grpc) as client:
+        entries = {each["item_id"]: each for each in client.score(CROSS_ENCODER, "what?", lines[:2000])["scores"]}
+    assert [each["item_id"] for each in found] == [f"item-{i}" for i in range(2000)]
+    expected = [entries[each["item_id"]]["score"] for each in found]
+    np.testing.assert_allclose([each["score"] for each in found], expected, atol=1e-5)
+    by_rank = sorted(found, key=lambda each: each["rank"])
+    assert [each["rank"] for each in by_rank] == list(range(2000))
+    assert all(one["score"] >= other["score"] for one, other in pairwise(by_rank))
+
+
+def test_pairs_are_scored_in_the_order_of_the_file(server, command, lines, tmp_path):
+    source = tmp_path / "pairs.jsonl"
+    pairs = [{"query": f"what {i // 3}?", "text": text, "id": f"p{i}"} for i, text in enumerate(lines[:60])]
+    source.write_text("\n".join(map(json.dumps, pairs)))
+    found = [json.loads(line) for line in command("score", CROSS_ENCODER, "--input", source).stdout.splitlines()]
+    assert [each["item_id"] for each in found] == [pair["id"] for pair in pairs]
+    with SIEClient(server.grpc) as client:
+        for pair, each in zip(pairs, found, strict=True):
+            (entry,) = client.score(CROSS_ENCODER, pair["query"], [pair["text"]])["scores"]
+            assert each["score"] == pytest.approx(entry["score"], abs=1e-5)
+
+
+def test_sparse_vectors_on_standard_output(server, command, lines):
+    found = [json.loads(line) for line in command("encode", SPLADE, *lines[:3], "--is-query").stdout.splitlines()]
+    with SIEClient(server.grpc) as client:
+        for result, each in zip(client.encode(SPLADE, lines[:3], is_query=True), found, strict=True):
+            assert each["sparse"]["indices"] == result["sparse"]["indices"].tolist()
+            np.testing.assert_allclose(each["sparse"]["values"], result["sparse"]["values"], rtol=1e-5)
+
+
+def test_the_line_that_the_server_refuses_is_named(server, tmp_path):
+    """Spaces without end make too few tokens; see docs/encode.md."""
+    source, output = tmp_path / "texts.txt", tmp_path / "out.jsonl"
+    source.write_text("a\n" * 700 + "b" + " " * 600_000 + "c\n" + "d\n" * 20)
+    words = [sys.executable, "-m", "sie_triton.cli", "encode", TINY, f"--url=grpc://{server.grpc}"]
+    words += [f"--input={source}", f"--output={output}"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2
+    assert "error: line 701: " in done.stderr
+    done = subprocess.run([*words, "--skip-errors"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1, done.stderr
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [i for i, each in enumerate(found, 1) if "error" in each] == [701]
+    assert (found[700]["line"], len(found)) == (701, 721)
+
+
+def test_a_reader_that_ends_early_is_no_error(server, lines, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    words = [sys.executable, "-m", "sie_triton.cli", "encode", TINY, f"--url=grpc://{server.grpc}", "--input"]
+    process = subprocess.Popen(
+        [*words, str(tmp_path / "texts.txt")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    process.stdout.readline()
+    process.stdout.close()
+    assert (process.wait(timeout=200), process.stderr.read()) == (1, "")
+    process.stderr.close()
