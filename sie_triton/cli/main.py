@@ -1,4 +1,4 @@
-"""Command line: `sie-triton serve | door | render | models | lora | env | extract | bench | perf` and others."""
+"""Command line: `sie-triton serve | door | render | models | lora | env | extract | eval | bench | perf` and others."""
 
 import sys
 from importlib.util import find_spec
@@ -9,6 +9,7 @@ import click
 
 from sie_triton.cli.door import door
 from sie_triton.cli.environments import env
+from sie_triton.cli.evals import evaluate
 from sie_triton.cli.extract import extract
 from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
@@ -155,6 +156,7 @@ cli.add_command(lora)
 cli.add_command(env)
 cli.add_command(door)
 cli.add_command(extract)
+cli.add_command(evaluate)
 
 
 BENCHES = (

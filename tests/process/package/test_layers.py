@@ -102,6 +102,7 @@ MAY_IMPORT = {
         "worker",
     },
     "perf": {"client", "errors"},
+    "evals": {"catalog", "client", "doors", "errors", "spec", "transforms", "weights", "yaml_reader"},
     "cli": {
         *FOUNDATION,
         "bench",
@@ -109,6 +110,7 @@ MAY_IMPORT = {
         "client",
         "controller",
         "environments",
+        "evals",
         "perf",
         "processes",
         "render",
