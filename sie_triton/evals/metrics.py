@@ -28,10 +28,10 @@ def gpu_percent(side: str) -> str:
 
 SPEED: Mapping[str, str] = {
     name: title
-    for side, plural in zip(SIDES, ("queries", "documents"), strict=True)
+    for side, (one, several) in zip(SIDES, (("query", "queries"), ("document", "documents")), strict=True)
     for name, title in [
-        (items_per_s(side), f"{plural} a second"),
-        *((latency(side, each), f"one of the {plural}, p{each} ms") for each in PERCENTILES),
+        (items_per_s(side), f"{several} a second"),
+        *((latency(side, each), f"one {one}, p{each} ms") for each in PERCENTILES),
     ]
 }
 

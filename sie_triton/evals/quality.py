@@ -58,7 +58,7 @@ def named_task(name: str) -> Any:
     try:
         task = mteb.get_task(name)
     except (KeyError, ValueError) as exc:
-        raise InputError(f"-t mteb/{name}: mteb knows no such task ({exc})") from exc
+        raise InputError(f"-t mteb/{name}: mteb knows no such task ({exc.args[0]})") from exc
     if not isinstance(task, AbsTaskRetrieval) or task.metadata.modalities != ["text"]:
         raise InputError(f"-t mteb/{name}: is a task of {task.metadata.type}; give one of text retrieval")
     try:

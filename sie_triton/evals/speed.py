@@ -60,17 +60,19 @@ class Side:
             for done in [pool.submit(call) for call in self._calls]:
                 done.result()
 
-    def figures(self, side: str) -> Figures:
-        """Return the metrics of `side`; GPU utilisation only if a GPU can be asked."""
+    def throughput(self, side: str) -> Figures:
+        """Return items per second, and GPU utilisation if a GPU can be asked."""
         with Utilisation() as gpu:
             found = {items_per_s(side): self._load.texts / _seconds(self.all)}
-        alone_ms = [1000 * _seconds(call) for call in self._singles]
-        found |= {latency(side, each): float(np.percentile(alone_ms, each)) for each in PERCENTILES}
         return found if gpu.percent is None else {**found, gpu_percent(side): gpu.percent}
+
+    def latencies(self, side: str) -> Figures:
+        alone_ms = [1000 * _seconds(call) for call in self._singles]
+        return {latency(side, each): float(np.percentile(alone_ms, each)) for each in PERCENTILES}
 
 
 def measure(sources: Mapping[str, Source], dataset: Dataset, load: Load) -> Speed:
-    """Measure all sources in each round; each round begins with another source."""
+    """Measure all sources in each round, step by step; each round begins with another source."""
     texts = dict(zip(SIDES, (dataset.queries, dataset.corpus), strict=True))
     works = {
         name: {side: Side(source, [*of.values()], load, is_query=side == SIDES[0]) for side, of in texts.items()}
@@ -79,11 +81,20 @@ def measure(sources: Mapping[str, Source], dataset: Dataset, load: Load) -> Spee
     for sides in works.values():
         for side in sides.values():  # loads the model, and warms it up
             side.all()
-    return summary([{name: _figures(works[name]) for name in order} for order in _turns([*works], load.rounds)])
+    return summary([_round(works, order) for order in _turns([*works], load.rounds)])
+
+
+def _round(works: Mapping[str, Mapping[str, Side]], order: Sequence[str]) -> dict[str, Figures]:
+    found: dict[str, Figures] = {name: {} for name in works}
+    for side in SIDES:
+        for step in (Side.throughput, Side.latencies):
+            for name in order:
+                found[name] |= step(works[name][side], side)
+    return found
 
 
 def summary(rounds: Sequence[Mapping[str, Figures]]) -> Speed:
-    """Return the medians; the first round begins with the first source.
+    """Return the medians; the first source is that of the first round.
 
     >>> summary([{"a": {"query_p50_ms": 2.0}, "b": {"query_p50_ms": 6.0}}]).ratios
     {'b': {'query_p50_ms': 3.0}}
@@ -112,10 +123,6 @@ def _turns(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
     for number in range(rounds):
         start = number % len(names)
         yield [*names[start:], *names[:start]]
-
-
-def _figures(sides: Mapping[str, Side]) -> Figures:
-    return {metric: value for name, side in sides.items() for metric, value in side.figures(name).items()}
 
 
 def _ratio(metric: str, ours: float, theirs: float) -> float:
