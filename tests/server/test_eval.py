@@ -92,6 +92,7 @@ def test_other_outputs_rank_as_the_librarys(evaluate, server, door, short_garden
     done = evaluate(model, "--by", by, "-s", f"sie,door={door},st={directory}", task=short_garden)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout.splitlines()[-1])["sources"]
+    assert found["st"]["ndcg_at_10"] > 0
     assert found["sie"] == pytest.approx(found["st"], rel=1e-3)
     assert found["door"] == pytest.approx(found["st"], rel=1e-3)
 
