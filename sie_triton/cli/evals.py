@@ -11,7 +11,7 @@ from sie_triton.cli.options import settings_of_running, settings_options
 POSITIVE = click.IntRange(1, 100_000)
 
 
-@click.command(name="eval")
+@click.command()
 @click.argument("model")
 @click.option("-t", "--task", required=True, metavar="DIRECTORY|mteb/NAME", help="dataset, or a retrieval task of mteb")
 @click.option(

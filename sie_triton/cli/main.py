@@ -156,7 +156,7 @@ cli.add_command(lora)
 cli.add_command(env)
 cli.add_command(door)
 cli.add_command(extract)
-cli.add_command(evaluate)
+cli.add_command(evaluate, name="eval")
 
 
 BENCHES = (
