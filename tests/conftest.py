@@ -52,6 +52,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TINY = "test/tiny"  # sub-batches of at most 512 tokens, with the admission hook; its steps are open to clients
 TINY_NO_HOOK = "test/tiny-no-hook"
 MINILM_512 = "test/minilm-512"  # real weights, texts of up to 512 tokens
+MINILM_CLS = "test/minilm-cls"  # real weights with another pooling than they were trained with
 BUDGET = 512
 SPLADE = "test/splade"
 COLBERT = "test/colbert"  # with MUVERA, and scored
@@ -109,7 +110,14 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     """
     from tests.support.detectors import save_owl
     from tests.support.gliners import save_gliner
-    from tests.support.models import save_bge_m3, save_causal, save_cross_encoder, save_pylate, save_splade
+    from tests.support.models import (
+        repooled,
+        save_bge_m3,
+        save_causal,
+        save_cross_encoder,
+        save_pylate,
+        save_splade,
+    )
     from tests.support.ocr import save_paddleocr_vl
     from tests.support.readers import save_florence2
     from tests.support.towers import save_clap, save_clip
@@ -124,6 +132,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     bge_m3 = save_bge_m3(root / "bge-m3", minilm_directory, 32)
     cross_encoder = save_cross_encoder(root / "cross-encoder", minilm_directory)
     reranker = save_causal(root / "reranker", minilm_directory)
+    minilm_cls = repooled(minilm_directory, root / "minilm-cls", "cls")
     save_gliner(root / "gliner", minilm_directory, num_rnn_layers=0)
     save_clip(root / "clip", minilm_directory)
     save_clap(root / "clap", minilm_directory)
@@ -148,6 +157,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(COLBERT, colbert, "multivector", {"encode": multivector, "score": {}}, runtime={"muvera": MUVERA}),
         model_file(BGE_M3, bge_m3, "bge_m3", {"encode": hybrid, "score": {}}, profiles=profiles),
         model_file(CROSS_ENCODER, cross_encoder, "cross_encoder", {"score": {}}),
+        model_file(MINILM_CLS, minilm_cls, "sentence_transformer", {"encode": {"dense": {"dim": 384}}}),
         model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image")),
         model_file(CLAP, root / "clap", "clap", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "audio")),
         model_file(FLORENCE2, root / "florence2", "florence2", {"extract": {}}, runtime=SHORT, inputs=("image",)),
@@ -161,7 +171,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
     closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP, CLAP, FLORENCE2, OWL]
-    closed.append(PADDLE_OCR)
+    closed += [PADDLE_OCR, MINILM_CLS]
     is_open = replace(settings.runtime, open_steps=True)
     assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
     write_repository(repository, settings, [TINY], runtime=is_open)

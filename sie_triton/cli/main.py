@@ -1,4 +1,4 @@
-"""Command line: `sie-triton serve | render | models | lora | env | encode | score | extract | bench` and others."""
+"""Command line: `sie-triton serve | render | models | lora | env | encode | score | extract | eval` and others."""
 
 import sys
 from importlib.util import find_spec
@@ -11,6 +11,7 @@ from sie_triton.cli.config import OF_CLUSTERS, config
 from sie_triton.cli.door import door
 from sie_triton.cli.encode import encode
 from sie_triton.cli.environments import env
+from sie_triton.cli.evals import evaluate
 from sie_triton.cli.extract import extract
 from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
@@ -169,6 +170,7 @@ cli.add_command(config)
 cli.add_command(encode)
 cli.add_command(score)
 cli.add_command(extract)
+cli.add_command(evaluate, name="eval")
 
 
 BENCHES = (

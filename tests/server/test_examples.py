@@ -77,6 +77,15 @@ NOT_RUN = {
     "sie-triton models add m.yaml": "tests/server/test_catalog.py does it",
     "sie-triton models add BAAI/bge-m3": "needs the model hub",
     "sie-triton models rm my-model": "tests/server/test_catalog.py does it",
+    **dict.fromkeys(
+        (
+            "sie-triton eval BAAI/bge-m3 -t ./my-dataset --type perf -s sie,targets",
+            "sie-triton eval BAAI/bge-m3 -t mteb/NFCorpus -s sie",
+            "sie-triton eval sentence-transformers/all-MiniLM-L6-v2 -t tests/support/kitchen_garden -s sie,st,targets",
+        ),
+        "tests/server/test_eval.py runs it",
+    ),
+    "sie-triton eval BAAI/bge-m3 -t ./my-dataset -s sie,reference=http://host:8080": "the same",
     "sie-triton lora add my/tenants banking ./adapters/banking": LORA,
     "sie-triton lora ls my/tenants": LORA,
     "sie-triton lora rm my/tenants banking": LORA,

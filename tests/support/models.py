@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,15 @@ def save_stanford(root: Path, tokenizer: Path, metadata: dict[str, Any] | None, 
     (root / "config.json").write_text(json.dumps({**config, "architectures": ["HF_ColBERT"]}))
     if metadata is not None:
         (root / "artifact.metadata").write_text(json.dumps(metadata))
+    return root
+
+
+def repooled(directory: Path, root: Path, pooling: str) -> Path:
+    """A copy of a SentenceTransformer directory with another pooling: "cls", "max"."""
+    shutil.copytree(directory, root)
+    path = root / "1_Pooling" / "config.json"
+    config = {key: False if isinstance(value, bool) else value for key, value in json.loads(path.read_text()).items()}
+    path.write_text(json.dumps(config | {f"pooling_mode_{pooling}_token{'s' * (pooling != 'cls')}": True}))
     return root
 
 

@@ -103,6 +103,7 @@ MAY_IMPORT = {
         "worker",
     },
     "perf": {"client", "errors"},
+    "evals": {"catalog", "client", "doors", "errors", "spec", "transforms", "weights", "yaml_reader"},
     "cli": {
         *FOUNDATION,
         "bench",
@@ -110,6 +111,7 @@ MAY_IMPORT = {
         "client",
         "controller",
         "environments",
+        "evals",
         "perf",
         "processes",
         "render",

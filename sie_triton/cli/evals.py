@@ -1,0 +1,108 @@
+"""`sie-triton eval`: quality and speed of a model on a dataset, beside other sources and expected values."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sie_triton.cli.options import settings_of_running, settings_options
+
+POSITIVE = click.IntRange(1, 100_000)
+
+
+@click.command()
+@click.argument("model")
+@click.option("-t", "--task", required=True, metavar="DIRECTORY|mteb/NAME", help="dataset, or a retrieval task of mteb")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["quality", "perf"]),
+    default="quality",
+    show_default=True,
+    help="what to measure",
+)
+@click.option("-s", "--sources", default="sie", show_default=True, metavar="SOURCE,SOURCE...", help="see above")
+@click.option(
+    "--by",
+    type=click.Choice(["dense", "sparse", "multivector", "score"]),
+    default="dense",
+    show_default=True,
+    help="what ranks the documents: the cosine of dense vectors, the product of sparse ones, MaxSim of multivectors, "
+    "or a reranker's score of each query with each document",
+)
+@click.option("--targets", type=click.Path(path_type=Path), help="file of targets; default: eval.yaml in DIRECTORY")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    help="allowed miss, as a share of it",
+)
+@click.option("--rounds", type=POSITIVE, default=5, show_default=True, help="perf: rounds; medians are reported")
+@click.option("--clients", type=POSITIVE, default=8, show_default=True, help="perf: concurrent calls for throughput")
+@click.option("--batch", type=POSITIVE, default=16, show_default=True, help="perf: texts in each of these calls")
+@click.option("--texts", type=POSITIVE, default=256, show_default=True, help="perf: queries and documents a round")
+@click.option("--singles", type=POSITIVE, default=50, show_default=True, help="perf: texts a round for latency")
+@click.option("--json", "as_json", is_flag=True, help="also print one JSON document, as the last line")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="also draw a picture, such as eval.png")
+@click.option("--url", metavar="URL", help="server of the source sie; default: grpc:// with --host and --grpc-port")
+@settings_options(["host", "grpc_port", "models_dir"])
+def evaluate(
+    model: str,
+    task: str,
+    kind: str,
+    sources: str,
+    by: str,
+    targets: Path | None,
+    tolerance: float,
+    as_json: bool,
+    plot: Path | None,
+    url: str | None,
+    models_dir: Path | None,
+    rounds: int,
+    clients: int,
+    batch: int,
+    texts: int,
+    singles: int,
+    **flags: Any,
+) -> None:
+    """Measure the quality or the speed of MODEL on a dataset, from each of the --sources.
+
+    \b
+    sie                    the running server
+    st, st=DIRECTORY       sentence-transformers in this process, from the model's weights or a directory
+    NAME=http://host:port  a server of SIE's HTTP API, such as a reference server
+    NAME=grpc://host:port  another server of this package
+    targets                expected values, with which the first source is compared
+
+    \b
+    sie-triton eval BAAI/bge-m3 -t mteb/NFCorpus --type perf -s sie,targets --targets eval.yaml
+    sie-triton eval BAAI/bge-m3 -t ./my-dataset -s sie,st --plot eval.png
+
+    A dataset is a directory with corpus.jsonl, queries.jsonl and qrels/test.tsv. Quality is computed by the library
+    mteb. The exit status is 1 if the first source misses a target by more than --tolerance.
+    """
+    from rich.console import Console
+
+    from sie_triton.evals.run import Evaluation
+    from sie_triton.evals.run import evaluate as run
+    from sie_triton.evals.speed import Load
+
+    address = url or _url(**flags)
+    load = Load(rounds, clients, batch, texts, singles) if kind == "perf" else None
+    specs = [name for each in sources.split(",") if (name := each.strip())]
+    report = run(Evaluation(model, task, specs, by, address, models_dir, targets, tolerance, load, plot is not None))
+    Console().print(report.title, report.table(), sep="\n")
+    if plot is not None:
+        report.draw(plot)
+    for miss in report.misses:
+        click.echo(f"missed target: {miss}", err=True)
+    if as_json:
+        click.echo(report.to_json())
+    sys.exit(1 if report.misses else 0)
+
+
+def _url(**flags: Any) -> str:
+    settings = settings_of_running(**flags)
+    return f"grpc://{settings.inner_host}:{settings.grpc_port}"

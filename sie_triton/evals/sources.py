@@ -1,0 +1,154 @@
+"""Sources of vectors and scores that are compared: servers of Triton, servers of SIE's HTTP API, a library."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.arrays import Floats
+from sie_triton.catalog import select
+from sie_triton.client import SIEClient
+from sie_triton.errors import InputError
+from sie_triton.spec import Runtime
+from sie_triton.weights import locate
+
+# Tensors of one text by name, as `sie_triton.transforms.similarity` reads them.
+Row = Mapping[str, npt.NDArray[Any]]
+
+# What documents are ranked by; "score" is the task of rerankers.
+BY = ("dense", "sparse", "multivector", "score")
+
+# Time for a call of a server, which may have to load the model first, in seconds.
+CALL_S = 900.0
+
+EXAMPLES = "name sie, st, st=DIRECTORY, NAME=http://host:port, NAME=grpc://host:port or targets"
+
+
+class Source(ABC):
+    """Vectors and scores of one model from one place. Thread-safe unless `is_in_process`."""
+
+    is_in_process = False
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str], *, is_query: bool) -> list[Row]:
+        """Return one row per text, in one call."""
+
+    @abstractmethod
+    def score(self, query: str, texts: Sequence[str]) -> Floats:
+        """Return the relevance of each text to the query, float32 [texts]; larger is more relevant."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:  # noqa: B027, the default
+        """Release connections, if there are any."""
+
+
+class TritonSource(Source):
+    def __init__(self, model: str, by: str, url: str) -> None:
+        self._model, self._by = model, by
+        self._client = SIEClient(url, timeout=CALL_S)
+
+    def encode(self, texts: Sequence[str], *, is_query: bool) -> list[Row]:
+        results = self._client.encode(self._model, list(texts), output_types=[self._by], is_query=is_query)
+        return [_row(self._by, result[self._by]) for result in results]  # type: ignore[literal-required]
+
+    def score(self, query: str, texts: Sequence[str]) -> Floats:
+        result = self._client.score(self._model, query, [{"id": str(i), "text": text} for i, text in enumerate(texts)])
+        return _in_order(len(texts), {entry["item_id"]: entry["score"] for entry in result["scores"]})
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class HttpSource(Source):
+    def __init__(self, model: str, by: str, url: str) -> None:
+        from sie_triton.evals.http_api import HttpApi
+
+        self._by = by
+        self._api = HttpApi(url, model, CALL_S)
+
+    def encode(self, texts: Sequence[str], *, is_query: bool) -> list[Row]:
+        items = self._api.encode(texts, self._by, is_query=is_query)
+        return [_row(self._by, item if self._by == "sparse" else item["values"]) for item in items]
+
+    def score(self, query: str, texts: Sequence[str]) -> Floats:
+        return _in_order(len(texts), self._api.score(query, texts))
+
+    def close(self) -> None:
+        self._api.close()
+
+
+class LibrarySource(Source):
+    """sentence-transformers in this process, on the device that it chooses."""
+
+    is_in_process = True
+
+    def __init__(self, directory: Path, by: str) -> None:
+        import sentence_transformers as library
+
+        kinds = (
+            library.SentenceTransformer,
+            library.SparseEncoder,
+            library.MultiVectorEncoder,
+            library.CrossEncoder,
+        )
+        self._by = by
+        self._model: Any = dict(zip(BY, kinds, strict=True))[by](str(directory))
+
+    def encode(self, texts: Sequence[str], *, is_query: bool) -> list[Row]:
+        encode = self._model.encode_query if is_query else self._model.encode_document
+        found = encode(list(texts), show_progress_bar=False)
+        return [_row(self._by, _of_torch(each) if self._by != "dense" else each) for each in found]
+
+    def score(self, query: str, texts: Sequence[str]) -> Floats:
+        scores: Floats = self._model.predict([(query, text) for text in texts], show_progress_bar=False)
+        return scores
+
+
+def open_source(spec: str, model: str, by: str, url: str, models_dir: Path | None) -> tuple[str, Source]:
+    """Return the name and the source of `spec`; see EXAMPLES. `url` is the address of `sie`.
+
+    InputError if it names no source.
+    """
+    name, has_place, place = spec.partition("=")
+    if spec == "sie":
+        return name, TritonSource(model, by, url)
+    if name == "st":
+        return name, LibrarySource(Path(place) if has_place else _weights(model, models_dir), by)
+    place = place if has_place else spec
+    if place.startswith(("http://", "https://")):
+        return name, HttpSource(model, by, place)
+    if place.startswith("grpc://"):
+        return name, TritonSource(model, by, place)
+    raise InputError(f"-s {spec!r} is not a source; {EXAMPLES}")
+
+
+def _weights(model: str, models_dir: Path | None) -> Path:
+    """Return the directory from which the server loads the model, for sentence-transformers."""
+    spec = select([model], models_dir, allow_hub=True).models[0].resolve(Runtime())
+    return locate(spec.weights, allow_hub=True)
+
+
+def _row(by: str, value: Any) -> Row:
+    if by == "sparse":
+        return {"sparse_indices": value["indices"], "sparse_values": value["values"]}
+    return {by: value}
+
+
+def _of_torch(value: Any) -> Any:
+    """Return the arrays of a sparse vector or of a text's vectors."""
+    if not value.is_sparse:
+        return value.float().cpu().numpy()
+    entries = value.cpu().coalesce()
+    return {"indices": entries.indices()[0].numpy(), "values": entries.values().float().numpy()}
+
+
+def _in_order(count: int, scores: Mapping[str, float]) -> Floats:
+    return np.array([scores[str(number)] for number in range(count)], np.float32)
