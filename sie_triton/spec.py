@@ -28,8 +28,9 @@ class Runtime:
     """Settings of the stages, resolved when the repository is rendered. Names and defaults are those of `Settings`.
 
     `max_sub_batch_cost` is the maximum cost of a sub-batch, in the model's cost unit; 0: calibrated.
-    `max_batch_requests` limits the requests of a sub-batch, `max_concurrent_requests` those of each model.
-    `cpu_threads` are shared by all models in use; 0: all cores.
+    At most `max_concurrent_requests` of all models are in progress, and `max_requests_per_model` of each; 0: no limit
+    of its own. A forward pass, and a batch of Triton's, hold at most `max_batch_requests` requests. `cpu_threads` are
+    shared by all models in use; 0: all cores.
     `image_workers` threads per model decode images and audio; images in at most `max_decoded_bytes`. A worker is ended
     if a forward pass takes longer than `forward_timeout_s`, or a load longer than `load_timeout_s`. Clients may call a
     step without the preceding one only with `open_steps`. `engine` auto: chosen by the checkpoint's files and by
@@ -47,8 +48,9 @@ class Runtime:
     max_sub_batch_cost: int = 0
     recalibrate: bool = False
     cpu_threads: int = 0
-    max_batch_requests: int = 64
     max_concurrent_requests: int = 512
+    max_requests_per_model: int = 0
+    max_batch_requests: int = 64
     forward_timeout_s: float = 120.0
     load_timeout_s: float = 600.0
     image_workers: int = 4
@@ -67,6 +69,11 @@ class Runtime:
     loras_dir: str = ""
     cache_dir: str = ""
     environments_dir: str = ""
+
+    @property
+    def request_limit(self) -> int:
+        """Maximum number of requests of one model in progress."""
+        return min(self.max_requests_per_model or self.max_concurrent_requests, self.max_concurrent_requests)
 
 
 @dataclass(frozen=True, slots=True)

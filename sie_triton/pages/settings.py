@@ -10,7 +10,7 @@ from sie_triton.settings.sources import variable
 INTRODUCTION = """\
 # Settings
 
-<!-- Generated from sie_triton/settings/__init__.py and sie_triton/settings/door.py by `python -m sie_triton.pages`. -->
+<!-- Generated from sie_triton/settings by `python -m sie_triton.pages`. -->
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. `SIE_CONFIG` names another file than `sie.yaml`.
@@ -31,7 +31,8 @@ GROUPS: Mapping[str, str] = {
         "gpu_type bundle"
     ),
     "Requests and batches": (
-        "max_concurrent_requests max_batch_requests max_batch_wait_ms forward_timeout_s open_steps fork_stubs"
+        "max_concurrent_requests max_requests_per_model max_batch_requests max_batch_wait_ms forward_timeout_s "
+        "open_steps fork_stubs"
     ),
     "Memory": ("memory_limit_bytes memory_pressure_threshold_percent min_residency_s idle_evict_s load_timeout_s"),
     "Images, sounds and documents": (

@@ -1,4 +1,4 @@
-"""Limit on the requests of a model in progress: in preprocess, in Triton's queue, and in inference.
+"""Limits on requests in progress, of the server and of a model: in preprocess, in Triton's queue, and in inference.
 
 Triton's own queue limit makes its batcher stall, so the stages do the counting. Preprocess gives each request that it
 passes on an ascending ticket; inference records the highest ticket that it has received. Triton's queue is first in,
@@ -9,51 +9,75 @@ soon as a later one arrives.
 from time import monotonic_ns
 
 from sie_triton.errors import BusyError
+from sie_triton.records.others import OtherModels
 from sie_triton.records.status import StatusReader, StatusWriter
 
 LISTING_NS = 500_000_000
 FRESH_LISTING_NS = 20_000_000
 
-# If inference has received nothing for this long, one request is let through: all queued ones may have been lost.
+# If inference has received none of the queued requests for this long, one more is let through: all may have been lost.
 STUCK_NS = 1_000_000_000
 
 
 class RequestLimit:
-    """The limit on a model's requests as preprocess sees it, from its own record and those of inference.
+    """The limits on requests as the preprocess of a model sees them, from the status records.
 
-    Holds the highest ticket that inference has received, and since when. The thread in `execute` calls `room`, which
-    raises nothing; the stage refuses requests with `too_many`.
+    `of_server` limits all models together, `of_model` this one; 0: no limit of its own. Holds the highest ticket that
+    inference has received, and since when. The thread in `execute` calls `room` and `refusal`, which raise nothing.
     """
 
-    def __init__(self, limit: int, preprocess: StatusWriter, inference: StatusReader) -> None:
-        self._limit = limit
+    def __init__(
+        self, of_server: int, of_model: int, preprocess: StatusWriter, inference: StatusReader, others: OtherModels
+    ) -> None:
+        self._of_server, self._of_model = of_server, of_model or of_server
         self._own = preprocess.record
         self._inference = inference
-        self._taken = 0
+        self._others = others
+        self._refusal = too_many_of_server(of_server)
+        self._taken = self._queued = 0
         self._taken_ns = monotonic_ns()
 
     def room(self) -> int:
         """Return how many more requests may enter now."""
-        room = self._limit - self._in_progress(LISTING_NS)
+        room = self._room(LISTING_NS)
         if room <= 0:
-            room = self._limit - self._in_progress(FRESH_LISTING_NS)
-        if room <= 0 and monotonic_ns() - self._taken_ns > STUCK_NS:
+            room = self._room(FRESH_LISTING_NS)
+        if room <= 0 and monotonic_ns() - self._taken_ns > STUCK_NS and self._queued:
             self._taken_ns = monotonic_ns()
             return 1
         return room
+
+    def refusal(self) -> BusyError:
+        """Return the error of the requests beyond the `room` of the last call: it names the limit that they exceed."""
+        return self._refusal
+
+    def _room(self, max_age_ns: int) -> int:
+        own = self._in_progress(max_age_ns)
+        left_of_model, left_of_server = self._of_model - own, self._of_server - own - self._others.in_progress()
+        is_of_model = left_of_model < left_of_server
+        self._refusal = too_many(self._of_model) if is_of_model else too_many_of_server(self._of_server)
+        return min(left_of_model, left_of_server)
 
     def _in_progress(self, max_age_ns: int) -> int:
         records = self._inference.records(max_age_ns)
         taken = max((int(r["highest_ticket"]) for r in records), default=0)
         if taken != self._taken:
             self._taken, self._taken_ns = taken, monotonic_ns()
-        queued = max(0, int(self._own["highest_ticket"]) - taken)
-        return int(self._own["num_open"]) + queued + sum(int(r["num_open"]) for r in records)
+        self._queued = max(0, int(self._own["highest_ticket"]) - taken)
+        return int(self._own["num_open"]) + self._queued + sum(int(r["num_open"]) for r in records)
 
 
 def too_many(limit: int) -> BusyError:
     return BusyError(
-        f"{limit} requests of this model are in progress, the most that SIE_MAX_CONCURRENT_REQUESTS allows; "
+        f"{limit} requests of this model are in progress, the most that SIE_MAX_REQUESTS_PER_MODEL allows; "
+        "retry in a second",
+        retry_after_s=1,
+    )
+
+
+def too_many_of_server(limit: int) -> BusyError:
+    return BusyError(
+        f"{limit} requests are in progress on this server, the most that SIE_MAX_CONCURRENT_REQUESTS allows; "
         "retry in a second",
         retry_after_s=1,
     )

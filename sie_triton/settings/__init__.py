@@ -18,6 +18,7 @@ from pydantic_settings import (
 
 from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
+from sie_triton.settings.batches import BatchSettings
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.sources import (
     FILE_VARIABLE,
@@ -44,7 +45,7 @@ CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
 SERVED_FROM = "SIE_SERVED_FROM"
 
 
-class Settings(DoorSettings, BaseSettings):
+class Settings(DoorSettings, BatchSettings, BaseSettings):
     """Settings of the server. Field descriptions are the help texts of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
@@ -123,15 +124,6 @@ class Settings(DoorSettings, BaseSettings):
         description="engine that computes models: PyTorch, or ONNX Runtime for models with ONNX files; auto: chosen by "
         "a model's files, and for small batches by measuring which engine is faster",
     )
-    max_batch_requests: int = Field(
-        64,
-        ge=1,
-        le=4096,
-        description="maximum number of requests in a batch of Triton's, and of requests that share a forward pass",
-    )
-    max_concurrent_requests: int = Field(
-        512, ge=1, le=1_000_000, description="maximum requests in progress per model; further ones are refused at once"
-    )
     forward_timeout_s: float = Field(
         120, gt=0, description="timeout of a forward pass, in seconds; beyond it its worker is ended and replaced"
     )
@@ -140,18 +132,6 @@ class Settings(DoorSettings, BaseSettings):
         gt=0,
         description="timeout of loading weights, without their download, in seconds; beyond it the load is ended, and "
         "the first request after 30 s loads again",
-    )
-    max_batch_wait_ms: float = Field(
-        0,
-        ge=0,
-        le=10_000,
-        description="maximum wait of Triton's batcher for a full batch, in milliseconds; 0, because batches form of "
-        "what arrives while the device computes, and a wait only delays requests to an idle device",
-    )
-    max_sub_batch_cost: int = Field(
-        0,
-        ge=0,
-        description="maximum cost of a sub-batch; a token costs 1 unless the model file says otherwise; 0: calibrated",
     )
     recalibrate: bool = Field(False, description="repeat the measurements of a model whenever it is loaded")
     cpu_threads: int = Field(

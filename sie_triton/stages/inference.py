@@ -70,7 +70,7 @@ class Inference(ColdStage[Worker]):
         self._replacing = Lock()
         self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
         self._ask_for_room = True
-        super().__init__(status, spec.runtime.max_concurrent_requests)
+        super().__init__(status, spec.runtime.request_limit)
         status.computed_by(spec.engine)
         self._replies = Replies(self.name, self._outputs, self.open)
         self._loader = Loader(spec, device, status, self.closing, self._died)

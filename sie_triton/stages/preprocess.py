@@ -1,6 +1,6 @@
 """client → preprocess → queue of inference: elements become packed features with an exact cost.
 
-This stage validates the parameters of requests, and refuses requests while too many of the model are in progress.
+This stage validates the parameters of requests, and refuses requests while too many are in progress.
 """
 
 import os
@@ -13,13 +13,14 @@ import numpy as np
 
 from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
-from sie_triton.errors import InputError, SIEError
+from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.features import join, to_tensors, truncated
 from sie_triton.inputs.pdf_pages import ALL, PageReader, PageSelection
 from sie_triton.inputs.request_parts import Framed, RequestParts, blame, check_read, features_of, is_bulk
 from sie_triton.loras import KnownLoras
+from sie_triton.records.others import OtherModels
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from sie_triton.scheduling import COST_FUNCTIONS
@@ -52,7 +53,7 @@ class ReadRequest:
 
 
 class Preprocess(ColdStage[Processor]):
-    """Holds the family's processor, which the first request loads, and the limit on requests in progress.
+    """Holds the family's processor, which the first request loads, and the limits on requests in progress.
 
     Triton's thread calls `execute`; the background thread makes the features of large requests. InputError names the
     invalid part of a request; BusyError refuses a request over the limit; LoadError says why there is no processor.
@@ -65,16 +66,22 @@ class Preprocess(ColdStage[Processor]):
         self._model = model_of(spec)
         self._verbs = [VERBS[task] for task in spec.tasks]
         self._kind = kind_of(spec.inputs)
-        limit = spec.runtime.max_concurrent_requests
-        self._limit = RequestLimit(limit, status, StatusReader(status.directory, status.model, "inference"))
-        self._contexts = Contexts(self._model, Seal(status.directory, is_open=spec.runtime.open_steps))
+        runtime, directory = spec.runtime, status.directory
+        self._limit = RequestLimit(
+            runtime.max_concurrent_requests,
+            runtime.max_requests_per_model,
+            status,
+            StatusReader(directory, status.model, "inference"),
+            OtherModels(directory, status.model),
+        )
+        self._contexts = Contexts(self._model, Seal(directory, is_open=runtime.open_steps))
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._loras = KnownLoras(spec)
-        if spec.runtime.device == "cpu":
+        if runtime.device == "cpu":
             # The forward pass needs the cores; the tokenizer's own threads would only wait for them.
             os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        super().__init__(status, limit)
-        workers = spec.runtime.image_workers
+        super().__init__(status, runtime.request_limit)
+        workers = runtime.image_workers
         self._slow = Background("media", self.fault, workers)
         # PDFs have threads of their own. Few are open at once, because each has a process that draws it.
         num_drawing = max(1, workers // 2)
@@ -82,6 +89,9 @@ class Preprocess(ColdStage[Processor]):
 
     def room(self) -> int:
         return self._limit.room()
+
+    def refusal(self) -> BusyError:
+        return self._limit.refusal()
 
     def deadline_ns(self, request: Request) -> int:
         return deadline_ns(monotonic_ns(), request.timeout_us)

@@ -88,6 +88,10 @@ class ColdStage(ABC, Generic[Loaded]):
         """Return how many more requests may enter now."""
         return self.limit - int(self.status.record["num_open"])
 
+    def refusal(self) -> BusyError:
+        """Return the error of requests for which there was no room."""
+        return too_many(self.limit)
+
     def call_of(self, request: Request) -> Call | None:
         """Return the door's call that `request` belongs to, if any; InputError for a malformed token.
 
@@ -159,7 +163,7 @@ class ColdStage(ABC, Generic[Loaded]):
             answers = self._failed(accepted, exc)
         num_deferred = answers.count(DEFERRED)
         self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
-        return [*answers, *[too_many(self.limit)] * num_refused]
+        return [*answers, *[self.refusal()] * num_refused]
 
     def close(self) -> None:
         self.closing.set()

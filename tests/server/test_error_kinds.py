@@ -201,11 +201,21 @@ KINDS = {
     "busy": Kind(
         full,
         "[busy retry=1] ",
-        f"{MAX_REQUESTS} requests of this model are in progress, .*; retry in a second",
+        f"{MAX_REQUESTS} requests are in progress on this server, .*; retry in a second",
         BusyError,
         AWAY,
         (503, 429, "RESOURCE_EXHAUSTED"),
         retry_after_s=1,
+    ),
+    "busy_with_another_model": Kind(
+        full,
+        "[busy retry=1] ",
+        f"{MAX_REQUESTS} requests are in progress on this server, .*; retry in a second",
+        BusyError,
+        AWAY,
+        (503, 429, "RESOURCE_EXHAUSTED"),
+        retry_after_s=1,
+        model=COLD,
     ),
     "timeout": Kind(
         silent,

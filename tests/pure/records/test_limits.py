@@ -12,6 +12,7 @@ from sie_triton.inputs.request_parts import features_of
 from sie_triton.records import tickets as limit
 from sie_triton.records.calls import CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
+from sie_triton.records.others import OtherModels
 from sie_triton.records.status import RECORD, StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from sie_triton.spec import Runtime
@@ -176,7 +177,9 @@ def test_inference_itself_refuses_more_than_the_limit(inference):
 def limited(tmp_path):
     preprocess = StatusWriter(tmp_path, "m", "preprocess", 0)
     inference = StatusWriter(tmp_path, "m", "inference", 0)
-    request_limit = RequestLimit(LIMIT, preprocess, StatusReader(tmp_path, "m", "inference"))
+    request_limit = RequestLimit(
+        LIMIT, 0, preprocess, StatusReader(tmp_path, "m", "inference"), OtherModels(tmp_path, "m")
+    )
     return SimpleNamespace(limit=request_limit, preprocess=preprocess, inference=inference, directory=tmp_path)
 
 
@@ -216,17 +219,15 @@ def test_a_new_process_goes_on_with_the_tickets(limited):
     assert StatusWriter(limited.directory, "m", "preprocess", 1).next_ticket() == 6
 
 
-def test_preprocess_refuses_at_once_and_says_when_to_retry(tmp_path, minilm_directory):
+@pytest.mark.parametrize("setting", ["max_concurrent_requests", "max_requests_per_model"])
+def test_preprocess_refuses_at_once_and_says_when_to_retry(tmp_path, minilm_directory, setting):
     status = StatusWriter(tmp_path, "m", "preprocess", 0)
-    stage = Preprocess(
-        spec(weights=str(minilm_directory), runtime=Runtime(max_concurrent_requests=LIMIT, open_steps=True)), status
-    )
+    runtime = Runtime(open_steps=True, **{setting: LIMIT})
+    stage = Preprocess(spec(weights=str(minilm_directory), runtime=runtime), status)
     stage.warm_up()
     answers = stage.execute([asked("encode", text=["hi"]) for _ in range(LIMIT + 2)])
     assert [context_of(answer).ticket for answer in answers[:LIMIT]] == list(range(1, LIMIT + 1))
-    assert all(
-        isinstance(answer, BusyError) and "SIE_MAX_CONCURRENT_REQUESTS" in str(answer) for answer in answers[LIMIT:]
-    )
+    assert all(isinstance(answer, BusyError) and f"SIE_{setting.upper()}" in str(answer) for answer in answers[LIMIT:])
     assert counts(stage)["num_refused"] == 2
     stage.close()
 

@@ -14,6 +14,7 @@ from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records import status
 from sie_triton.records import tickets as limit
 from sie_triton.records.grants import answer_path, room
+from sie_triton.records.others import OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
 from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
 
@@ -112,7 +113,7 @@ def limited(record, tmp_path, monkeypatch):
 
     made = Limited()
     reader = StatusReader(tmp_path, "m", "inference")
-    made.limit = RequestLimit(LIMIT, made.preprocess, reader)
+    made.limit = RequestLimit(LIMIT, 0, made.preprocess, reader, OtherModels(tmp_path, "m"))
     return made
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from sie_triton.processes.pids import ProcessId
-from sie_triton.records import status, tickets
+from sie_triton.records import others, status, tickets
+from sie_triton.records.others import AGE_NS, FORGET_NS, OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
 from sie_triton.records.tickets import LISTING_NS, STUCK_NS, RequestLimit
 
@@ -17,11 +18,14 @@ LIMIT = 8
 def limited(tmp_path, monkeypatch):
     """The request limit of a model with one process of each stage."""
     made = SimpleNamespace(now=10**12, directory=tmp_path)
-    for module in (tickets, status):
+    for module in (tickets, status, others):
         monkeypatch.setattr(module, "monotonic_ns", lambda: made.now)
     made.preprocess = StatusWriter(tmp_path, "m", "preprocess", 0)
     made.inference = StatusWriter(tmp_path, "m", "inference", 0)
-    made.limit = RequestLimit(LIMIT, made.preprocess, StatusReader(tmp_path, "m", "inference"))
+    made.limited_to = lambda of_server, of_model: RequestLimit(
+        of_server, of_model, made.preprocess, StatusReader(tmp_path, "m", "inference"), OtherModels(tmp_path, "m")
+    )
+    made.limit = made.limited_to(LIMIT, 0)
     return made
 
 
@@ -87,3 +91,87 @@ def test_a_ticket_that_comes_late_does_not_lower_the_highest(limited):
     limited.inference.raise_to(highest_ticket=5)
     limited.inference.raise_to(highest_ticket=3)
     assert limited.inference.record["highest_ticket"] == 5
+
+
+# --- the limit on the whole server
+
+
+@pytest.fixture
+def other(limited):
+    """The stages of another model, whose traffic counts for the limit on the server."""
+    stages = ("preprocess", "inference")
+    made = SimpleNamespace(**{each: StatusWriter(limited.directory, "other", each, 0) for each in stages})
+    limited.now += LISTING_NS
+    return made
+
+
+def test_requests_of_other_models_count_wherever_they_are(limited, other):
+    assert limited.limit.room() == LIMIT
+    other.preprocess.add(num_open=1)
+    other.inference.add(num_open=2)
+    for _ in range(3):
+        other.preprocess.next_ticket()
+    limited.now += AGE_NS
+    assert limited.limit.room() == LIMIT - 6
+    other.inference.raise_to(highest_ticket=3)
+    other.inference.add(num_open=-2)
+    limited.now += AGE_NS
+    assert limited.limit.room() == LIMIT - 1
+
+
+def test_own_requests_are_counted_at_once_and_once(limited, other):
+    limited.preprocess.add(num_open=2)
+    assert limited.limit.room() == LIMIT - 2
+
+
+def test_the_limit_of_a_model_leaves_room_for_others(limited, other):
+    limit = limited.limited_to(LIMIT, 3)
+    limited.preprocess.add(num_open=3)
+    assert limit.room() == 0
+    assert "3 requests of this model" in str(limit.refusal())
+    assert "SIE_MAX_REQUESTS_PER_MODEL" in str(limit.refusal())
+    limited.preprocess.add(num_open=-2)
+    other.inference.add(num_open=LIMIT - 1)
+    limited.now += AGE_NS
+    assert limit.room() == 0
+    assert f"{LIMIT} requests are in progress on this server" in str(limit.refusal())
+    assert limit.refusal().retry_after_s == 1
+
+
+def test_a_full_server_admits_no_trial_request_of_a_model_that_queues_none(limited, other):
+    other.inference.add(num_open=LIMIT)
+    limited.now += STUCK_NS + 1
+    assert limited.limit.room() == 0
+
+
+def test_open_requests_of_a_dead_process_of_another_model_are_not_counted(limited, child):
+    path = status_path(limited.directory, "other", "inference", child.pid)
+    record = np.memmap(path, RECORD, "w+", shape=(1,))[0]
+    for field, value in {**ProcessId.of(child.pid)._asdict(), "num_open": 3, "version": VERSION}.items():
+        record[field] = value
+    limited.now += LISTING_NS
+    assert limited.limit.room() == LIMIT - 3
+    child.kill()
+    child.wait()
+    limited.now += LISTING_NS
+    assert limited.limit.room() == LIMIT
+
+
+def test_requests_that_another_model_has_lost_are_forgotten(limited, other):
+    for _ in range(3):
+        other.preprocess.next_ticket()
+    limited.now += AGE_NS
+    assert limited.limit.room() == LIMIT - 3
+    limited.now += FORGET_NS
+    assert limited.limit.room() == LIMIT
+    other.preprocess.next_ticket()
+    other.inference.raise_to(highest_ticket=2)
+    limited.now += AGE_NS
+    assert limited.limit.room() == LIMIT - 2
+
+
+def test_unreadable_records_of_other_models_are_left_out(limited):
+    (limited.directory / "other-inference.1.status").write_bytes(b"short")
+    (limited.directory / "x.status").write_bytes(b"")
+    limited.now += LISTING_NS
+    assert limited.limit.room() == LIMIT
