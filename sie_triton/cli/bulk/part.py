@@ -1,10 +1,10 @@
 """Files that an interrupted run leaves, and that the same command continues.
 
-Records of FILE are appended to FILE.part, a chunk at a time, each of which is on the disk before the next is written.
-FILE.part.json says which run they belong to. FILE.part itself shows where the next run goes on, so nothing has to be
-recorded about progress, and a process may be killed, or the power fail, at any moment: as many records as a chunk has
-at most are cut off, because they may be there in part, and are made again. At the end FILE.part becomes FILE, at once:
-a FILE is always complete.
+Records are appended to FILE.part in chunks. Each chunk is synced to the disk before the next is written. FILE.part.json
+holds the run that the records belong to. The number of records is the position in the input, so nothing else records
+progress, and the process or the machine may stop at any moment. The next run drops the last records, as many as a chunk
+may have, because they may be incomplete, and makes them again. At the end FILE.part is renamed to FILE, which is
+therefore always complete.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ import os
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -42,7 +42,7 @@ class Part(Sink):
     """FILE.part, locked by this process, and the run that its records belong to."""
 
     def __init__(self, path: Path, run: Run, *, overwrite: bool) -> None:
-        """Open the part of `path`, new or that of the same run. Raise InputError if it is another one's."""
+        """Open the part of `path`, new or that of the same run. Raise InputError if it is another run's."""
         self._path, self._is_finished = path, False
         self._part, self._state = (Path(f"{path}{suffix}") for suffix in (PART_SUFFIX, STATE_SUFFIX))
         if path.exists() and not overwrite and not self._part.exists():
@@ -84,7 +84,8 @@ class Part(Sink):
         if not self._is_finished and not os.fstat(self._file.fileno()).st_size:
             self._part.unlink(missing_ok=True)
             self._state.unlink(missing_ok=True)
-        self._file.close()
+        with suppress(OSError):  # what cannot be written has been reported
+            self._file.close()
 
     @abstractmethod
     def _recover(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 
 from sie_triton.cli.bulk.lines import Line
+from sie_triton.errors import SIEError
 
 Record = Mapping[str, Any]
 
@@ -93,3 +94,5 @@ def write_out(content: bytes) -> None:
         # The interpreter flushes standard output once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as exc:
+        raise SIEError(f"standard output: cannot be written ({exc.strerror or exc})") from exc

@@ -1,6 +1,7 @@
 """Output files that an interrupted run leaves and the next one continues."""
 
 import json
+import resource
 from contextlib import closing
 
 import numpy as np
@@ -245,3 +246,23 @@ def test_a_run_that_ends_while_another_one_opens_its_part_keeps_its_file(path, m
     with pytest.raises(InputError, match="another run writes"):
         JsonPart(path, RUN, overwrite=True)
     assert path.read_text() == "complete\n"
+
+
+@OF_EVERY_KIND
+def test_a_full_disk_is_one_line_and_the_run_is_continued(kind, path):
+    expected = whole(kind, path.parent / "whole")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    part = kind(path, RUN, overwrite=False)
+    write(part, 0, 4)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_suffix(".part").stat().st_size + 5, before[1]))
+    try:
+        with pytest.raises(SIEError, match=r"out\.part: cannot be written \(File too large\)"):
+            write(part, 4)
+        part.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with opened(kind, path) as part:
+        assert part.num_skipped >= 2
+        write(part, part.num_skipped)
+        part.finish()
+    assert path.read_bytes() == expected

@@ -14,11 +14,12 @@ from sie_triton import client
 from sie_triton.cli import cli, ranking, vectors
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.options import BulkOptions
-from sie_triton.cli.bulk.records import error_record
+from sie_triton.cli.bulk.records import error_record, write_out
 from sie_triton.cli.encode import IN_OPTIONS as IN_OPTIONS_OF_ENCODE
 from sie_triton.cli.score import IN_OPTIONS as IN_OPTIONS_OF_SCORE
 from sie_triton.client.types import EncodeOptions, ScoreOptions
 from sie_triton.contract import VERBS
+from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from tests.support.stages import spec
 
@@ -246,3 +247,12 @@ def test_results_are_for_people_in_a_terminal_without_json(monkeypatch, flags, i
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: is_tty))
     options = BulkOptions.taken_from(cli.commands["encode"].make_context("encode", ["m", *flags]).params)
     assert (options.is_in_terminal, options.is_for_people) == expected
+
+
+def test_standard_output_that_cannot_be_written_is_one_line(monkeypatch):
+    with open("/dev/full", "wb") as full:
+        monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=full))
+        with pytest.raises(SIEError, match=r"standard output: cannot be written \(No space left on device\)"):
+            write_out(b"x")
+        with pytest.raises(OSError, match="No space"):
+            full.close()
