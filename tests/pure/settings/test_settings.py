@@ -188,7 +188,7 @@ def test_config_shows_what_is_set_and_names_variables_of_a_cluster(monkeypatch):
     monkeypatch.setenv("SIE_NATS_URL", "nats://x")
     monkeypatch.setenv("SIE_ADMIN_TOKEN", "secret")
     told = CliRunner().invoke(cli, ["config", "--changed", "--max-batch-requests=8"]).output
-    assert "max_batch_requests: 8  (--max-batch-requests)\n    maximum number of requests in a batch" in told
+    assert "max_batch_requests: 8  (--max-batch-requests)\n    maximum number of requests whose items" in told
     assert "admin_token: (hidden)  (SIE_ADMIN_TOKEN)" in told
     assert "secret" not in told
     assert "http_port" not in told
