@@ -21,18 +21,19 @@ NO_FILES = LoadedModels((), {})
 
 
 def select(
-    names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, matching: Sequence[str] = ()
+    names: Sequence[str], models_dir: Path | None, *, allow_hub: bool, cluster: str = "", matching: Sequence[str] = ()
 ) -> LoadedModels:
     """Return the models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
 
     A model of `models_dir` is served if its name matches one of the patterns `matching` (`BAAI/*`), or if there are no
-    patterns. CatalogError if a name is not found, saying where it was looked for, or if two named models conflict.
-    Model files of `models_dir` that cannot be served are left out and reported as problems.
+    patterns. Small files of a hub id come from the cache `cluster`, else from the hub. CatalogError if a name is not
+    found, saying where it was looked for, or if two named models conflict. Model files of `models_dir`
+    that cannot be served are left out and reported as problems.
     """
     own = load_directory(models_dir) if models_dir else NO_FILES
     problems: dict[str, str] = {}
     if names:
-        named = [_find(name, own, allow_hub=allow_hub) for name in names]
+        named = [_find(name, own, allow_hub=allow_hub, cluster=cluster) for name in names]
         models = apart(with_variants(named), problems)
         if problems:
             raise CatalogError("\n".join(problems.values()))
@@ -57,7 +58,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _find(name: str, own: LoadedModels, *, allow_hub: bool) -> ModelConfig:
+def _find(name: str, own: LoadedModels, *, allow_hub: bool, cluster: str) -> ModelConfig:
     known = {model.sie_id: model for model in (*starter_set(), *own.models)}
     found = known.get(name) or known_model(name) or variant(name, known)
     if found is not None:
@@ -65,7 +66,7 @@ def _find(name: str, own: LoadedModels, *, allow_hub: bool) -> ModelConfig:
     if is_model_file(name):
         return load_file(file_named(name))
     try:
-        return _unlisted(name, known, allow_hub=allow_hub)
+        return _unlisted(name, known, allow_hub=allow_hub, cluster=cluster)
     except CatalogError as exc:
         # The model may be defined in a file that cannot be read.
         raise CatalogError("\n".join((str(exc), *own.problems.values()))) from exc
@@ -122,11 +123,11 @@ def clash(model: ModelConfig, other: str, source: str) -> str:
     )
 
 
-def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool) -> ModelConfig:
+def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool, cluster: str) -> ModelConfig:
     if os.path.isdir(path := os.path.expanduser(name)):
         directory = Path(path).resolve()
         return recognise(directory, directory.name, {"weights_path": str(directory)})
-    directory = small_files(name, allow_hub=allow_hub, known=known)
+    directory = small_files(name, allow_hub=allow_hub, cluster=cluster, known=known)
     return recognise(directory, name, hub_source(name, directory))
 
 
@@ -135,7 +136,7 @@ def hub_source(name: str, directory: Path) -> dict[str, str]:
     return {"hf_id": name, "hf_revision": directory.name}
 
 
-def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = ()) -> Path:
+def small_files(name: str, *, allow_hub: bool, cluster: str = "", known: Iterable[str] = ()) -> Path:
     """Return a local directory with all files of a hub model except its weights.
 
     CatalogError if the hub has no such model. `known` are further suggestions for a misspelt name.
@@ -145,7 +146,7 @@ def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = ()) -> Pat
         reason = "no model file has this sie_id, and it is neither a directory nor a hub id (org/name)"
         raise CatalogError(f"{name}: {reason}{meant}")
     try:
-        return locate(f"{HUB}{name}", allow_hub=allow_hub, patterns=recognised_by())
+        return locate(f"{HUB}{name}", allow_hub=allow_hub, cluster=cluster, patterns=recognised_by())
     except LoadError as exc:
         raise CatalogError(f"{name}: no model file has this sie_id, and {exc}{meant}") from exc
 

@@ -26,7 +26,13 @@ class Selection:
 
 
 def first_selection(
-    names: Sequence[str], models_dir: Path | None, added: Sequence[Path], *, allow_hub: bool, matching: Sequence[str]
+    names: Sequence[str],
+    models_dir: Path | None,
+    added: Sequence[Path],
+    *,
+    allow_hub: bool,
+    matching: Sequence[str],
+    cluster: str = "",
 ) -> Selection:
     """Select the models at start-up.
 
@@ -38,7 +44,7 @@ def first_selection(
     rest = [name for name in names if name not in known]
     asked: Sequence[ModelConfig] = ()
     if rest or not names:
-        found = select(rest, models_dir, allow_hub=allow_hub, matching=matching)
+        found = select(rest, models_dir, allow_hub=allow_hub, cluster=cluster, matching=matching)
         asked = found.models
         chosen.problems |= found.problems
     chosen.models = apart([*asked, *with_variants(more)], chosen.problems)

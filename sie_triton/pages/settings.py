@@ -23,7 +23,8 @@ memory.
 GROUPS: Mapping[str, str] = {
     "Addresses": "host triton_host http_port grpc_port metrics_port controller_port allow_remote",
     "Models and files": (
-        "models_dir model_filter preload_models data_dir environments_dir hf_fallback api_key_variables tritonserver"
+        "models_dir model_filter preload_models data_dir environments_dir hf_fallback local_cache cluster_cache "
+        "api_key_variables tritonserver"
     ),
     "Device and engine": (
         "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost recalibrate"

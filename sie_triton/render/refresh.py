@@ -101,6 +101,7 @@ class Refresh:
             settings.models_dir,
             _files(serving.added_dir),
             allow_hub=settings.hf_fallback,
+            cluster=settings.cluster_cache,
             matching=settings.name_patterns,
         )
         asked = [model for model in chosen.models if not model.base and not serving.was_added(model.source)]

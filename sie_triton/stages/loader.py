@@ -93,6 +93,7 @@ class Loader:
         return locate(
             source,
             allow_hub=self._spec.runtime.hf_fallback,
+            cluster=self._spec.runtime.cluster_cache,
             patterns=(CONFIG_FILE, WEIGHTS_FILE),
             report_progress=report_progress,
             max_bytes=MAX_LORA_BYTES,

@@ -114,6 +114,7 @@ MAY_IMPORT = {
         "render",
         "server",
         "settings",
+        "weights",
     },
 }
 
