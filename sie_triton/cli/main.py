@@ -1,4 +1,4 @@
-"""Command line: `sie-triton serve | door | render | models | lora | env | extract | bench | perf` and others."""
+"""Command line: `sie-triton serve | door | render | models | cache | lora | env | bench | perf` and others."""
 
 import sys
 from importlib.util import find_spec
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sie_triton.cli.cache import cache
 from sie_triton.cli.door import door
 from sie_triton.cli.environments import env
 from sie_triton.cli.extract import extract
@@ -18,11 +19,13 @@ from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, unknown_variables
 from sie_triton.settings.sources import SECRETS, flag
+from sie_triton.weights.local_cache import use_local_cache
 
 RENDER_SETTINGS = (
     "models_dir",
     "model_filter",
     "environments_dir",
+    "local_cache",
     "preload_models",
     "max_batch_requests",
     "max_batch_wait_ms",
@@ -78,6 +81,7 @@ def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, 
     from sie_triton.render.build import check_repository, write_repository
 
     settings = read_settings(**flags)
+    use_local_cache(settings.local_cache)
     if only_check:
         differences = check_repository(output, settings, models)
         for line in differences:
@@ -102,6 +106,7 @@ CONTROLLER_SETTINGS = (
     "min_residency_s",
     "idle_evict_s",
     "load_timeout_s",
+    "local_cache",
 )
 
 
@@ -114,7 +119,9 @@ def controller(**flags: Any) -> None:
     """
     from sie_triton.controller.run import run
 
-    run(read_settings(**flags))
+    settings = read_settings(**flags)
+    use_local_cache(settings.local_cache)
+    run(settings)
 
 
 @cli.command()
@@ -153,6 +160,7 @@ def evict(model: str, **flags: Any) -> None:
 cli.add_command(models)
 cli.add_command(lora)
 cli.add_command(env)
+cli.add_command(cache)
 cli.add_command(door)
 cli.add_command(extract)
 

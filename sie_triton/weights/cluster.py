@@ -106,10 +106,10 @@ class Cluster:
         """Yield the content of a file from byte `start`."""
         return self._store.pieces(_blob_path(repo, file.sha256), start, file.size)
 
-    def push(self, repo: str, commit: str, directory: Path, revision: str, report_bytes: ReportBytes) -> int:
+    def push(self, repo: str, commit: str, directory: Path, refs: Sequence[str], report_bytes: ReportBytes) -> int:
         """Upload the files of `directory`, a snapshot in the local cache; return the bytes that the store lacked.
 
-        A branch `revision` then leads to the commit. Files that an earlier upload of the commit had stay in the
+        The branches `refs` then lead to the commit. Files that an earlier upload of the commit had stay in the
         manifest. `report_bytes` gets the size of each part that is done.
         """
         before = self.find(repo, commit)
@@ -123,8 +123,8 @@ class Cluster:
                 self._store.write(_blob_path(repo, file.sha256), _content(path, report_bytes))
                 sent += file.size
         self._store.write(_manifest_path(repo, commit), Manifest(repo, commit, files).to_json())
-        if revision != commit:
-            self._store.write(_ref_path(repo, revision), commit.encode())
+        for ref in refs:
+            self._store.write(_ref_path(repo, ref), commit.encode())
         return sent
 
     def entries(self) -> list[Entry]:

@@ -19,10 +19,14 @@ from typing import IO, TypeVar
 from sie_triton.checkpoints.files import first_line
 from sie_triton.errors import LoadError
 from sie_triton.weights.cluster import Cluster
+from sie_triton.weights.entries import LOCK
 from sie_triton.weights.hub import Snapshot
 from sie_triton.weights.hub_errors import HTTPError, explained, is_passing
+from sie_triton.weights.local_cache import OURS
 from sie_triton.weights.object_store import StoreError
 from sie_triton.weights.origins import ClusterOrigin, HubOrigin, Remote
+from sie_triton.weights.progress import ProgressLine
+from sie_triton.weights.uses import shared
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,7 @@ SPARE_BYTES = 1_000_000_000
 
 # Maximum size of a file whose size the hub does not report, in bytes: small texts, compressed in transit.
 MAX_UNSIZED_BYTES = 100_000_000
+
 
 ReportProgress = Callable[[str], None]
 Item = TypeVar("Item")
@@ -62,6 +67,11 @@ def fetch(
     names = snapshot.missing(patterns)
     if not names:
         return
+    with shared(snapshot.home / OURS / LOCK):
+        _fetch(snapshot, names, report_progress, max_bytes)
+
+
+def _fetch(snapshot: Snapshot, names: Sequence[str], report_progress: ReportProgress, max_bytes: int | None) -> None:
     transfer = Transfer(snapshot, _cluster_origin(snapshot))
     pool = ThreadPoolExecutor(AT_ONCE, "fetch")
     try:
@@ -124,10 +134,10 @@ class Transfer:
         self.stop = Event()
 
     @property
-    def progress(self) -> str:
+    def progress(self) -> ProgressLine:
         megabytes = f": {self._got / 1e6:.0f} of {self._total / 1e6:.0f} MB" if self._total else ""
         origin = self._cluster or self._hub
-        return f"fetching {self._snapshot.repo} from {origin.name}{megabytes}"
+        return ProgressLine(f"fetching {self._snapshot.repo} from {origin.name}{megabytes}", self._got, self._total)
 
     def look_up(self, name: str) -> Remote:
         return (self._cluster and self._cluster.look_up(name)) or self._look_up_on_hub(name)

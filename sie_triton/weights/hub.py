@@ -18,7 +18,7 @@ from typing import Any
 from sie_triton.checkpoints.files import inside
 from sie_triton.errors import LoadError
 from sie_triton.weights.cluster import Cluster
-from sie_triton.weights.local_cache import hub_cache, is_complete, keep_names, known_names, write_atomically
+from sie_triton.weights.local_cache import home_of, hub_cache, is_complete, keep_names, known_names, write_atomically
 from sie_triton.weights.object_store import StoreError
 from sie_triton.weights.pickles import listing
 
@@ -168,7 +168,7 @@ def _home(repo: str) -> Path:
         validate_repo_id(repo)
     except HFValidationError as exc:
         raise LoadError(f"weights: {repo} is not a valid hub id (org/name)", "not found") from exc
-    return hub_cache() / f"models--{repo.replace('/', '--')}"
+    return home_of(hub_cache(), repo)
 
 
 def _known_commit(home: Path, revision: str) -> str:

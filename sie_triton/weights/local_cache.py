@@ -31,6 +31,19 @@ def use_local_cache(directory: Path | None) -> None:
     os.environ["HF_HUB_CACHE"] = constants.HF_HUB_CACHE = path
 
 
+def home_of(cache: Path, repo: str) -> Path:
+    """Return the directory of a repository in the cache."""
+    return cache / f"models--{repo.replace('/', '--')}"
+
+
+def repo_of(home: Path) -> str:
+    """
+    >>> repo_of(home_of(Path("/cache"), "org/name"))
+    'org/name'
+    """
+    return home.name.removeprefix("models--").replace("--", "/")
+
+
 def keep_names(home: Path, commit: str, names: Sequence[str]) -> None:
     """Record the names of all files of a commit, as the hub lists them; OSError if the cache is read-only."""
     write_atomically(home / OURS / f"{commit}.files", json.dumps(names))

@@ -14,8 +14,10 @@ from sie_triton.checkpoints.onnx import with_data
 from sie_triton.errors import LoadError
 from sie_triton.spec import TORCH, ModelSpec, Runtime
 from sie_triton.weights import hub, pickles
+from sie_triton.weights.entries import record_of
 from sie_triton.weights.hub import Snapshot
 from sie_triton.weights.onnx_choice import graph_of
+from sie_triton.weights.uses import Uses
 
 # Patterns for nearly every model; a family adds those of its further files.
 SMALL_FILES = ("*.json", "*.txt", "*.model")
@@ -45,6 +47,7 @@ def locate(
     other_repositories: OtherRepositories = no_other_repositories,
     cache: Path | None = None,
     max_bytes: int | None = None,
+    uses: Uses | None = None,
 ) -> Path:
     """Return the model's directory; fetch missing hub files that match `patterns`, at most `max_bytes`.
 
@@ -52,9 +55,9 @@ def locate(
     All processes that pass the same file `pin` get the same commit of a repository. `report_progress` is called
     periodically with a line of progress, and may raise to stop the download. If some files are in another repository
     (`other_repositories`), a directory that combines all files is created below `cache`. LoadError says what was
-    searched and what to do.
+    searched and what to do. The files stay on the disk while `uses` holds them; default: during the call.
     """
-    access = Access(allow_hub, cluster, pin)
+    access = Access(allow_hub, cluster, pin, uses or Uses())
     source = _source(weights, access)
     _fetch(source, patterns, report_progress, max_bytes)
     others = other_repositories(source.directory)
@@ -72,6 +75,7 @@ def loadable(
     pin: Path | None = None,
     report_progress: ReportProgress = lambda line: None,
     other_repositories: OtherRepositories = no_other_repositories,
+    uses: Uses | None = None,
 ) -> Path:
     """Like `locate`, for all files that loading `spec` needs.
 
@@ -79,7 +83,7 @@ def loadable(
     weights that exist only as pickles are converted to safetensors in a directory below `cache`; otherwise they are not
     fetched. A model with a remote endpoint needs only small files.
     """
-    access = Access(spec.runtime.hf_fallback, spec.runtime.cluster_cache, pin)
+    access = Access(spec.runtime.hf_fallback, spec.runtime.cluster_cache, pin, uses or Uses())
     source = _source(spec.weights, access)
     _fetch(source, (*SMALL_FILES, *files), report_progress)
     if spec.endpoint is not None:
@@ -149,13 +153,20 @@ def pin_of(model: str, directory: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where missing files may come from, and the file `pin` that keeps the commit; see `locate`."""
+    """Where missing files may come from, the file `pin` that keeps the commit, and what is in use; see `locate`."""
 
     allow_hub: bool
     cluster: str
     pin: Path | None
+    uses: Uses
 
     def snapshot(self, reference: str) -> Snapshot:
+        found = self._resolve(reference)
+        self.uses.hold(record_of(found.home, found.commit))
+        # What was not in use yet may have been removed meanwhile.
+        return found if found.files is not None or found.directory.is_dir() else self._resolve(reference)
+
+    def _resolve(self, reference: str) -> Snapshot:
         return hub.snapshot(reference, allow_hub=self.allow_hub, cluster=self.cluster, pin=self.pin)
 
     def beside(self, place: str) -> "Access":

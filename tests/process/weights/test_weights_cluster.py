@@ -33,7 +33,7 @@ def fetch(tmp_path: Path, store: Store, reference: str = "org/name", allow_hub: 
 def store(hub, s3, tmp_path, monkeypatch) -> Store:
     """A cluster cache with org/name; the local cache is empty again, and the hub has not been asked."""
     commit = hub.put("org/name", MODEL)
-    Cluster(s3.url).push("org/name", commit, load(tmp_path), "main", lambda _: None)
+    Cluster(s3.url).push("org/name", commit, load(tmp_path), ["main"], lambda _: None)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cold"))
     hub.asked.clear()
     s3.asked.clear()
@@ -127,7 +127,7 @@ def test_half_an_upload_is_never_used(hub, s3, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Cluster(s3.url).push("org/name", commit, directory, "main", stop)
+        Cluster(s3.url).push("org/name", commit, directory, ["main"], stop)
     assert any("/blobs/" in name for name in s3.names())
     assert Cluster(s3.url).find("org/name", "main") is None
     assert Cluster(s3.url).find("org/name", commit) is None
@@ -190,7 +190,7 @@ def test_a_manifest_is_bounded(store, monkeypatch):
 def test_a_directory_is_a_cluster_cache_too(hub, tmp_path, monkeypatch):
     commit = hub.put("org/name", MODEL)
     url = f"file://{tmp_path}/shared"
-    Cluster(url).push("org/name", commit, load(tmp_path), "main", lambda _: None)
+    Cluster(url).push("org/name", commit, load(tmp_path), ["main"], lambda _: None)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cold"))
     hub.asked.clear()
     runtime = Runtime(hf_fallback=False, cluster_cache=url)
