@@ -38,7 +38,8 @@ class Runtime:
     model has at most `max_loras_per_model` LoRA adapters in memory; with `allow_client_lora` a request may name any
     adapter on the hub. `status_dir` empty: a directory of the running tritonserver. `loras_dir` empty: no adapters can
     be added to the running server. `cache_dir` and `environments_dir` empty: the user's directories for caches and
-    data. `cache_dir` holds measurements, graphs and converted weights.
+    data. `cache_dir` holds measurements, graphs and converted weights. `cluster_cache` is
+    the URL of a cache of weights that servers share; empty: none.
     """
 
     device: str = "auto"
@@ -62,6 +63,7 @@ class Runtime:
     max_audio_bytes: int = 64 * 1024**2
     max_audio_s: float = 600.0
     hf_fallback: bool = True
+    cluster_cache: str = ""
     open_steps: bool = False
     max_loras_per_model: int = 10
     allow_client_lora: bool = False

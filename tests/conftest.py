@@ -34,6 +34,7 @@ from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
     hub,
     inference,
     pids,
+    s3,
 )
 
 # No test depends on the speed of the machine.

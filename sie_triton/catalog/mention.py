@@ -26,7 +26,7 @@ def all_known(own: Sequence[ModelConfig], patterns: Sequence[str]) -> list[Model
 
 
 def mentioned(
-    name: str, own: Sequence[ModelConfig], patterns: Sequence[str], *, any_model: bool, allow_hub: bool
+    name: str, own: Sequence[ModelConfig], patterns: Sequence[str], *, any_model: bool, allow_hub: bool, cluster: str
 ) -> ModelConfig:
     """Return the known model `name`, or with `any_model` that of the hub; CatalogError says why it may not be served.
 
@@ -40,4 +40,4 @@ def mentioned(
         raise CatalogError(f"{name} is not a known model; with SIE_ALLOW_ANY_MODEL it may be any model on the hub")
     if not HUB_ID.fullmatch(name):
         raise CatalogError(f"{name} is neither a known model nor a hub id (org/name)")
-    return from_hub(name, allow_hub=allow_hub, max_bytes=MAX_SMALL_BYTES)
+    return from_hub(name, allow_hub=allow_hub, cluster=cluster, max_bytes=MAX_SMALL_BYTES)

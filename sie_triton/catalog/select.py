@@ -24,28 +24,29 @@ def select(
     models_dir: Path | None,
     *,
     allow_hub: bool,
+    cluster: str = "",
     matching: Sequence[str] = (),
     preloaded: Sequence[str] = (),
 ) -> LoadedModels:
     """Return the models to serve: those named, else all of `models_dir`, else the starter set; with their variants.
 
     Without `names`, a model is served if its name matches one of the patterns `matching` (`BAAI/*`), or if there are no
-    patterns. The models to preload are served beside these. CatalogError if a name is not found, saying where it was
-    looked for, or if two named models conflict. Model files of `models_dir` that cannot be served are left out and
-    reported as problems.
+    patterns. The models to preload are served beside these. Small files of a hub id come from the cache `cluster`, else
+    from the hub. CatalogError if a name is not found, saying where it was looked for, or if two named models conflict.
+    Model files of `models_dir` that cannot be served are left out and reported as problems.
     """
     own = load_directory(models_dir) if models_dir else NO_FILES
     problems: dict[str, str] = {}
     if names:
-        named = [*with_variants(_find(name, own, allow_hub=allow_hub) for name in names)]
-        models = apart(_with_preloaded(named, preloaded, own, allow_hub=allow_hub), problems)
+        named = [*with_variants(_find(name, own, allow_hub=allow_hub, cluster=cluster) for name in names)]
+        models = apart(_with_preloaded(named, preloaded, own, allow_hub=allow_hub, cluster=cluster), problems)
         if problems:
             raise CatalogError("\n".join(problems.values()))
         return LoadedModels(models, problems)
     if models_dir and not own.models and not own.problems:
         raise CatalogError(f"models_dir: {models_dir}: contains no model file (*.yaml, *.yml)")
     matched = matching_models(own.models if models_dir else starter_set(), own.models, matching)
-    chosen = _with_preloaded([*with_variants(matched)], preloaded, own, allow_hub=allow_hub)
+    chosen = _with_preloaded([*with_variants(matched)], preloaded, own, allow_hub=allow_hub, cluster=cluster)
     if own.models and not chosen:
         raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
     models = apart(chosen, problems)
@@ -67,24 +68,24 @@ def find_known(name: str, own: Iterable[ModelConfig]) -> ModelConfig | None:
 
 
 def _with_preloaded(
-    chosen: Sequence[ModelConfig], preloaded: Iterable[str], own: LoadedModels, *, allow_hub: bool
+    chosen: Sequence[ModelConfig], preloaded: Iterable[str], own: LoadedModels, *, allow_hub: bool, cluster: str
 ) -> list[ModelConfig]:
     """Return the chosen models, and those of `preloaded` that are not among them."""
     others = set(preloaded) - {model.sie_id for model in chosen}
     try:
-        return [*chosen, *(_find(name, own, allow_hub=allow_hub) for name in sorted(others))]
+        return [*chosen, *(_find(name, own, allow_hub=allow_hub, cluster=cluster) for name in sorted(others))]
     except CatalogError as exc:
         raise CatalogError(f"preload_models: {exc}") from exc
 
 
-def _find(name: str, own: LoadedModels, *, allow_hub: bool) -> ModelConfig:
+def _find(name: str, own: LoadedModels, *, allow_hub: bool, cluster: str) -> ModelConfig:
     found = find_known(name, own.models)
     if found is not None:
         return found
     if is_model_file(name):
         return load_file(file_named(name))
     try:
-        return _unlisted(name, [model.sie_id for model in own.models], allow_hub=allow_hub)
+        return _unlisted(name, [model.sie_id for model in own.models], allow_hub=allow_hub, cluster=cluster)
     except CatalogError as exc:
         # The model may be defined in a file that cannot be read.
         raise CatalogError("\n".join((str(exc), *own.problems.values()))) from exc
@@ -141,16 +142,18 @@ def clash(model: ModelConfig, other: str, source: str) -> str:
     )
 
 
-def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool) -> ModelConfig:
+def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool, cluster: str) -> ModelConfig:
     if os.path.isdir(path := os.path.expanduser(name)):
         directory = Path(path).resolve()
         return recognise(directory, directory.name, {"weights_path": str(directory)})
-    return from_hub(name, allow_hub=allow_hub, known=known)
+    return from_hub(name, allow_hub=allow_hub, cluster=cluster, known=known)
 
 
-def from_hub(name: str, *, allow_hub: bool, known: Iterable[str] = (), max_bytes: int | None = None) -> ModelConfig:
+def from_hub(
+    name: str, *, allow_hub: bool, cluster: str = "", known: Iterable[str] = (), max_bytes: int | None = None
+) -> ModelConfig:
     """Recognise a model on the hub by its small files; CatalogError if it is not there, or of no family."""
-    directory = small_files(name, allow_hub=allow_hub, known=known, max_bytes=max_bytes)
+    directory = small_files(name, allow_hub=allow_hub, cluster=cluster, known=known, max_bytes=max_bytes)
     return recognise(directory, name, hub_source(name, directory))
 
 
@@ -159,7 +162,9 @@ def hub_source(name: str, directory: Path) -> dict[str, str]:
     return {"hf_id": name, "hf_revision": directory.name}
 
 
-def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = (), max_bytes: int | None = None) -> Path:
+def small_files(
+    name: str, *, allow_hub: bool, cluster: str = "", known: Iterable[str] = (), max_bytes: int | None = None
+) -> Path:
     """Return a local directory with all files of a hub model except its weights.
 
     CatalogError if the hub has no such model. `known` are further suggestions for a misspelt name.
@@ -169,7 +174,9 @@ def small_files(name: str, *, allow_hub: bool, known: Iterable[str] = (), max_by
         reason = "no model file has this sie_id, and it is neither a directory nor a hub id (org/name)"
         raise CatalogError(f"{name}: {reason}{meant}")
     try:
-        return locate(f"{HUB}{name}", allow_hub=allow_hub, patterns=recognised_by(), max_bytes=max_bytes)
+        return locate(
+            f"{HUB}{name}", allow_hub=allow_hub, cluster=cluster, patterns=recognised_by(), max_bytes=max_bytes
+        )
     except LoadError as exc:
         raise CatalogError(f"{name}: no model file has this sie_id, and {exc}{meant}") from exc
 

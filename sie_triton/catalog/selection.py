@@ -33,6 +33,7 @@ def first_selection(
     allow_hub: bool,
     matching: Sequence[str],
     preloaded: Sequence[str] = (),
+    cluster: str = "",
 ) -> Selection:
     """Select the models at start-up, and those to preload.
 
@@ -45,7 +46,7 @@ def first_selection(
     rest = [name for name in names if name not in known] or (further if names else [])
     asked: Sequence[ModelConfig] = ()
     if rest or not names:
-        found = select(rest, models_dir, allow_hub=allow_hub, matching=matching, preloaded=further)
+        found = select(rest, models_dir, allow_hub=allow_hub, cluster=cluster, matching=matching, preloaded=further)
         asked = found.models
         chosen.problems |= found.problems
     chosen.models = apart([*asked, *with_variants(more)], chosen.problems)

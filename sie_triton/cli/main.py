@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from sie_triton.cli.cache import cache
 from sie_triton.cli.config import OF_CLUSTERS, config
 from sie_triton.cli.door import door
 from sie_triton.cli.encode import encode
@@ -22,11 +23,13 @@ from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, set_cluster_variables, unknown_variables
 from sie_triton.settings.sources import SECRETS, flag
+from sie_triton.weights.local_cache import use_local_cache
 
 RENDER_SETTINGS = (
     "models_dir",
     "model_filter",
     "environments_dir",
+    "local_cache",
     "preload_models",
     "max_batch_wait_ms",
     "default_compute_precision",
@@ -88,6 +91,7 @@ def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, 
     from sie_triton.render.build import check_repository, write_repository
 
     settings = read_settings(**flags)
+    use_local_cache(settings.local_cache)
     if only_check:
         differences = check_repository(output, settings, models)
         for line in differences:
@@ -114,6 +118,7 @@ CONTROLLER_SETTINGS = (
     "min_residency_s",
     "idle_evict_s",
     "load_timeout_s",
+    "local_cache",
 )
 
 
@@ -126,7 +131,9 @@ def controller(**flags: Any) -> None:
     """
     from sie_triton.controller.run import run
 
-    run(read_settings(**flags))
+    settings = read_settings(**flags)
+    use_local_cache(settings.local_cache)
+    run(settings)
 
 
 @cli.command()
@@ -165,6 +172,7 @@ def evict(model: str, **flags: Any) -> None:
 cli.add_command(models)
 cli.add_command(lora)
 cli.add_command(env)
+cli.add_command(cache)
 cli.add_command(door)
 cli.add_command(config)
 cli.add_command(encode)

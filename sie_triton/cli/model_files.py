@@ -21,6 +21,7 @@ from sie_triton.render.unloadable import environment_causes
 from sie_triton.serving.serving_file import fault_lines, file_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ANY_LENGTH, ModelSpec
+from sie_triton.weights.local_cache import use_local_cache
 
 WRONG = "invalid"
 
@@ -52,7 +53,9 @@ def list_served(settings: Settings) -> None:
 
 def show(model: str, settings: Settings) -> None:
     console = Console(highlight=False)
-    for config in select([model], settings.models_dir, allow_hub=settings.hf_fallback).models:
+    use_local_cache(settings.local_cache)
+    found = select([model], settings.models_dir, allow_hub=settings.hf_fallback, cluster=settings.cluster_cache)
+    for config in found.models:
         console.print(_table(config, config.resolve(settings.portable_runtime)))
         for line in (*config.warnings(), *config.notes()):
             console.print(line, style="yellow" if line.startswith("warning") else "dim", soft_wrap=True)
@@ -81,7 +84,8 @@ def model_file(model: str, settings: Settings, *, name: str | None = None, famil
     directory = Path(model).expanduser().resolve()
     if directory.is_dir():
         return to_yaml(*explain(directory, name or directory.name, {"weights_path": str(directory)}, family))
-    found = small_files(model, allow_hub=settings.hf_fallback)
+    use_local_cache(settings.local_cache)
+    found = small_files(model, allow_hub=settings.hf_fallback, cluster=settings.cluster_cache)
     return to_yaml(*explain(found, name or model, hub_source(model, found), family))
 
 

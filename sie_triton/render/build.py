@@ -48,7 +48,13 @@ def selected(settings: Settings, names: Sequence[str]) -> LoadedModels:
 
     CatalogError if one of `names` cannot be served, or if no model is left.
     """
-    found = select(names, settings.models_dir, allow_hub=settings.hf_fallback, matching=settings.name_patterns)
+    found = select(
+        names,
+        settings.models_dir,
+        allow_hub=settings.hf_fallback,
+        cluster=settings.cluster_cache,
+        matching=settings.name_patterns,
+    )
     models, problems = [], dict(found.problems)
     for model in found.models:
         try:

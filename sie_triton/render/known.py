@@ -45,7 +45,12 @@ def find_mentioned(
             if other := taken.get(conflict_key(name)):
                 raise CatalogError(f"{name} cannot be served beside {other}: their directories would have one name")
             model = mentioned(
-                name, own, settings.name_patterns, any_model=settings.allow_any_model, allow_hub=settings.hf_fallback
+                name,
+                own,
+                settings.name_patterns,
+                any_model=settings.allow_any_model,
+                allow_hub=settings.hf_fallback,
+                cluster=settings.cluster_cache,
             )
             specs_of(settings, [model], settings.runtime)
         except CatalogError as exc:

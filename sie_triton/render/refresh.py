@@ -106,6 +106,7 @@ class Refresh:
             settings.models_dir,
             _files(serving.added_dir),
             allow_hub=settings.hf_fallback,
+            cluster=settings.cluster_cache,
             matching=settings.name_patterns,
             preloaded=sorted(settings.preloaded),
         )

@@ -19,7 +19,7 @@ Causes = Mapping[str, Sequence[str]]
 def causes(settings: Settings, specs: Sequence[ModelSpec]) -> Causes:
     """Map each cause to the names of the models that it prevents from loading."""
     found: dict[str, list[str]] = {}
-    hub = Hub(allowed=settings.hf_fallback)
+    hub = Hub(allowed=settings.hf_fallback, cluster=settings.cluster_cache)
     for spec in specs:
         for cause in _of_weights(spec, hub):
             found.setdefault(cause, []).append(spec.model)

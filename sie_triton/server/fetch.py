@@ -6,14 +6,17 @@ from pathlib import Path
 from time import monotonic
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sie_triton.catalog import ModelConfig
 from sie_triton.errors import LoadError
 from sie_triton.families import family
 from sie_triton.names import triton_name
 from sie_triton.settings import Settings
+from sie_triton.spec import ModelSpec
 from sie_triton.weights import loadable, pin_of
+from sie_triton.weights.progress import ProgressLine
+from sie_triton.weights.uses import Uses
 
 # Seconds between lines of progress if the output is not a terminal.
 SAY_EVERY_S = 5.0
@@ -25,33 +28,41 @@ def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console:
         if config.sie_id not in settings.preloaded:
             continue
         spec = config.resolve(settings.runtime)
-        pin, kind = pin_of(triton_name(spec.model), settings.status_dir), family(spec.family)
-        cache = Path(spec.runtime.cache_dir)
         try:
-            with _shown(console) as report_progress:
-                loadable(
-                    spec,
-                    kind.files,
-                    cache=cache,
-                    pin=pin,
-                    report_progress=report_progress,
-                    other_repositories=kind.other_repositories,
-                )
+            with Uses() as uses:
+                fetch(spec, console, uses, pin_of(triton_name(spec.model), settings.status_dir))
         except LoadError as exc:
             console.print(f"warning: {config.sie_id} cannot be loaded: {exc}", style="yellow", highlight=False)
 
 
+def fetch(spec: ModelSpec, console: Console, uses: Uses, pin: Path | None = None) -> Path:
+    """Return the directory from which `spec` loads, after fetching what is missing; `uses` then holds its files."""
+    kind = family(spec.family)
+    with _shown(console) as report_progress:
+        return loadable(
+            spec,
+            kind.files,
+            engines=kind.engines,
+            cache=Path(spec.runtime.cache_dir),
+            pin=pin,
+            report_progress=report_progress,
+            other_repositories=kind.other_repositories,
+            uses=uses,
+        )
+
+
 @contextmanager
 def _shown(console: Console) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows progress: in one changing line on a terminal, else in a line every SAY_EVERY_S."""
+    """Yield a function that shows progress: a bar on a terminal, else a line every SAY_EVERY_S."""
     say_after = 0.0
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("looking for weights")
+        task = progress.add_task("looking for weights", total=None)
 
         def report_progress(line: str) -> None:
             nonlocal say_after
-            progress.update(task, description=line)
+            done, total = (line.done, line.total or None) if isinstance(line, ProgressLine) else (0, None)
+            progress.update(task, description=line, completed=done, total=total)
             if not console.is_terminal and monotonic() >= say_after:
                 say_after = monotonic() + SAY_EVERY_S
                 console.print(line, highlight=False)

@@ -38,6 +38,7 @@ from sie_triton.server.room import MemoryPlan
 from sie_triton.serving.serving_file import repository_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
+from sie_triton.weights.local_cache import use_local_cache
 
 STDERR = 2
 
@@ -63,6 +64,7 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     """Serve until SIGTERM, SIGINT or SIGHUP. Return 0 after a clean end, 1 if Triton died and cannot be restarted."""
     # Number GPUs as NVML does, because the controller queries NVML.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    use_local_cache(settings.local_cache)
     raise_limit()
     held = lock(settings.data_dir)
     for signum in SIGNALS:

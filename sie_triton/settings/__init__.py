@@ -20,6 +20,7 @@ from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
 from sie_triton.settings.batches import BatchSettings
 from sie_triton.settings.door import DoorSettings
+from sie_triton.settings.object_store import check_store_url
 from sie_triton.settings.sources import (
     FILE_VARIABLE,
     PREFIX,
@@ -206,6 +207,16 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         True, description="start Triton's Python processes from a fork server, which needs a C compiler"
     )
     hf_fallback: bool = Field(True, description="download missing weights from the model hub")
+    local_cache: Path | None = Field(
+        None,
+        description="directory of downloaded weights, in the layout of the hub's own cache; default: that cache "
+        "(HF_HUB_CACHE, or hub in HF_HOME)",
+    )
+    cluster_cache: str = Field(
+        "",
+        description="cache of weights that servers share, asked before the hub: s3://bucket/prefix, gs://bucket/prefix "
+        "or file:///directory; credentials come from AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the like",
+    )
 
     @field_validator("host", "triton_host")
     @classmethod
@@ -229,6 +240,11 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         if value and value in words(info.data.get("auth_tokens", "")):
             raise ValueError("is one of auth_tokens, which permit less; choose a different token")
         return value
+
+    @field_validator("cluster_cache")
+    @classmethod
+    def _check_cluster_cache(cls, value: str) -> str:
+        return check_store_url(value) if value else value
 
     @field_validator("device")
     @classmethod

@@ -117,7 +117,8 @@ def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str
     if error["type"] == "extra_forbidden":
         advice = did_you_mean(name, known) or "; sie-triton serve --help lists all settings"
         return f"{settings_file()}: unknown key {name}{advice}"
-    given_value = "" if name in SECRETS else f"={error['input']}"
+    # A URL with an @ may hold a password.
+    given_value = "" if name in SECRETS or "@" in str(error["input"]) else f"={error['input']}"
     return f"{_source(name, flags, error['input'])}{given_value}: {error['msg'].removeprefix('Value error, ')}"
 
 

@@ -154,6 +154,7 @@ class Inference(ColdStage[Worker]):
 
     def close(self) -> None:
         super().close()
+        self._loader.close()
         self._loras.close()
         self._scheduler.close()
         self._replies.close()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from time import monotonic_ns, time
 
 from platformdirs import user_data_path
 
@@ -19,6 +20,7 @@ from sie_triton.spec import AUTO, ONNX, ModelSpec
 from sie_triton.weights import cache_of, loadable, locate, pin_of
 from sie_triton.weights.onnx_choice import graph_of
 from sie_triton.weights.pickles import listing
+from sie_triton.weights.uses import Uses
 from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker
 
@@ -46,6 +48,7 @@ class Loader:
         self._closing = closing
         self._died = died
         # All revisions of the model share one lock.
+        self._uses = Uses()
         self._lock = status.directory / f"{model_of(status.model)}.{device}.weights"
 
     def order(self, num_lanes: int, threads: int, report_progress: Callable[[str], None] = lambda doing: None) -> Load:
@@ -57,15 +60,20 @@ class Loader:
         spec, environment, kind = self._spec, self._environment(), family(self._spec.family)
         pin = pin_of(self._status.model, self._status.directory)
         cache = cache_of(spec.runtime)
-        directory = loadable(
-            spec,
-            kind.files,
-            engines=kind.engines,
-            cache=cache,
-            pin=pin,
-            report_progress=report_progress,
-            other_repositories=kind.other_repositories,
-        )
+        try:
+            directory = loadable(
+                spec,
+                kind.files,
+                engines=kind.engines,
+                cache=cache,
+                pin=pin,
+                report_progress=report_progress,
+                other_repositories=kind.other_repositories,
+                uses=self._uses,
+            )
+        except BaseException:
+            self._uses.release()
+            raise
         if graph := graph_of(spec, kind.engines, listing(directory)):
             spec = replace(spec, engine=ONNX, onnx_file=graph)
         self._status.computed_by(spec.engine)
@@ -93,6 +101,7 @@ class Loader:
         return locate(
             source,
             allow_hub=self._spec.runtime.hf_fallback,
+            cluster=self._spec.runtime.cluster_cache,
             patterns=(CONFIG_FILE, WEIGHTS_FILE),
             report_progress=report_progress,
             max_bytes=MAX_LORA_BYTES,
@@ -117,7 +126,13 @@ class Loader:
                 return self._start(order, check)
         except SIEError:
             self._status.has_worker(None)
+            self._uses.release()
             raise
+
+    def close(self) -> None:
+        """Record when the files were used last. They stay in use until this process ends, and the worker with it."""
+        idle_ns = monotonic_ns() - int(self._status.record["last_used_ns"])
+        self._uses.last_used(time() - idle_ns / 1e9)
 
     def _start(self, order: Load, check: Callable[[], object]) -> Worker:
         def loading(worker: ProcessId) -> None:

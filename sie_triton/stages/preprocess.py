@@ -103,6 +103,7 @@ class Preprocess(ColdStage[Processor]):
             directory = locate(
                 spec.weights,
                 allow_hub=spec.runtime.hf_fallback,
+                cluster=spec.runtime.cluster_cache,
                 patterns=(*SMALL_FILES, *kind.files),
                 pin=pin_of(self.status.model, self.status.directory),
                 report_progress=report_progress,

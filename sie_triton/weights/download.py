@@ -1,4 +1,4 @@
-"""Download the files of a commit that the local cache lacks, several at a time.
+"""Download the files of a commit that the local cache lacks, several at a time: from the cluster cache, else the hub.
 
 An interrupted download is resumed, by this or another process; huggingface_hub would start the file again.
 """
@@ -6,27 +6,31 @@ An interrupted download is resumed, by this or another process; huggingface_hub 
 import errno
 import fcntl
 import hashlib
+import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock
 from typing import IO, TypeVar
 
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
-
 from sie_triton.checkpoints.files import first_line
 from sie_triton.errors import LoadError
+from sie_triton.weights.cluster import Cluster
+from sie_triton.weights.entries import LOCK
 from sie_triton.weights.hub import Snapshot
 from sie_triton.weights.hub_errors import HTTPError, explained, is_passing
+from sie_triton.weights.local_cache import OURS
+from sie_triton.weights.object_store import StoreError
+from sie_triton.weights.origins import ClusterOrigin, HubOrigin, Remote
+from sie_triton.weights.progress import ProgressLine
+from sie_triton.weights.uses import shared
+
+log = logging.getLogger(__name__)
 
 AT_ONCE = 4
-CHUNK_BYTES = 1 << 20
 
 # Interval between calls that report progress, in seconds.
 LOOK_S = 0.5
@@ -41,8 +45,6 @@ SPARE_BYTES = 1_000_000_000
 # Maximum size of a file whose size the hub does not report, in bytes: small texts, compressed in transit.
 MAX_UNSIZED_BYTES = 100_000_000
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
-ETAG = re.compile(r"\w[\w.-]*", re.ASCII)
 
 ReportProgress = Callable[[str], None]
 Item = TypeVar("Item")
@@ -53,28 +55,24 @@ class DownloadAbandoned(Exception):
     """The download was stopped because its caller has given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """A file as the hub describes it; the cache stores it under its `etag`."""
-
-    name: str
-    url: str
-    etag: str
-    size: int | None
-
-
 def fetch(
     snapshot: Snapshot, patterns: Sequence[str], report_progress: ReportProgress, max_bytes: int | None = None
 ) -> None:
     """Download the missing files that match. `report_progress` gets a line twice a second; it may raise to stop.
 
-    Raise LoadError for a fault of the hub, the network or the disk, or if the missing files exceed `max_bytes` in all.
+    Raise LoadError for a fault of the hub, the cluster cache, the network or the disk, or if the missing files exceed
+    `max_bytes` in all.
     Partial downloads stay for the next attempt.
     """
     names = snapshot.missing(patterns)
     if not names:
         return
-    transfer = Transfer(snapshot)
+    with shared(snapshot.home / OURS / LOCK):
+        _fetch(snapshot, names, report_progress, max_bytes)
+
+
+def _fetch(snapshot: Snapshot, names: Sequence[str], report_progress: ReportProgress, max_bytes: int | None) -> None:
+    transfer = Transfer(snapshot, _cluster_origin(snapshot))
     pool = ThreadPoolExecutor(AT_ONCE, "fetch")
     try:
         files = _all(pool, transfer.look_up, names, lambda: report_progress(transfer.progress))
@@ -88,6 +86,19 @@ def fetch(
         transfer.stop.set()
         # A thread that waits for a stalled hub is left behind.
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _cluster_origin(snapshot: Snapshot) -> ClusterOrigin | None:
+    """Return the cluster cache's files of the commit; None if it has none or, with a warning, cannot be used."""
+    if not snapshot.cluster:
+        return None
+    cluster = Cluster(snapshot.cluster)
+    try:
+        found = cluster.find(snapshot.repo, snapshot.commit)
+    except StoreError as exc:
+        log.warning("weights: %s: the cluster cache cannot be used: %s", snapshot.repo, exc)
+        return None
+    return ClusterOrigin(cluster, snapshot.repo, found.files) if found else None
 
 
 def _all(
@@ -106,34 +117,40 @@ def _all(
 
 def _of_disk(error: OSError, snapshot: Snapshot) -> LoadError:
     if error.errno == errno.ENOSPC:
-        return LoadError(
-            f"weights: {snapshot.repo}: {constants.HF_HUB_CACHE} is full; free up space there", "disk full"
-        )
-    return LoadError(f"weights: {snapshot.repo} cannot be stored in {constants.HF_HUB_CACHE}: {first_line(error)}")
+        return LoadError(f"weights: {snapshot.repo}: {snapshot.home.parent} is full; free up space there", "disk full")
+    return LoadError(f"weights: {snapshot.repo} cannot be stored in {snapshot.home.parent}: {first_line(error)}")
 
 
 class Transfer:
     """Download of several files; threads of a pool call `look_up` and `get` until `stop` is set."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, cluster: ClusterOrigin | None = None) -> None:
         self._snapshot = snapshot
         self._blobs = snapshot.home / "blobs"
-        self._headers = build_hf_headers(library_name="sie-triton")
+        self._cluster = cluster
+        self._hub = HubOrigin(snapshot.repo, snapshot.commit)
         self._lock = Lock()
         self._got = self._total = 0
         self.stop = Event()
 
     @property
-    def progress(self) -> str:
+    def progress(self) -> ProgressLine:
         megabytes = f": {self._got / 1e6:.0f} of {self._total / 1e6:.0f} MB" if self._total else ""
-        return f"fetching {self._snapshot.repo} from the hub{megabytes}"
+        origin = self._cluster or self._hub
+        return ProgressLine(f"fetching {self._snapshot.repo} from {origin.name}{megabytes}", self._got, self._total)
 
     def look_up(self, name: str) -> Remote:
-        url = hf_hub_url(self._snapshot.repo, name, revision=self._snapshot.commit)
-        found = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-        if not found.etag or not ETAG.fullmatch(found.etag):
-            raise LoadError(f"weights: {self._snapshot.repo}: {constants.ENDPOINT} is not a model hub", "network")
-        return Remote(name, url, found.etag, found.size)
+        return (self._cluster and self._cluster.look_up(name)) or self._look_up_on_hub(name)
+
+    def _look_up_on_hub(self, name: str) -> Remote:
+        if not self._snapshot.allow_hub:
+            raise LoadError(
+                f"weights: {self._snapshot.repo}: {name} is not in the local cache"
+                f"{' or the cluster cache' if self._snapshot.cluster else ''}, and downloading is not allowed "
+                "(SIE_HF_FALLBACK)",
+                "not found",
+            )
+        return self._hub.look_up(name)
 
     def prepare(self, files: Sequence[Remote], max_bytes: int | None) -> None:
         """Raise LoadError if the missing files exceed `max_bytes`, or if what is left exceeds the free disk space."""
@@ -151,12 +168,21 @@ class Transfer:
         if self._total - sum(here) > free:
             raise LoadError(
                 f"weights: {self._snapshot.repo} needs {(self._total - sum(here)) / 1e6:.0f} MB more in "
-                f"{constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB are free; free up space there",
+                f"{self._snapshot.home.parent}, where {free / 1e6:.0f} MB are free; free up space there",
                 "disk full",
             )
 
     def get(self, remote: Remote) -> None:
-        """Download the file into the cache and link it in the snapshot."""
+        """Download the file into the cache and link it in the snapshot; from the hub if the cluster cache fails."""
+        try:
+            self._get(remote)
+        except StoreError as exc:
+            if not self._snapshot.allow_hub:
+                raise LoadError(f"weights: {self._snapshot.repo}: the cluster cache fails: {exc}", "network") from exc
+            log.warning("weights: %s: fetching %s from the hub: %s", self._snapshot.repo, remote.name, exc)
+            self._get(self._hub.look_up(remote.name))
+
+    def _get(self, remote: Remote) -> None:
         blob = self._blobs / remote.etag
         if not blob.exists():
             with self._partial(remote).open("ab") as file:
@@ -194,7 +220,7 @@ class Transfer:
                 if remote.size is None:
                     break
                 error: Exception | None = None
-            except HTTPError as exc:
+            except (HTTPError, StoreError) as exc:
                 error = exc
             failures = 0 if file.tell() > before else failures + 1
             if error and (failures > RETRIES or not is_passing(error)):
@@ -205,18 +231,13 @@ class Transfer:
         file.flush()
 
     def _stream(self, remote: Remote, file: IO[bytes]) -> None:
-        """Request the rest of the file. The library's HTTP client sends the token only to the hub's own host."""
+        """Append the rest of the file, or the whole file if the origin cannot resume."""
         start = file.tell()
-        headers = {**self._headers, "Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
-        seconds = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        with get_session().stream(
-            "GET", remote.url, headers=headers, timeout=seconds, follow_redirects=True
-        ) as response:
-            hf_raise_for_status(response)
-            if start and response.status_code == 200:  # the server ignored Range and sends the whole file
+        with remote.origin.open(remote.name, start) as (first, chunks):
+            if first != start:
                 _empty(file)
                 self._add(-start)
-            for chunk in response.iter_bytes(CHUNK_BYTES):
+            for chunk in chunks:
                 self._check_stop()
                 if file.tell() + len(chunk) > (MAX_UNSIZED_BYTES if remote.size is None else remote.size):
                     _empty(file)
@@ -225,17 +246,19 @@ class Transfer:
                 self._add(len(chunk))
 
     def _check(self, remote: Remote, file: IO[bytes]) -> None:
-        """Raise LoadError if the content does not match its etag; for weights, the etag is the SHA-256 hash."""
+        """Raise LoadError or StoreError if the content does not match its SHA-256 hash, where the origin gives one."""
         os.fsync(file.fileno())
-        if not SHA256.fullmatch(remote.etag):
+        if remote.sha256 is None:
             return
         with open(file.name, "rb") as content:
-            if hashlib.file_digest(content, "sha256").hexdigest() == remote.etag:
+            if hashlib.file_digest(content, "sha256").hexdigest() == remote.sha256:
                 return
         _empty(file)
         raise self._damaged(remote)
 
-    def _damaged(self, remote: Remote) -> LoadError:
+    def _damaged(self, remote: Remote) -> LoadError | StoreError:
+        if isinstance(remote.origin, ClusterOrigin):
+            return StoreError(f"{remote.name} is damaged in the cluster cache; push the model again")
         message = f"weights: {self._snapshot.repo}: {remote.name} arrived damaged; the next load fetches it again"
         return LoadError(message, "network")
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +14,10 @@ from sie_triton.checkpoints.onnx import with_data
 from sie_triton.errors import LoadError
 from sie_triton.spec import TORCH, ModelSpec, Runtime
 from sie_triton.weights import hub, pickles
+from sie_triton.weights.entries import record_of
 from sie_triton.weights.hub import Snapshot
 from sie_triton.weights.onnx_choice import graph_of
+from sie_triton.weights.uses import Uses
 
 # Patterns for nearly every model; a family adds those of its further files.
 SMALL_FILES = ("*.json", "*.txt", "*.model")
@@ -38,28 +40,30 @@ def locate(
     weights: str,
     *,
     allow_hub: bool,
+    cluster: str = "",
     patterns: Sequence[str] = MODEL_FILES,
     pin: Path | None = None,
     report_progress: ReportProgress = lambda line: None,
     other_repositories: OtherRepositories = no_other_repositories,
     cache: Path | None = None,
     max_bytes: int | None = None,
+    uses: Uses | None = None,
 ) -> Path:
     """Return the model's directory; fetch missing hub files that match `patterns`, at most `max_bytes`.
 
+    They come from the cache `cluster` (a URL; empty: none), else from the hub if `allow_hub`.
     All processes that pass the same file `pin` get the same commit of a repository. `report_progress` is called
     periodically with a line of progress, and may raise to stop the download. If some files are in another repository
     (`other_repositories`), a directory that combines all files is created below `cache`. LoadError says what was
-    searched and what to do.
+    searched and what to do. The files stay on the disk while `uses` holds them; default: during the call.
     """
-    source = _source(weights, allow_hub, pin)
+    access = Access(allow_hub, cluster, pin, uses or Uses())
+    source = _source(weights, access)
     _fetch(source, patterns, report_progress, max_bytes)
     others = other_repositories(source.directory)
     if not others or cache is None:
         return source.directory
-    return _completed(
-        source.directory, others, patterns, allow_hub=allow_hub, pin=pin, cache=cache, report_progress=report_progress
-    )
+    return _completed(source.directory, others, patterns, access, cache, report_progress)
 
 
 def loadable(
@@ -71,6 +75,7 @@ def loadable(
     pin: Path | None = None,
     report_progress: ReportProgress = lambda line: None,
     other_repositories: OtherRepositories = no_other_repositories,
+    uses: Uses | None = None,
 ) -> Path:
     """Like `locate`, for all files that loading `spec` needs.
 
@@ -78,7 +83,8 @@ def loadable(
     weights that exist only as pickles are converted to safetensors in a directory below `cache`; otherwise they are not
     fetched. A model with a remote endpoint needs only small files.
     """
-    source = _source(spec.weights, spec.runtime.hf_fallback, pin)
+    access = Access(spec.runtime.hf_fallback, spec.runtime.cluster_cache, pin, uses or Uses())
+    source = _source(spec.weights, access)
     _fetch(source, (*SMALL_FILES, *files), report_progress)
     if spec.endpoint is not None:
         return source.directory
@@ -90,16 +96,7 @@ def loadable(
     others = other_repositories(directory)
     if not others:
         return directory
-    wanted = (*MODEL_FILES, *files)
-    return _completed(
-        directory,
-        others,
-        wanted,
-        allow_hub=spec.runtime.hf_fallback,
-        pin=pin,
-        cache=cache,
-        report_progress=report_progress,
-    )
+    return _completed(directory, others, (*MODEL_FILES, *files), access, cache, report_progress)
 
 
 def _with_tensors(
@@ -124,18 +121,15 @@ def _completed(
     directory: Path,
     others: Mapping[str, str],
     patterns: Sequence[str],
-    *,
-    allow_hub: bool,
-    pin: Path | None,
+    access: "Access",
     cache: Path,
     report_progress: ReportProgress,
 ) -> Path:
     """Return a directory that combines `directory` with the small files of `others`, each in its subdirectory."""
     content = {name: directory / name for name in pickles.listing(directory) if pickles.matches(name, patterns)}
     for place, repo in others.items():
-        own_pin = None if pin is None else pin.with_name(f"{pin.stem}.{place}{pin.suffix}")
         try:
-            found = hub.snapshot(repo, allow_hub=allow_hub, pin=own_pin)
+            found = access.beside(place).snapshot(repo)
             _fetch(found, SMALL_FILES, report_progress)
         except LoadError as exc:
             raise LoadError(
@@ -158,6 +152,30 @@ def pin_of(model: str, directory: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """Where missing files may come from, the file `pin` that keeps the commit, and what is in use; see `locate`."""
+
+    allow_hub: bool
+    cluster: str
+    pin: Path | None
+    uses: Uses
+
+    def snapshot(self, reference: str) -> Snapshot:
+        found = self._resolve(reference)
+        self.uses.hold(record_of(found.home, found.commit))
+        # What was not in use yet may have been removed meanwhile.
+        return found if found.files is not None or found.directory.is_dir() else self._resolve(reference)
+
+    def _resolve(self, reference: str) -> Snapshot:
+        return hub.snapshot(reference, allow_hub=self.allow_hub, cluster=self.cluster, pin=self.pin)
+
+    def beside(self, place: str) -> "Access":
+        """Return the same with a pin of its own, for another repository of the model."""
+        pin = self.pin
+        return replace(self, pin=None if pin is None else pin.with_name(f"{pin.stem}.{place}{pin.suffix}"))
+
+
+@dataclass(frozen=True, slots=True)
 class Local:
     """A model in a local directory outside the hub's cache."""
 
@@ -168,9 +186,9 @@ class Local:
         return pickles.listing(self.directory)
 
 
-def _source(weights: str, allow_hub: bool, pin: Path | None) -> Local | Snapshot:
+def _source(weights: str, access: Access) -> Local | Snapshot:
     if weights.startswith(HUB):
-        return hub.snapshot(weights.removeprefix(HUB), allow_hub=allow_hub, pin=pin)
+        return access.snapshot(weights.removeprefix(HUB))
     if weights.startswith(PACKAGE):
         path = _in_package(weights.removeprefix(PACKAGE))
     else:

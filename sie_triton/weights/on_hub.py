@@ -12,23 +12,26 @@ MAX_QUESTIONS = 16
 
 
 class Hub:
-    """The hub, asked about at most MAX_QUESTIONS repositories, and about no further one once it is unreachable.
+    """The hub, and the cache `cluster` before it.
+
+    Asked about at most MAX_QUESTIONS repositories, and about no further one once the hub is unreachable.
 
     Holds the number of questions, and the error of an unreachable hub. For one thread.
     """
 
-    def __init__(self, *, allowed: bool) -> None:
+    def __init__(self, *, allowed: bool, cluster: str = "") -> None:
+        self._cluster = cluster
         self._allowed = allowed
         self._num_queried = 0
         self._unreachable: LoadError | None = None
 
     def check(self, reference: str, patterns: Sequence[str] = WEIGHTS) -> None:
-        """Raise LoadError if no file of `org/name[@revision]` in `patterns` is cached and the hub lacks the model."""
+        """Raise LoadError if no file of `org/name[@revision]` in `patterns` is cached, and the hub lacks it."""
         try:
             if hub.snapshot(reference, allow_hub=False).matching(patterns):
                 return
         except LoadError:
-            if not self._allowed:
+            if not self._allowed and not self._cluster:
                 raise
         if self._unreachable:
             raise self._unreachable
@@ -38,7 +41,7 @@ class Hub:
 
     def _ask(self, reference: str) -> None:
         try:
-            failure = hub.snapshot(reference, allow_hub=self._allowed).unknown
+            failure = hub.snapshot(reference, allow_hub=self._allowed, cluster=self._cluster).unknown
         except LoadError as exc:
             failure = exc
         if failure and failure.reason == "network":

@@ -27,6 +27,8 @@ from sie_triton.worker.process import Worker
 from tests.support.controller import FakeControl, wait_for
 from tests.support.environments import ARRAYS, linked
 from tests.support.hub import Hub, running
+from tests.support.object_store import Store
+from tests.support.object_store import running as running_store
 from tests.support.stages import EchoWorker, spec
 
 
@@ -140,3 +142,12 @@ def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
             monkeypatch.setattr(constants, name, 0.3)
         monkeypatch.delenv("HF_TOKEN", raising=False)
         yield hub
+
+
+@pytest.fixture
+def s3(monkeypatch) -> Iterator[Store]:
+    """An empty bucket on a real S3 server, which this process and its children find by their environment."""
+    with running_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        yield store

@@ -117,6 +117,7 @@ MAY_IMPORT = {
         "render",
         "server",
         "settings",
+        "weights",
     },
 }
 
