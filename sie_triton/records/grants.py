@@ -63,6 +63,7 @@ def refusal(reason: str, message: str) -> str:
 
 def expect_controller(directory: Path) -> None:
     """Announce that a controller will start: stages then wait START_S for it."""
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / CONTROLLER_LOCK).touch()
 
 

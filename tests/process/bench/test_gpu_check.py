@@ -49,7 +49,7 @@ real = PathFinder.find_spec
 def find_spec(name, path=None, target=None):
     return None if name.split(".")[0] in {hidden!r} else real(name, path, target)
 
-PathFinder.find_spec = find_spec
+PathFinder.find_spec = staticmethod(find_spec)
 """
 
 # Parts that need a GPU.
