@@ -152,6 +152,7 @@ CHOICES = {
     "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
     "triton_host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
     "device": ("cpu", "cuda:1", "cuda:2"),
+    "cluster_cache": ("s3://aa/x", "gs://bb/y", "file:///c"),
     "default_compute_precision": ("float32", "bfloat16", "float16"),
     "attention_backend": ("sdpa", "eager", "native"),
     "engine": ("torch", "onnx", "torch"),
