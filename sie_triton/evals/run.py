@@ -26,7 +26,7 @@ TARGETS_FILE = "eval.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What to evaluate. `load` is None for quality. `tolerance` is a share of each target."""
+    """Request for an evaluation. `load` is None for quality. `tolerance` is a share of each target."""
 
     model: str
     task: str
@@ -41,7 +41,7 @@ class Evaluation:
 
     @property
     def is_of_mteb(self) -> bool:
-        """Whether the task is one of mteb's own, which are fetched from the hub."""
+        """True if the task is one of mteb's own, which are fetched from the hub."""
         return self.task.startswith(OF_MTEB) and not Path(self.task).is_dir()
 
 

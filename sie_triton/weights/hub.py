@@ -31,7 +31,7 @@ DEFAULT_REVISION = "main"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One commit of a repository; `home` is the repository's directory in the cache.
+    """Commit of a repository; `home` is the repository's directory in the cache.
 
     `files` lists all files that the commit has. It is None if only the local cache could be asked; `unknown` then says
     why, and is None for a commit that is complete there. Missing files come from `cluster` (a URL; empty: none), then

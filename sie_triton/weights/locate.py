@@ -153,7 +153,7 @@ def pin_of(model: str, directory: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where missing files may come from, the file `pin` that keeps the commit, and what is in use; see `locate`."""
+    """Permitted origins of missing files, the file `pin` that keeps the commit, and the files in use; see `locate`."""
 
     allow_hub: bool
     cluster: str

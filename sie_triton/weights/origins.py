@@ -1,4 +1,4 @@
-"""Where a download gets its files from: the cluster cache or the hub. Both describe files alike and resume them."""
+"""Origins of downloads: the cluster cache and the hub. Both describe files alike, and both resume."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ from typing import IO
 
 
 class Uses:
-    """What this process uses: nothing of it is removed until `release`, or until the process ends.
+    """Records that this process holds: their files are not removed until `release`, or until the process ends.
 
     `held` has the records. Threads may share it.
     """

@@ -29,9 +29,9 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the input. `number` counts from 1; `end` is the position after it, in bytes of the input.
+    """Line of the input: `number` counts from 1; `end` is the position after the line, in bytes of the input.
 
-    `size` is its size in bytes of text. `query` is that of a pair. `problem` says why the line cannot be sent; empty if
+    `size` is the size of the item, in bytes of text. `query` is that of a pair. `problem` says why the line cannot be sent; empty if
     it can.
     """
 

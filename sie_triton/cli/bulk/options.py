@@ -38,12 +38,12 @@ class BulkOptions:
 
     @property
     def is_in_terminal(self) -> bool:
-        """Whether the output goes to a terminal."""
+        """True if the output goes to a terminal."""
         return self.output is None and sys.stdout.isatty()
 
     @property
     def is_for_people(self) -> bool:
-        """Whether results are shown in a terminal, not as JSON."""
+        """True if results are shown in a terminal, not as JSON."""
         return self.is_in_terminal and not self.as_json
 
 

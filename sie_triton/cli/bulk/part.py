@@ -100,7 +100,7 @@ class Part(Sink):
 
 
 class JsonPart(Part):
-    """One line of JSON for each record."""
+    """Part with a line of JSON for each record."""
 
     def _recover(self) -> int:
         # Position after a line, number of lines up to it, and of errors among them.
