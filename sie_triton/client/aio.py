@@ -94,7 +94,7 @@ class AsyncSIEClient:
             return call.results(await self._responses(call, deadline))
 
         async with self._explaining(call, model, deadline):
-            return await self._served(model, deadline, responses)
+            return await self._once_served(model, deadline, responses)
 
     async def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
@@ -160,14 +160,16 @@ class AsyncSIEClient:
             return name, dict(options)
         if profile not in self._profiles.get(name, ()):  # the model may have changed
             try:
-                self._profiles[name] = await self._served(name, deadline, lambda: self._read_profiles(name, deadline))
+                self._profiles[name] = await self._once_served(
+                    name, deadline, lambda: self._read_profiles(name, deadline)
+                )
             except NotServed as exc:
                 raise exc if exc.model else not_served(name, await self.list_models()) from exc
         return self._profiles[name].applied(name, profile, options)
 
     async def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:
         ensemble = await self._ask("get_model_config", deadline, lambda: {"model_name": triton_name(model)})
-        step = {"model_name": first_step(ensemble)}
+        step = {"model_name": first_step(model, ensemble)}
         return Profiles.of(await self._ask("get_model_config", deadline, lambda: step))
 
     async def _check(self, call: calls.ClientCall, model: str, deadline: Deadline) -> None:
@@ -183,9 +185,9 @@ class AsyncSIEClient:
         async with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
-            return await self._served(model, deadline, lambda: self._found(call, model, deadline))
+            return await self._once_served(model, deadline, lambda: self._results_of_verb(call, model, deadline))
 
-    async def _found(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
+    async def _results_of_verb(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
         if known := self._ensembles.get((model, call.verb.name)):
             call.ensemble = known
             try:
@@ -197,7 +199,7 @@ class AsyncSIEClient:
         call.ensemble = await self._ensemble(model, call.verb, deadline)
         return call.results(await self._responses(call, deadline))
 
-    async def _served(self, model: str, deadline: Deadline, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def _once_served(self, model: str, deadline: Deadline, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return the result of `call`; if the model is not served, repeat it once the controller serves the model."""
         try:
             return await call()

@@ -12,7 +12,10 @@ from sie_triton.names import triton_name
 
 PORT = 8003
 
-# Timeout of connecting and reading, in seconds, if the call has none: adding a model takes seconds.
+# Timeout of connecting, in seconds: a firewall may drop what is sent to the controller's port.
+CONNECT_S = 2.0
+
+# Timeout of the answer, in seconds, if the call has none: adding a model takes seconds.
 TIMEOUT_S = 120.0
 
 MAX_REASON_BYTES = 4096
@@ -49,8 +52,13 @@ def serve_known(controller: ControllerAddress, model: str, seconds: float = TIME
     """
     path = f"/v1/models/{quote(triton_name(checked_model(model)), safe='')}"
     headers = {"Authorization": f"Bearer {controller.token}"} if controller.token else {}
-    connection = HTTPConnection(controller.target, timeout=max(0.001, min(seconds, TIMEOUT_S)))
+    connection = HTTPConnection(controller.target, timeout=max(0.001, min(seconds, CONNECT_S)))
     try:
+        connection.connect()
+    except (OSError, ValueError):
+        return False
+    try:
+        connection.sock.settimeout(max(0.001, min(seconds, TIMEOUT_S)))
         connection.request("PUT", path, headers=headers)
         response = connection.getresponse()
         status, reason = response.status, response.read(MAX_REASON_BYTES).decode(errors="replace").strip()
@@ -60,8 +68,9 @@ def serve_known(controller: ControllerAddress, model: str, seconds: float = TIME
         return False
     finally:
         connection.close()
-    if status == 404:
+    is_controllers = triton_name(model) in triton_name(reason)  # another program may listen there
+    if status == 404 and is_controllers:
         raise NotServed(f"model: {reason}", model)
-    if status == 503:
+    if status == 503 and is_controllers:
         raise ModelLoading(reason)
-    return status == 200
+    return status == 200 and is_controllers

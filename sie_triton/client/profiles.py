@@ -50,12 +50,12 @@ class Profiles(NamedTuple):
         return model, {**options, "profile": profile}
 
 
-def first_step(ensemble: Any) -> str:
+def first_step(model: str, ensemble: Any) -> str:
     """Return the name of the first step of a model, by its configuration as JSON or protobuf; NotServed without one."""
     if isinstance(ensemble, dict):
         steps = [step["model_name"] for step in ensemble.get("ensemble_scheduling", {}).get("step", ())]
     else:
         steps = [step.model_name for step in ensemble.config.ensemble_scheduling.step]
     if not steps:
-        raise NotServed("model: has no profiles, because it is no model of SIE", "without profiles")
+        raise NotServed(f"model: {model} has no profiles, because it is no model of SIE", model)
     return str(steps[0])

@@ -99,7 +99,7 @@ class SIEClient:
         model, options = self._resolved(model, options, deadline)
         call = calls.EncodeCall(self._connection.triton, model, items, options)
         with self._explaining(call, model, deadline):
-            return self._served(model, deadline, lambda: call.results(self._responses(call, deadline)))
+            return self._once_served(model, deadline, lambda: call.results(self._responses(call, deadline)))
 
     def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
@@ -168,14 +168,14 @@ class SIEClient:
             return name, dict(options)
         if profile not in self._profiles.get(name, ()):  # the model may have changed
             try:
-                self._profiles[name] = self._served(name, deadline, lambda: self._read_profiles(name, deadline))
+                self._profiles[name] = self._once_served(name, deadline, lambda: self._read_profiles(name, deadline))
             except NotServed as exc:
                 raise exc if exc.model else not_served(name, self.list_models()) from exc
         return self._profiles[name].applied(name, profile, options)
 
     def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:
         ensemble = self._ask("get_model_config", deadline, lambda: {"model_name": triton_name(model)})
-        step = {"model_name": first_step(ensemble)}
+        step = {"model_name": first_step(model, ensemble)}
         return Profiles.of(self._ask("get_model_config", deadline, lambda: step))
 
     def _check(self, call: calls.ClientCall, model: str, deadline: Deadline) -> None:
@@ -191,9 +191,9 @@ class SIEClient:
         with self._explaining(call, model, deadline):
             if not call.pieces:
                 return call.results([])
-            return self._served(model, deadline, lambda: self._found(call, model, deadline))
+            return self._once_served(model, deadline, lambda: self._results_of_verb(call, model, deadline))
 
-    def _found(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
+    def _results_of_verb(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
         if known := self._ensembles.get((model, call.verb.name)):
             call.ensemble = known
             try:
@@ -205,7 +205,7 @@ class SIEClient:
         call.ensemble = self._ensemble(model, call.verb, deadline)
         return call.results(self._responses(call, deadline))
 
-    def _served(self, model: str, deadline: Deadline, call: Callable[[], Any]) -> Any:
+    def _once_served(self, model: str, deadline: Deadline, call: Callable[[], Any]) -> Any:
         """Return the result of `call`; if the model is not served, repeat it once the controller serves the model."""
         try:
             return call()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sie_triton.client import known
 from sie_triton.client.address import Address
 from sie_triton.client.failures import NotServed
 from sie_triton.client.known import ControllerAddress, serve_known
@@ -16,7 +17,7 @@ class Controller:
     """A controller that answers every request with `status` and `text`, once `may_answer` is set."""
 
     def __init__(self) -> None:
-        self.status, self.text = 200, "{}"
+        self.status, self.text = 200, '{"model": "org/größe", "done": "served"}'
         self.asked: list[tuple[str, str, str | None]] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -27,7 +28,7 @@ class Controller:
                 controller.asked.append((self.command, self.path, self.headers.get("Authorization")))
                 controller.may_answer.wait(60)
                 self.send_response(controller.status)
-                self.send_header("Content-Length", str(len(controller.text)))
+                self.send_header("Content-Length", str(len(controller.text.encode())))
                 self.end_headers()
                 self.wfile.write(controller.text.encode())
 
@@ -50,8 +51,11 @@ def controller() -> Iterator[Controller]:
 
 def test_a_served_model_ends_the_wait(controller):
     assert serve_known(ControllerAddress(controller.target), "org/größe")
+    assert serve_known(ControllerAddress(controller.target), "org__größe")
+    controller.text = '{"model": "a", "done": "served"}'
     assert serve_known(ControllerAddress(controller.target, "secret"), "a")
     assert controller.asked == [
+        ("PUT", "/v1/models/org__gr%C3%B6%C3%9Fe", None),
         ("PUT", "/v1/models/org__gr%C3%B6%C3%9Fe", None),
         ("PUT", "/v1/models/a", "Bearer secret"),
     ]
@@ -59,18 +63,19 @@ def test_a_served_model_ends_the_wait(controller):
 
 @pytest.mark.parametrize(
     ("status", "error", "message"),
-    [(404, NotServed, "model: because"), (503, ModelLoading, "because")],
+    [(404, NotServed, "model: org/a is not served"), (503, ModelLoading, "org/a is not served")],
 )
 def test_a_refusal_is_an_error_with_the_controllers_reason(controller, status, error, message):
-    controller.status, controller.text = status, "because\n"
+    controller.status, controller.text = status, "org/a is not served\n"
     with pytest.raises(error) as refused:
         serve_known(ControllerAddress(controller.target), "org/a")
     assert str(refused.value) == message
 
 
-@pytest.mark.parametrize("status", [401, 405, 500, 502])
+@pytest.mark.parametrize("status", [200, 401, 404, 405, 500, 502, 503])
 def test_another_answer_leaves_tritons_own_as_it_is(controller, status):
-    controller.status = status
+    """Also that of another program at the controller's port, which does not name the model."""
+    controller.status, controller.text = status, "<h1>Welcome</h1>"
     assert not serve_known(ControllerAddress(controller.target), "org/a")
 
 
@@ -78,6 +83,19 @@ def test_without_a_controller_tritons_answer_stands(controller):
     controller.server.shutdown()
     controller.server.server_close()
     assert not serve_known(ControllerAddress(controller.target), "org/a")
+
+
+def test_a_port_that_does_not_connect_is_given_up_before_the_deadline(monkeypatch):
+    """A firewall drops what is sent to it, so only the timeout of connecting ends the attempt."""
+    timeouts = []
+
+    def connect(connection):
+        timeouts.append(connection.timeout)
+        raise TimeoutError
+
+    monkeypatch.setattr(known.HTTPConnection, "connect", connect)
+    assert not serve_known(ControllerAddress("host:8003"), "org/a", 600)
+    assert timeouts == [known.CONNECT_S]
 
 
 def test_a_wait_ends_with_the_deadline(controller):
