@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, able
-from sie_triton.doors.fields import LARGEST_COUNT, LONGEST_FIELD, MAX_RANK_FIELDS, OURS
+from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, LARGEST_COUNT, LONGEST_FIELD, MAX_RANK_FIELDS, OURS
 from sie_triton.doors.openapi import TIMEOUT, Document, failures, operation, posted
 from sie_triton.doors.schemas import (
     BOOLEAN,
@@ -51,7 +51,6 @@ RERANKED = {
     "meta": {"type": "object"},
     "usage": USAGE,
 }
-EMBEDDING_TYPES = ["float", "base64", "int8", "uint8", "binary", "ubinary"]
 EMBEDDED = {
     "id": STRING,
     "embeddings": {"description": "vectors by their type; in the first version without embedding_types, vectors"},
@@ -87,13 +86,13 @@ def embed(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     texts = several(STRING, minItems=1, maxItems=max_items)
     taken = _taken(models, DENSE, "profile")
     contents = several({"type": "object"}, minItems=1, maxItems=max_items)
-    types = several({"enum": EMBEDDING_TYPES}, minItems=1)
+    types = several({"enum": list(EMBEDDING_TYPES)}, minItems=1)
     given = {
         "model": _model_of(models),
         "texts": optional(texts),
         "images": optional(texts | {"description": "data: URLs"}),
         "inputs": optional(contents | {"description": "objects with content, of a text and an image at most"}),
-        "input_type": optional({"enum": ["search_document", "search_query", "classification", "clustering", "image"]}),
+        "input_type": optional({"enum": list(INPUT_TYPES)}),
         "embedding_types": optional(types),
         "output_dimension": taken.get("dimensions", optional(COUNT)),
         "truncate": {"enum": ["END", "NONE", None]},

@@ -14,7 +14,7 @@ from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.fields import BodyFields
+from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, BodyFields
 from sie_triton.doors.items import item_in
 from sie_triton.doors.openai import as_base64
 from sie_triton.doors.plain import answered, fields_of, items_of
@@ -22,18 +22,6 @@ from sie_triton.doors.rerank import COHERE
 from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
-
-# Cohere's types of vectors, and the output_dtype that each is made of.
-TYPES = {
-    "float": "float32",
-    "base64": "float32",
-    "int8": "int8",
-    "uint8": "uint8",
-    "binary": "binary",
-    "ubinary": "ubinary",
-}
-INPUT_TYPES = ("search_document", "search_query", "classification", "clustering", "image")
-TRUNCATIONS = ("END", "NONE", "START")
 
 PARTS = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
 
@@ -53,7 +41,7 @@ def routes(door: Door) -> list[Route]:
 
 async def embed(version: str, request: DoorRequest) -> Answer:
     wanted = read_request(fields_of(request))
-    dtypes = list(dict.fromkeys(TYPES[each] for each in wanted.types))
+    dtypes = list(dict.fromkeys(EMBEDDING_TYPES[each] for each in wanted.types))
     results = await asyncio.gather(*(_encoded(request, wanted, dtype) for dtype in dtypes))
     if wanted.refuses_long:
         _check_lengths(results[0], wanted.field)
@@ -95,7 +83,7 @@ def read_request(fields: BodyFields) -> Embed:
     field, items = _items(fields)
     types = _types(fields.given("embedding_types"))
     input_type = fields.choice("input_type", *INPUT_TYPES)
-    truncate = fields.choice("truncate", *TRUNCATIONS)
+    truncate = fields.choice("truncate", "END", "NONE", "START")
     if truncate == "START":
         raise InputError.at("truncate", "START is not supported, because texts are cut at their end; use END or NONE")
     if fields.count("max_tokens") is not None:
@@ -138,14 +126,18 @@ def _item(given: Any, name: str) -> dict[str, Any]:
 def _types(given: Any) -> list[str]:
     if given is None:
         return []
-    if not isinstance(given, list) or not given or not all(isinstance(each, str) and each in TYPES for each in given):
-        raise InputError.at("embedding_types", f"must be a list of one or more of {', '.join(TYPES)}")
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(isinstance(each, str) and each in EMBEDDING_TYPES for each in given)
+    ):
+        raise InputError.at("embedding_types", f"must be a list of one or more of {', '.join(EMBEDDING_TYPES)}")
     return list(dict.fromkeys(given))
 
 
 def answer(version: str, wanted: Embed, results: Mapping[str, Sequence[EncodeResult]]) -> dict[str, Any]:
     """Return the response body; `results` are those of each output_dtype."""
-    by_type = {each: [_vector(result, each) for result in results[TYPES[each]]] for each in wanted.types}
+    by_type = {each: [_vector(result, each) for result in results[EMBEDDING_TYPES[each]]] for each in wanted.types}
     is_plain = wanted.is_plain and version == "1"
     num_tokens = sum(result["token_count"] for result in next(iter(results.values())))
     meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": num_tokens}}

@@ -21,6 +21,17 @@ LONGEST_OPTIONS = 250_000
 MAX_RANK_FIELDS = 16
 LONGEST_FIELD = 100
 
+# Cohere's types of vectors, each with the output_dtype that it is made of, and its types of input.
+EMBEDDING_TYPES = {
+    "float": "float32",
+    "base64": "float32",
+    "int8": "int8",
+    "uint8": "uint8",
+    "binary": "binary",
+    "ubinary": "ubinary",
+}
+INPUT_TYPES = ("search_document", "search_query", "classification", "clustering", "image")
+
 LARGEST_COUNT = 2**31 - 1
 
 # Bytes of a query file that count as one character of a query text.
