@@ -31,8 +31,8 @@ BLOCK_BYTES = 1 << 20
 class Line:
     """Line of the input: `number` counts from 1; `end` is the position after the line, in bytes of the input.
 
-    `size` is the size of the item, in bytes of text. `query` is that of a pair. `problem` says why the line cannot be sent; empty if
-    it can.
+    `size` is the size of the item, in bytes of text. `query` is that of a pair. `problem` says why the line cannot be
+    sent; empty if it can.
     """
 
     number: int
