@@ -117,8 +117,9 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     )
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
         "auto",
-        description="attention kernel; auto: the first of flash_attention_2, varlen, native and sdpa that can run on "
-        "this machine, which also replaces a kernel that cannot",
+        description="attention kernel of all models that PyTorch computes; auto: the first of flash_attention_2, "
+        "varlen, native and sdpa that can run on this machine, which also replaces a kernel that cannot; with any other "
+        "value, a model with a part that does not support the kernel is refused, and no model runs as a graph",
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         "auto",

@@ -20,12 +20,15 @@ from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines import base
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
+from sie_triton.engines.torch.attention.kernels import possible
+from sie_triton.engines.torch.attention.library import SUPPORT, check_supported, library_attention
 from sie_triton.engines.torch.attention.places import let_rows_be_long
 from sie_triton.engines.torch.lora import Loras
 from sie_triton.engines.torch.prepack import lay_out
 from sie_triton.engines.torch.rows import placed, side_by_side, spare_rows
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
+from sie_triton.spec import AUTO
 
 PACKED, PADDED = "packed", "padded"
 
@@ -58,14 +61,18 @@ class TorchEncoder(base.Encoder):
     is_exportable: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, attention_backend: str = "auto") -> None:
-        make_packable(model)
+        has_own_attention = make_packable(model)
         let_rows_be_long(model)
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)
         self.vocab_size = int(model.config.get_text_config().vocab_size)
-        self.kernel = choose_kernel(attention_backend, self.device, self.dtype)
-        self.path, self.paths = PACKED, (PACKED, PADDED)
+        backend = possible(attention_backend, self.device, self.dtype)
+        if has_own_attention and backend != AUTO:
+            check_supported(model, backend)
+        self.kernel = "eager" if has_own_attention else choose_kernel(backend, self.device, self.dtype)
+        self.backend = backend
+        self.path, self.paths = PACKED, (PACKED, PADDED) if backend == AUTO or backend in SUPPORT else (PACKED,)
         self.config = model.config
         # Packed rows have no padding, and on a GPU the library's check for it would wait for the device.
         vars(model)["warn_if_padding_and_no_attention_mask"] = lambda *_: None
@@ -86,7 +93,8 @@ class TorchEncoder(base.Encoder):
     def use(self, path: str) -> None:
         """Switch to `path`. Must not be called while a forward pass runs."""
         super().use(path)
-        self.model.set_attn_implementation(PACKED_ATTENTION if path == PACKED else library_attention(self.model))
+        packed = path == PACKED
+        self.model.set_attn_implementation(PACKED_ATTENTION if packed else library_attention(self.model, self.backend))
 
     @torch.inference_mode()
     def add_lora(self, name: str, directory: Path) -> int:
@@ -285,11 +293,6 @@ def first_position(model: torch.nn.Module) -> int:
     kin = [module for module in model.modules() if hasattr(module, "create_position_ids_from_input_ids")]
     padding: Any = kin[0].padding_idx if kin else -1
     return int(padding) + 1
-
-
-def library_attention(model: PreTrainedModel) -> str:
-    """Name of the attention implementation that transformers would choose for `model`."""
-    return "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
 
 
 def _constructor(auto: Any, config: Any) -> frozenset[str]:

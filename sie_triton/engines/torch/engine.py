@@ -29,7 +29,7 @@ from sie_triton.errors import LoadError
 from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.host.process_memory import share_of
 from sie_triton.measurements import Measurements
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import AUTO, ModelSpec
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _threads = threading.local()
 class Preparable(Protocol):
     """A part of a model that can be prepared for speed."""
 
-    def prepare(self) -> None: ...
+    def prepare(self, attention_backend: str) -> None: ...
 
 
 P = TypeVar("P", bound=Preparable)
@@ -113,8 +113,8 @@ class TorchEngine(Engine):
         return encoder
 
     def prepared(self, part: P) -> P:
-        """Prepare `part` for speed and return it."""
-        part.prepare()
+        """Prepare `part` for speed and return it. Raise LoadError if it does not support the attention backend."""
+        part.prepare(self.spec.runtime.attention_backend)
         return part
 
     def packed_vision_tower(self, model: PreTrainedModel, plan: NaflexPlan) -> PackedVisionTower:
@@ -133,7 +133,8 @@ class TorchEngine(Engine):
         self._settled[part] = encoder
 
     def may_have_graphs(self) -> Mapping[str, TorchEncoder]:
-        settled = self._settled.items()
+        # A graph has attention of its own, so it would replace a backend that was asked for.
+        settled = self._settled.items() if self.spec.runtime.attention_backend == AUTO else ()
         return {part: each for part, each in settled if may_have_graph(each, self.measurements, part)}
 
     def take_graph(

@@ -14,9 +14,11 @@ from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.engines import base
-from sie_triton.engines.torch.encoder import library_attention, num_bytes
+from sie_triton.engines.torch.attention.library import library_attention
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.pixels import Pixels
 from sie_triton.engines.torch.prepack import lay_out
+from sie_triton.spec import AUTO
 
 
 class StopAtDeadline(StoppingCriteria):
@@ -46,15 +48,15 @@ class Writer(base.Encoder):
         # transformers warns in every call if both max_length and max_new_tokens are set.
         self._model.generation_config.max_length = None
 
-    def prepare(self) -> None:
-        """Repack the weights for speed."""
+    def prepare(self, attention_backend: str = "auto") -> None:
+        """Repack the weights for speed. Raise LoadError if the model does not support the attention backend."""
         # A repacked head is no faster for single rows, and it would no longer share its weights with the embeddings.
         head = self._model.get_output_embeddings()
         lay_out(self._model)
         self._model.set_output_embeddings(head)
         # A separate image encoder, like Donut's, may not support other attention implementations.
-        writer = getattr(self._model, "decoder", self._model)
-        writer.set_attn_implementation(library_attention(writer))
+        writer = getattr(self._model, "decoder", self._model) if attention_backend == AUTO else self._model
+        writer.set_attn_implementation(library_attention(writer, attention_backend))
 
     def write(
         self, inputs: Mapping[str, Any], new_tokens: int, num_beams: int, deadline: StopAtDeadline

@@ -2,7 +2,8 @@
 
 from transformers import PreTrainedModel
 
-from sie_triton.engines.torch.encoder import library_attention, num_bytes
+from sie_triton.engines.torch.attention.library import library_attention
+from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.prepack import lay_out
 
 
@@ -15,7 +16,7 @@ class Tower:
         self.weights_bytes = num_bytes(model)
         self._model = model
 
-    def prepare(self) -> None:
-        """Repack the weights for speed."""
+    def prepare(self, attention_backend: str = "auto") -> None:
+        """Repack the weights for speed. Raise LoadError if the model does not support the attention backend."""
         lay_out(self._model)
-        self._model.set_attn_implementation(library_attention(self._model))
+        self._model.set_attn_implementation(library_attention(self._model, attention_backend))

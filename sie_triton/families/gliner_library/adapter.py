@@ -18,7 +18,7 @@ from sie_triton.families.gliner import choice
 from sie_triton.families.gliner_library import ASKED, PACKAGES
 from sie_triton.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
 from sie_triton.families.shared.thresholds import least_score, least_scores
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import AUTO, ModelSpec
 
 MOST_READ = 2**31 - 1
 SAMPLE = json.dumps(["Ada lived in London.", ["person"], [None]]).encode()
@@ -73,6 +73,12 @@ def _sample(lengths: Sequence[int]) -> Features:
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> GlinerLibraryAdapter:
     """Load the model; raise LoadError if the library is not installed, or cannot read the directory."""
+    if (backend := spec.runtime.attention_backend) != AUTO:
+        raise LoadError(
+            f"SIE_ATTENTION_BACKEND={backend} cannot be used for this model: the library gliner chooses its attention; "
+            "use auto",
+            "unsupported",
+        )
     try:
         from gliner import GLiNER
     except ImportError as exc:

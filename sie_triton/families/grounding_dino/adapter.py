@@ -26,7 +26,9 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.engines.base import Encoder
 from sie_triton.engines.torch.allocator import keep_freed_pages
-from sie_triton.engines.torch.encoder import library_attention, load_model, num_bytes
+from sie_triton.engines.torch.attention.kernels import possible
+from sie_triton.engines.torch.attention.library import check_supported, library_attention
+from sie_triton.engines.torch.encoder import load_model, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.prepack import own_pages
 from sie_triton.families.base import Adapter
@@ -44,7 +46,7 @@ from sie_triton.families.grounding_dino.processor import Text
 from sie_triton.families.shared.labels.words import pieces_of
 from sie_triton.families.shared.objects import Seen, corners, tensors
 from sie_triton.families.shared.thresholds import least_scores
-from sie_triton.spec import ModelSpec
+from sie_triton.spec import AUTO, ModelSpec
 
 # A one-word label for images that are measured.
 SAMPLE_IDS, SAMPLE_LABELS = (101, 4937, 1012, 102), (0, 1, 0, 0)
@@ -160,9 +162,12 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoA
     auto = transformers.AutoModelForZeroShotObjectDetection
     # Boxes are refined step by step, and half precision would lose too much.
     model: Any = load_model(directory, torch.float32, engine.device, auto)
+    backend = possible(spec.runtime.attention_backend, torch.device(engine.device), torch.float32)
+    if backend != AUTO:
+        check_supported(model, backend)
     # Only BERT's plainest attention adds the mask that keeps labels apart.
     for backbone in (model.model.text_backbone, model.model.backbone.conv_encoder.model):
-        backbone.set_attn_implementation(library_attention(backbone))
+        backbone.set_attn_implementation(library_attention(backbone, backend))
     if engine.device == "cpu":
         # Otherwise a quarter of the time goes into page faults. Repacking the layers would gain nothing more.
         keep_freed_pages()

@@ -22,14 +22,20 @@ MAX_PRODUCTS = 8_000_000
 Positions = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
-def make_packable(model: PreTrainedModel) -> None:
-    """Make DeBERTa's layers in `model` respect `attending`; outside of that context they compute as before."""
+def make_packable(model: PreTrainedModel) -> bool:
+    """Make DeBERTa's layers in `model` respect `attending`; outside of that context they compute as before.
+
+    Return True if there are such layers: packed, they compute their attention without a kernel.
+    """
+    found = False
     for module in model.modules():
         if type(module) is library.DebertaV2Encoder and module.relative_attention:
             module.__class__ = PackedEncoder
         elif type(module) is library.DisentangledSelfAttention and module.relative_attention:
             module.__class__ = PackedSelfAttention
             vars(module)["_positions"] = None
+            found = True
+    return found
 
 
 class PackedEncoder(library.DebertaV2Encoder):

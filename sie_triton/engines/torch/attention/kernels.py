@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.torch import cpu_kernels as native
 from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
+from sie_triton.spec import AUTO
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments, float, Window], torch.Tensor]
 
@@ -121,13 +122,16 @@ PREFERENCE = ("flash_attention_2", "varlen", "native", "sdpa")
 
 def choose_kernel(wanted: str, device: torch.device, dtype: torch.dtype) -> str:
     """Return `wanted`; if it is "auto" or cannot run here, return the fastest kernel that can."""
-    lacking = {name: reason_unusable(name, device, dtype) for name in KERNELS}
-    if wanted != "auto" and lacking[wanted] is None:
-        return wanted
-    chosen = next(name for name in PREFERENCE if lacking[name] is None)
-    if wanted != "auto":
-        _log.warning("attention backend %s cannot run: %s; using %s", wanted, lacking[wanted], chosen)
-    return chosen
+    wanted = possible(wanted, device, dtype)
+    return wanted if wanted != AUTO else next(n for n in PREFERENCE if reason_unusable(n, device, dtype) is None)
+
+
+def possible(wanted: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Return `wanted`, or "auto" if it cannot run here; the log then says why."""
+    lacking = None if wanted == AUTO else reason_unusable(wanted, device, dtype)
+    if lacking is not None:
+        _log.warning("attention backend %s cannot run: %s; using auto", wanted, lacking)
+    return wanted if lacking is None else AUTO
 
 
 def reason_unusable(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
