@@ -39,7 +39,8 @@ class Runtime:
     adapter on the hub. `status_dir` empty: a directory of the running tritonserver. `loras_dir` empty: no adapters can
     be added to the running server. `cache_dir` and `environments_dir` empty: the user's directories for caches and
     data. `cache_dir` holds measurements, graphs and converted weights. `cluster_cache` is
-    the URL of a cache of weights that servers share; empty: none.
+    the URL of a cache of weights that servers share; empty: none. With `disk_cache_enabled`, the least
+    recently used weights are removed while more than `disk_pressure_threshold_percent` of the disk are in use.
     """
 
     device: str = "auto"
@@ -64,6 +65,8 @@ class Runtime:
     max_audio_s: float = 600.0
     hf_fallback: bool = True
     cluster_cache: str = ""
+    disk_cache_enabled: bool = True
+    disk_pressure_threshold_percent: float = 85.0
     open_steps: bool = False
     max_loras_per_model: int = 10
     allow_client_lora: bool = False

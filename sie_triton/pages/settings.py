@@ -24,7 +24,8 @@ GROUPS: Mapping[str, str] = {
     "Addresses": "host triton_host http_port grpc_port metrics_port controller_port allow_remote",
     "Models and files": (
         "models_dir model_filter serve_known allow_any_model max_mentioned_models preload_models data_dir "
-        "environments_dir local_cache cluster_cache hf_fallback api_key_variables tritonserver"
+        "environments_dir local_cache cluster_cache hf_fallback disk_cache_enabled disk_pressure_threshold_percent "
+        "api_key_variables tritonserver"
     ),
     "Device and engine": (
         "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost recalibrate "

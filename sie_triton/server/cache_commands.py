@@ -16,7 +16,7 @@ from sie_triton.server.fetch import fetch
 from sie_triton.settings import Settings
 from sie_triton.weights.cluster import Cluster
 from sie_triton.weights.entries import Entry, entries
-from sie_triton.weights.local_cache import hub_cache, repo_of, use_local_cache
+from sie_triton.weights.local_cache import OURS, hub_cache, repo_of, use_local_cache
 from sie_triton.weights.object_store import StoreError
 from sie_triton.weights.uses import Uses
 
@@ -48,7 +48,7 @@ def warm(settings: Settings, models: Sequence[str]) -> None:
 def push(settings: Settings, models: Sequence[str]) -> None:
     with _cluster(settings) as cluster:
         for name, _, uses in _fetched(settings, models):
-            held = [_entry(record) for record in uses.held]
+            held = [_entry(record) for record in uses.held if record.parent.name == OURS]
             if not held:
                 raise ServerError(f"{name}: its weights are not from the hub; the cluster cache is for hub models only")
             for entry in held:

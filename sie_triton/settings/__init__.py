@@ -118,8 +118,8 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
         "auto",
         description="attention kernel of all models that PyTorch computes; auto: the first of flash_attention_2, "
-        "varlen, native and sdpa that can run on this machine, which also replaces a kernel that cannot; with any other "
-        "value, a model with a part that does not support the kernel is refused, and no model runs as a graph",
+        "varlen, native and sdpa that can run on this machine, which also replaces a kernel that cannot; with any "
+        "other value, a model with a part that does not support the kernel is refused, and no model runs as a graph",
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         "auto",
@@ -217,6 +217,19 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         "",
         description="cache of weights that servers share, asked before the hub: s3://bucket/prefix, gs://bucket/prefix "
         "or file:///directory; credentials come from AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the like",
+    )
+
+    disk_cache_enabled: bool = Field(
+        True,
+        description="remove the least recently used weights, of those that this package has fetched or loaded, while "
+        "the disk is too full; false: never remove any",
+    )
+    disk_pressure_threshold_percent: float = Field(
+        85,
+        gt=0,
+        le=100,
+        description="percentage of the local cache's disk above which the least recently used weights are removed "
+        "before and after a download",
     )
 
     @field_validator("host", "triton_host")

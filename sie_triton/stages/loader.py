@@ -18,8 +18,9 @@ from sie_triton.records.status import StatusWriter
 from sie_triton.serving.revisions import model_of
 from sie_triton.spec import AUTO, ONNX, ModelSpec
 from sie_triton.weights import cache_of, loadable, locate, pin_of
+from sie_triton.weights.disk import graphs_record
+from sie_triton.weights.listing import listing
 from sie_triton.weights.onnx_choice import graph_of
-from sie_triton.weights.pickles import listing
 from sie_triton.weights.uses import Uses
 from sie_triton.worker.messages import Load, Quickened
 from sie_triton.worker.process import LoaderStopped, Worker
@@ -77,7 +78,7 @@ class Loader:
         if graph := graph_of(spec, kind.engines, listing(directory)):
             spec = replace(spec, engine=ONNX, onnx_file=graph)
         self._status.computed_by(spec.engine)
-        return Load(
+        order = Load(
             spec=spec.to_json(),
             directory=directory,
             device=self._device,
@@ -90,6 +91,9 @@ class Loader:
             environment=environment,
             makes_graphs=spec.runtime.engine == AUTO,
         )
+        if order.makes_graphs:
+            self._uses.hold(graphs_record(order.graphs))
+        return order
 
     def fetch_lora(self, source: str) -> Path:
         """Return the directory of a LoRA adapter, fetched if needed. Raise LoadError if it is unavailable."""

@@ -19,7 +19,7 @@ from typing import IO, TypeVar
 from sie_triton.checkpoints.files import first_line
 from sie_triton.errors import LoadError
 from sie_triton.weights.cluster import Cluster
-from sie_triton.weights.entries import LOCK
+from sie_triton.weights.entries import LOCK, PARTIAL
 from sie_triton.weights.hub import Snapshot
 from sie_triton.weights.hub_errors import HTTPError, explained, is_passing
 from sie_triton.weights.local_cache import OURS
@@ -47,6 +47,7 @@ MAX_UNSIZED_BYTES = 100_000_000
 
 
 ReportProgress = Callable[[str], None]
+MakeRoom = Callable[[int], object]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -55,29 +56,34 @@ class DownloadAbandoned(Exception):
     """The download was stopped because its caller has given up."""
 
 
+def no_room(num_bytes: int) -> None:
+    """Remove nothing."""
+
+
 def fetch(
-    snapshot: Snapshot, patterns: Sequence[str], report_progress: ReportProgress, max_bytes: int | None = None
+    snapshot: Snapshot,
+    patterns: Sequence[str],
+    report_progress: ReportProgress,
+    max_bytes: int | None = None,
+    make_room: MakeRoom = no_room,
 ) -> None:
     """Download the missing files that match. `report_progress` gets a line twice a second; it may raise to stop.
 
     Raise LoadError for a fault of the hub, the cluster cache, the network or the disk, or if the missing files exceed
-    `max_bytes` in all.
-    Partial downloads stay for the next attempt.
+    `max_bytes` in all. Partial downloads stay for the next attempt. `make_room` is called with the bytes to come, and
+    with 0 at the end.
     """
     names = snapshot.missing(patterns)
     if not names:
         return
-    with shared(snapshot.home / OURS / LOCK):
-        _fetch(snapshot, names, report_progress, max_bytes)
-
-
-def _fetch(snapshot: Snapshot, names: Sequence[str], report_progress: ReportProgress, max_bytes: int | None) -> None:
     transfer = Transfer(snapshot, _cluster_origin(snapshot))
     pool = ThreadPoolExecutor(AT_ONCE, "fetch")
     try:
         files = _all(pool, transfer.look_up, names, lambda: report_progress(transfer.progress))
-        transfer.prepare(files, max_bytes)
-        _all(pool, transfer.get, files, lambda: report_progress(transfer.progress))
+        transfer.prepare(files, max_bytes, make_room)
+        with shared(snapshot.home / OURS / LOCK):
+            _all(pool, transfer.get, files, lambda: report_progress(transfer.progress))
+        make_room(0)
     except HTTPError as exc:
         raise explained(exc, snapshot.repo, snapshot.commit) from exc
     except OSError as exc:
@@ -152,7 +158,7 @@ class Transfer:
             )
         return self._hub.look_up(name)
 
-    def prepare(self, files: Sequence[Remote], max_bytes: int | None) -> None:
+    def prepare(self, files: Sequence[Remote], max_bytes: int | None, make_room: MakeRoom) -> None:
         """Raise LoadError if the missing files exceed `max_bytes`, or if what is left exceeds the free disk space."""
         self._blobs.mkdir(parents=True, exist_ok=True)
         left = [file for file in files if not (self._blobs / file.etag).exists()]
@@ -164,6 +170,7 @@ class Transfer:
                 "unsupported",
             )
         here = [path.stat().st_size for file in left if (path := self._partial(file)).exists()]
+        make_room(self._total - sum(here))
         free = max(0, shutil.disk_usage(self._blobs).free - SPARE_BYTES)
         if self._total - sum(here) > free:
             raise LoadError(
@@ -195,7 +202,7 @@ class Transfer:
         self._link(blob, self._snapshot.directory / remote.name)
 
     def _partial(self, remote: Remote) -> Path:
-        return self._blobs / f"{remote.etag}.sie-partial"
+        return self._blobs / f"{remote.etag}{PARTIAL}"
 
     def _hold(self, file: IO[bytes]) -> None:
         """Lock the file and seek to its end, since the lock's previous owner may have extended it."""

@@ -11,6 +11,9 @@ from sie_triton.weights.uses import if_unused, last_use
 
 LOCK = "lock"
 
+# Suffix of a blob that is not complete.
+PARTIAL = ".sie-partial"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -27,6 +30,10 @@ class Entry:
     @property
     def repo(self) -> str:
         return repo_of(self.home)
+
+    @property
+    def name(self) -> str:
+        return f"{self.repo}@{self.commit}"
 
     @property
     def directory(self) -> Path:
@@ -55,6 +62,8 @@ class Entry:
             shutil.rmtree(self.directory, ignore_errors=True)
             for blob in blobs - {blob for other in _snapshots(self.home) for blob in _blobs(other)}:
                 blob.unlink(missing_ok=True)
+            for partial in (self.home / "blobs").glob(f"*{PARTIAL}"):  # no download is in progress
+                partial.unlink(missing_ok=True)
             for name in self.refs:
                 (self.home / "refs" / name).unlink(missing_ok=True)
             for suffix in (".files", ".used"):
@@ -72,12 +81,18 @@ def record_of(home: Path, commit: str) -> Path:
 def entries(cache: Path, repo: str = "") -> list[Entry]:
     """Return the commits in the cache, of one repository or of all, by name and last use."""
     homes = [home_of(cache, repo)] if repo else sorted(cache.glob("models--*"))
-    found = [
-        Entry(home, each.name, sum(_sizes(_blobs(each))), last_use(record_of(home, each.name)))
-        for home in homes
-        for each in _snapshots(home)
-    ]
+    found = [_entry(home, commit) for home in homes for commit in _commits(home)]
     return sorted(found, key=lambda entry: (entry.repo, entry.last_use or 0))
+
+
+def _commits(home: Path) -> set[str]:
+    """Return the commits with a file, and those of which a download has begun."""
+    return {path.name for path in _snapshots(home)} | {path.stem for path in (home / OURS).glob("*.used")}
+
+
+def _entry(home: Path, commit: str) -> Entry:
+    blobs = _blobs(home / "snapshots" / commit) or set((home / "blobs").glob(f"*{PARTIAL}"))
+    return Entry(home, commit, sum(_sizes(blobs)), last_use(record_of(home, commit)))
 
 
 def _snapshots(home: Path) -> list[Path]:

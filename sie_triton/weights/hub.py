@@ -18,9 +18,9 @@ from typing import Any
 from sie_triton.checkpoints.files import inside
 from sie_triton.errors import LoadError
 from sie_triton.weights.cluster import Cluster
+from sie_triton.weights.listing import listing
 from sie_triton.weights.local_cache import home_of, hub_cache, is_complete, keep_names, known_names, write_atomically
 from sie_triton.weights.object_store import StoreError
-from sie_triton.weights.pickles import listing
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from sie_triton.weights.pickles import listing
+from sie_triton.weights.listing import listing
 
 # Directory of our records in a repository's directory; huggingface_hub reads only refs, snapshots and blobs.
 OURS = ".sie-triton"

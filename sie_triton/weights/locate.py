@@ -14,8 +14,10 @@ from sie_triton.checkpoints.onnx import with_data
 from sie_triton.errors import LoadError
 from sie_triton.spec import TORCH, ModelSpec, Runtime
 from sie_triton.weights import hub, pickles
+from sie_triton.weights.disk import DiskCache
 from sie_triton.weights.entries import record_of
 from sie_triton.weights.hub import Snapshot
+from sie_triton.weights.listing import listing
 from sie_triton.weights.onnx_choice import graph_of
 from sie_triton.weights.uses import Uses
 
@@ -83,16 +85,17 @@ def loadable(
     weights that exist only as pickles are converted to safetensors in a directory below `cache`; otherwise they are not
     fetched. A model with a remote endpoint needs only small files.
     """
+    disk = DiskCache.of(spec.runtime, cache)
     access = Access(spec.runtime.hf_fallback, spec.runtime.cluster_cache, pin, uses or Uses())
     source = _source(spec.weights, access)
-    _fetch(source, (*SMALL_FILES, *files), report_progress)
+    _fetch(source, (*SMALL_FILES, *files), report_progress, make_room=disk.make_room)
     if spec.endpoint is not None:
         return source.directory
     if graph := graph_of(spec, engines, source.names):
         layers = [name for name in source.names if "/" in name and name.endswith(".safetensors")]
-        _fetch(source, (*with_data(graph), *map(escape, layers)), report_progress)
+        _fetch(source, (*with_data(graph), *map(escape, layers)), report_progress, make_room=disk.make_room)
         return source.directory
-    directory = _with_tensors(spec, source, files, cache, report_progress)
+    directory = _with_tensors(spec, source, files, cache, report_progress, disk, access.uses)
     others = other_repositories(directory)
     if not others:
         return directory
@@ -100,7 +103,13 @@ def loadable(
 
 
 def _with_tensors(
-    spec: ModelSpec, source: "Local | Snapshot", files: Sequence[str], cache: Path, report_progress: ReportProgress
+    spec: ModelSpec,
+    source: "Local | Snapshot",
+    files: Sequence[str],
+    cache: Path,
+    report_progress: ReportProgress,
+    disk: DiskCache,
+    uses: Uses,
 ) -> Path:
     """Return a directory with the safetensors of `source`, or with pickles that were converted to safetensors."""
     names = source.names
@@ -110,11 +119,11 @@ def _with_tensors(
     if isinstance(source, Snapshot):
         if source.unknown and not pickled and not source.matching((*WEIGHTS, *files)):
             raise source.unknown
-        _fetch(source, (*WEIGHTS, *map(escape, pickled)), report_progress)
+        _fetch(source, (*WEIGHTS, *map(escape, pickled)), report_progress, make_room=disk.make_room)
     if not pickled:
         return source.directory
-    wanted = (*MODEL_FILES, *files)
-    return pickles.without_pickles(source.directory, wanted, pickled, cache / "converted", report_progress)
+    wanted, home = (*MODEL_FILES, *files), cache / "converted"
+    return pickles.without_pickles(source.directory, wanted, pickled, home, report_progress, disk, uses)
 
 
 def _completed(
@@ -126,7 +135,7 @@ def _completed(
     report_progress: ReportProgress,
 ) -> Path:
     """Return a directory that combines `directory` with the small files of `others`, each in its subdirectory."""
-    content = {name: directory / name for name in pickles.listing(directory) if pickles.matches(name, patterns)}
+    content = {name: directory / name for name in listing(directory) if pickles.matches(name, patterns)}
     for place, repo in others.items():
         try:
             found = access.beside(place).snapshot(repo)
@@ -183,7 +192,7 @@ class Local:
 
     @property
     def names(self) -> Sequence[str]:
-        return pickles.listing(self.directory)
+        return listing(self.directory)
 
 
 def _source(weights: str, access: Access) -> Local | Snapshot:
@@ -199,13 +208,17 @@ def _source(weights: str, access: Access) -> Local | Snapshot:
 
 
 def _fetch(
-    source: Local | Snapshot, patterns: Sequence[str], report_progress: ReportProgress, max_bytes: int | None = None
+    source: Local | Snapshot,
+    patterns: Sequence[str],
+    report_progress: ReportProgress,
+    max_bytes: int | None = None,
+    make_room: Callable[[int], object] = lambda num_bytes: None,
 ) -> None:
     if isinstance(source, Snapshot) and source.missing(patterns):
         # Imported only when needed: its HTTP client costs time and memory.
         from sie_triton.weights.download import fetch
 
-        fetch(source, patterns, report_progress, max_bytes)
+        fetch(source, patterns, report_progress, max_bytes, make_room)
 
 
 def _in_package(reference: str) -> Path:

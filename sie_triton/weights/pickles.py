@@ -26,7 +26,11 @@ from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.host.private import private_directory
 from sie_triton.processes.child import describe_exit
+from sie_triton.weights.conversions import LOCK, MODELS, TENSORS, record_of
+from sie_triton.weights.disk import DiskCache
+from sie_triton.weights.listing import listing
 from sie_triton.weights.unpickle import REFUSED, time_limit
+from sie_triton.weights.uses import Uses, shared
 
 SINGLE, SHARDS, INDEX = "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"
 SAFE_INDEX = "model.safetensors.index.json"
@@ -72,43 +76,54 @@ def modules(directory: Path) -> list[str]:
     return [str(path.relative_to(directory)) for path in paths]
 
 
-def listing(directory: Path) -> list[str]:
-    """Return all files below `directory`, relative to it, except those in hidden directories."""
-    found = []
-    for root, directories, files in os.walk(directory):
-        directories[:] = [name for name in directories if not name.startswith(".")]
-        relative = Path(root).relative_to(directory)
-        found += [str(PurePosixPath(relative / name)) for name in files]
-    return found
-
-
 def without_pickles(
-    directory: Path, wanted: Sequence[str], names: Sequence[str], cache: Path, report_progress: ReportProgress
+    directory: Path,
+    wanted: Sequence[str],
+    names: Sequence[str],
+    cache: Path,
+    report_progress: ReportProgress,
+    disk: DiskCache,
+    uses: Uses,
 ) -> Path:
     """Return a directory below `cache` with the files of `directory` that match `wanted`, and `names` converted.
 
     `report_progress` is called periodically with a line of progress, and may raise to stop. LoadError says why a file
-    cannot be converted.
+    cannot be converted. `disk` makes room for what is converted, and `uses` holds the result.
     """
     try:
         home = private_directory(cache)
-        content: dict[str, Path | str] = {
-            name: directory / name for name in listing(directory) if matches(name, wanted) and name not in names
-        }
-        made = _converted([directory / name for name in names], private_directory(home / "tensors"), report_progress)
-        content |= {_safe_name(name): path for name, path in zip(names, made, strict=True)}
-        for module in {str(PurePosixPath(name).parent) for name in names}:
-            if (index := directory / module / INDEX).exists() and not (directory / module / SINGLE).exists():
-                content[str(PurePosixPath(module, SAFE_INDEX))] = _safe_index(index)
-        return _tree(content, private_directory(home / "models"))
+        with shared(home / LOCK):
+            tree = _without_pickles(directory, wanted, names, home, report_progress, disk)
+            uses.hold(record_of(tree))
+        return tree
     except OSError as exc:
         raise LoadError(f"{cache}: cannot store converted weights: {first_line(exc)}", "failed") from exc
+
+
+def _without_pickles(
+    directory: Path,
+    wanted: Sequence[str],
+    names: Sequence[str],
+    home: Path,
+    report_progress: ReportProgress,
+    disk: DiskCache,
+) -> Path:
+    content: dict[str, Path | str] = {
+        name: directory / name for name in listing(directory) if matches(name, wanted) and name not in names
+    }
+    paths = [directory / name for name in names]
+    made = _converted(paths, private_directory(home / TENSORS), report_progress, disk)
+    content |= {_safe_name(name): path for name, path in zip(names, made, strict=True)}
+    for module in {str(PurePosixPath(name).parent) for name in names}:
+        if (index := directory / module / INDEX).exists() and not (directory / module / SINGLE).exists():
+            content[str(PurePosixPath(module, SAFE_INDEX))] = _safe_index(index)
+    return _tree(content, private_directory(home / MODELS))
 
 
 def completed(content: Mapping[str, Path], cache: Path) -> Path:
     """Return a directory below `cache` with links to these files; `content` maps names to files."""
     try:
-        return _tree(content, private_directory(private_directory(cache) / "models"))
+        return _tree(content, private_directory(private_directory(cache) / MODELS))
     except OSError as exc:
         raise LoadError(f"{cache}: cannot store the model's files: {first_line(exc)}", "failed") from exc
 
@@ -147,7 +162,7 @@ def _safe_index(path: Path) -> str:
     return json.dumps({"metadata": size, "weight_map": {name: _safe_name(shard) for name, shard in index.items()}})
 
 
-def _converted(paths: Sequence[Path], home: Path, report_progress: ReportProgress) -> list[Path]:
+def _converted(paths: Sequence[Path], home: Path, report_progress: ReportProgress, disk: DiskCache) -> list[Path]:
     """Convert the files that are not converted yet; return the safetensors of each of `paths`."""
     for path in paths:
         if not path.is_file():
@@ -161,6 +176,7 @@ def _converted(paths: Sequence[Path], home: Path, report_progress: ReportProgres
             )
         missing = {path: target for path, target in zip(paths, targets, strict=True) if not target.exists()}
         if missing:
+            disk.make_room(sum(path.stat().st_size for path in missing))
             _convert(missing, lambda: report_progress(f"converting {len(missing)} pickled files to safetensors"))
             _remove_outdated(home, dict(origins))
     return targets

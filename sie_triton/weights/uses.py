@@ -63,7 +63,7 @@ def if_unused(record: Path) -> Iterator[bool]:
 
     The block may remove the record. OSError if the record cannot be written.
     """
-    record.parent.mkdir(parents=True, exist_ok=True)
+    record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = last_use(record)
     with record.open("ab") as file:
         try:
@@ -100,7 +100,7 @@ def shared(lock: Path) -> Iterator[None]:
 def _locked(record: Path) -> IO[bytes]:
     """Return the open record with a shared lock; wait while it is being removed."""
     while True:
-        record.parent.mkdir(parents=True, exist_ok=True)
+        record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = record.open("ab")
         fcntl.flock(file, fcntl.LOCK_SH)
         if _is_at(file, record):

@@ -25,8 +25,10 @@ from sie_triton.checkpoints import open_clip
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families.siglip.processor import cleaning
 from sie_triton.spec import Runtime
+from sie_triton.weights.disk import DiskCache
 from sie_triton.weights.locate import MODEL_FILES
 from sie_triton.weights.pickles import pickled, without_pickles
+from sie_triton.weights.uses import Uses
 from tests.support import open_clips
 from tests.support.items import Served
 from tests.support.models import save_tokenizer
@@ -251,7 +253,15 @@ def test_pickled_weights_are_refused_or_converted(tmp_path, minilm_directory):
     torch.save(model.state_dict(), directory / name)
     with pytest.raises(CatalogError, match=f"{name} is a pickle"):
         explain(directory, "my/clip", {"weights_path": str(directory)})
-    converted = without_pickles(directory, MODEL_FILES, [name], tmp_path / "cache", lambda line: None)
+    converted = without_pickles(
+        directory,
+        MODEL_FILES,
+        [name],
+        tmp_path / "cache",
+        lambda line: None,
+        DiskCache.of(Runtime(disk_cache_enabled=False), tmp_path),
+        Uses(),
+    )
     found = Served("clip", converted, dims={"dense": 32}).encode([{"image": IMAGES[0]}])["dense"]
     assert np.allclose(found, unit(model.encode_image(pixels(IMAGES[0], PREPROCESS)[None])), atol=1e-5)
 

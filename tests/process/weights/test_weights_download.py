@@ -133,7 +133,9 @@ def test_a_resumed_file_needs_room_for_the_rest_only(hub, tmp_path, monkeypatch,
     hub.put("org/name", {name: MODEL[name] for name in ("config.json", "model.safetensors")})
     locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
     put_partial(tmp_path, BIG[:-100])
-    monkeypatch.setattr(download.shutil, "disk_usage", lambda _: SimpleNamespace(free=download.SPARE_BYTES + num_free))
+    monkeypatch.setattr(
+        download.shutil, "disk_usage", lambda _: SimpleNamespace(used=0, free=download.SPARE_BYTES + num_free)
+    )
     if fits:
         assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
     else:

@@ -219,7 +219,9 @@ OWN_NAMES = {"precision", "status_dir", "loras_dir", "cache_dir", "environments_
 @pytest.mark.parametrize("name", [each.name for each in fields(Runtime) if each.name not in OWN_NAMES])
 def test_a_setting_of_stages_is_a_flag_of_render_and_reaches_them(name):
     default = getattr(Runtime(), name)
-    changed = {"device": "cpu", "attention_backend": "eager", "engine": "onnx"}.get(name)
+    changed = {"device": "cpu", "attention_backend": "eager", "engine": "onnx", "cluster_cache": "file:///srv/w"}.get(
+        name
+    )
     value = changed or (not default if isinstance(default, bool) else default + 1)
     assert getattr(read_settings(**{name: value}).portable_runtime, name) == value
     assert name in {parameter.name for parameter in cli.commands["render"].params}

@@ -145,6 +145,9 @@ class FakeLoader:
         self.seen.append({name: int(self._stage.status.record[name]) for name in ("granted_bytes", "weights_bytes")})
         return self._stage.worker
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture
 def loading(tmp_path, monkeypatch) -> Iterator[Inference]:
