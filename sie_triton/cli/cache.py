@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import settings_options
+from sie_triton.cli.options import read_model_settings, settings_options
 from sie_triton.settings import read_settings
 
 OF_MODELS = ["models_dir", "hf_fallback", "local_cache", "cluster_cache", "data_dir", "engine"]
@@ -56,7 +56,7 @@ def warm(models: tuple[str, ...], **flags: Any) -> None:
     """
     from sie_triton.server.cache_commands import warm as run
 
-    run(read_settings(**flags), models)
+    run(read_model_settings(**flags), models)
 
 
 @cache.command()
@@ -72,7 +72,7 @@ def push(models: tuple[str, ...], **flags: Any) -> None:
     """
     from sie_triton.server.cache_commands import push as run
 
-    run(read_settings(**flags), models)
+    run(read_model_settings(**flags), models)
 
 
 @cache.command()

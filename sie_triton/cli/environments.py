@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import settings_options
+from sie_triton.cli.options import read_model_settings, settings_options
 from sie_triton.settings import read_settings
 
 
@@ -39,7 +39,7 @@ def ls(**flags: Any) -> None:
     from sie_triton.catalog import select
     from sie_triton.environments import commands
 
-    settings = read_settings(**flags)
+    settings = read_model_settings(**flags)
     users: dict[str, list[str]] = {}
     for model in select([], settings.models_dir, allow_hub=False).models:
         if model.environment:

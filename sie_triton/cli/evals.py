@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import settings_of_running, settings_options
+from sie_triton.cli.options import read_model_settings, settings_options
 
 POSITIVE = click.IntRange(1, 100_000)
 
@@ -59,7 +59,6 @@ def evaluate(
     as_json: bool,
     plot: Path | None,
     url: str | None,
-    models_dir: Path | None,
     rounds: int,
     clients: int,
     batch: int,
@@ -89,10 +88,12 @@ def evaluate(
     from sie_triton.evals.run import evaluate as run
     from sie_triton.evals.speed import Load
 
-    address = url or _url(**flags)
+    settings = read_model_settings(**flags, triton_host=flags["host"])
+    address = url or f"grpc://{settings.inner_host}:{settings.grpc_port}"
     load = Load(rounds, clients, batch, texts, singles) if kind == "perf" else None
     specs = [name for each in sources.split(",") if (name := each.strip())]
-    report = run(Evaluation(model, task, specs, by, address, models_dir, targets, tolerance, load, plot is not None))
+    of = settings.models_dir
+    report = run(Evaluation(model, task, specs, by, address, of, targets, tolerance, load, plot is not None))
     Console().print(report.title, report.table(), sep="\n")
     if plot is not None:
         report.draw(plot)
@@ -101,8 +102,3 @@ def evaluate(
     if as_json:
         click.echo(report.to_json())
     sys.exit(1 if report.misses else 0)
-
-
-def _url(**flags: Any) -> str:
-    settings = settings_of_running(**flags)
-    return f"grpc://{settings.inner_host}:{settings.grpc_port}"

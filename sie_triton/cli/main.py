@@ -17,7 +17,7 @@ from sie_triton.cli.extract import extract
 from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
-from sie_triton.cli.options import settings_of_running, settings_options
+from sie_triton.cli.options import read_model_settings, settings_of_running, settings_options
 from sie_triton.cli.score import score
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
@@ -90,8 +90,7 @@ def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, 
     """Write MODELS (default: the starter set) as a Triton model repository."""
     from sie_triton.render.build import check_repository, write_repository
 
-    settings = read_settings(**flags)
-    use_local_cache(settings.local_cache)
+    settings = read_model_settings(**flags)
     if only_check:
         differences = check_repository(output, settings, models)
         for line in differences:

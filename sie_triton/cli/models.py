@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import settings_of_running, settings_options
+from sie_triton.cli.options import read_model_settings, settings_of_running, settings_options
 from sie_triton.settings import read_settings
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
@@ -43,7 +43,7 @@ def ls(known: bool, **flags: Any) -> None:
     if known:
         click.echo("\n".join(known_models()))
     elif flags["models_dir"] or flags["model_filter"] or not list_running(settings):
-        list_served(settings)
+        list_served(read_model_settings(**flags))
 
 
 @models.command()
@@ -53,7 +53,7 @@ def show(model: str, **flags: Any) -> None:
     """Show the resolved configuration of MODEL: a name, a directory, or a hub id."""
     from sie_triton.cli.model_files import show as run
 
-    run(model, read_settings(**flags))
+    run(model, read_model_settings(**flags))
 
 
 @models.command()
@@ -66,7 +66,7 @@ def check(paths: Sequence[Path], **flags: Any) -> None:
     """
     from sie_triton.cli.model_files import check as run
 
-    settings = read_settings(**flags)
+    settings = read_model_settings(**flags)
     given = paths or ([settings.models_dir] if settings.models_dir else [])
     if not given:
         raise click.UsageError("name model files, or a directory of them, or give --models-dir")
@@ -85,7 +85,7 @@ def init(model: str, name: str | None, family: str, output: Path | None, **flags
 
     if output is not None and output.exists():
         raise click.UsageError(f"{output} already exists; remove it first")
-    text = model_file(model, read_settings(**flags), name=name, family=family)
+    text = model_file(model, read_model_settings(**flags), name=name, family=family)
     if output is None:
         click.echo(text, nl=False)
     else:

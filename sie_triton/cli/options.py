@@ -23,6 +23,16 @@ def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
     return decorate
 
 
+def read_model_settings(**flags: Any) -> Settings:
+    """Read the settings of a command that reads model files: those of a store are copied, and the cache is ready."""
+    from sie_triton.render.models_mirror import mirrored
+    from sie_triton.weights.local_cache import use_local_cache
+
+    settings = read_settings(**flags)
+    use_local_cache(settings.local_cache)
+    return mirrored(settings)
+
+
 def settings_of_running(**flags: Any) -> Settings:
     """Read the settings of a command that calls a running server: --host is where its Triton and controller listen."""
     return read_settings(**flags, triton_host=flags.get("host"))

@@ -72,7 +72,6 @@ def remove_from_cluster(settings: Settings, models: Sequence[str]) -> bool:
 
 def _fetched(settings: Settings, models: Sequence[str]) -> Iterator[tuple[str, Path, Uses]]:
     """Yield each model's name, directory and files, which are in use until the next one."""
-    use_local_cache(settings.local_cache)
     found = select(models, settings.models_dir, allow_hub=settings.hf_fallback, cluster=settings.cluster_cache)
     console = Console(stderr=True)
     for config in found.models:

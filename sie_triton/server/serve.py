@@ -27,6 +27,7 @@ from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.records.preloads import Preloads
 from sie_triton.render.known import list_known
+from sie_triton.render.models_mirror import kept_in_sync, mirrored
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
 from sie_triton.server.companions import controller, doors, fork_servers, wait_for_controller, wait_for_door
@@ -86,6 +87,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     console = Console(stderr=True)
     repository = clean(repository_of(settings.data_dir))
     clean(settings.status_dir)
+    given, settings = settings, mirrored(settings)
     first = start(settings, names)
     check_machine(settings, len(first.models))
     settings = settings.model_copy(update={"gpu_type": settings.gpu_type or _detected_type(settings)})
@@ -104,6 +106,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         # Ends first, as soon as its requests are answered.
         doors(settings, mark(settings.data_dir), _say) if settings.door else nullcontext(),
         file_faults.report_faults(settings.data_dir, _say),
+        kept_in_sync(given, _say),
     ):
         list_known(first.serving, settings)  # takes half a second, in which Triton starts
         _wait_ready(server, len(first.models), console)

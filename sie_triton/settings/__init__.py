@@ -20,7 +20,7 @@ from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
 from sie_triton.settings.batches import BatchSettings
 from sie_triton.settings.door import DoorSettings
-from sie_triton.settings.object_store import check_store_url
+from sie_triton.settings.object_store import check_store_url, is_store_url, url_of_path
 from sie_triton.settings.sources import (
     FILE_VARIABLE,
     PREFIX,
@@ -68,7 +68,8 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     )
     models_dir: Path | None = Field(
         default_factory=lambda: default_models_dir(Path("models")),
-        description="directory of your own model files (*.yaml, *.yml); a running server applies changes to them",
+        description="directory of your own model files (*.yaml, *.yml), or its URL (s3://, gs:// or file://); a "
+        "running server applies changes to them",
     )
     environments_dir: Path = Field(
         default_factory=lambda: user_data_path("sie-triton") / "environments",
@@ -255,6 +256,11 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
             raise ValueError("is one of auth_tokens, which permit less; choose a different token")
         return value
 
+    @field_validator("models_dir", mode="before")
+    @classmethod
+    def _check_models_dir(cls, value: Any) -> Any:
+        return check_store_url(value) if is_store_url(value) else value
+
     @field_validator("cluster_cache")
     @classmethod
     def _check_cluster_cache(cls, value: str) -> str:
@@ -279,6 +285,11 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, InitSettingsSource(settings_cls, file_settings())
+
+    @property
+    def models_url(self) -> str:
+        """URL of models_dir; empty if it is an ordinary directory."""
+        return url_of_path(self.models_dir)
 
     @property
     def inner_host(self) -> str:

@@ -1,6 +1,7 @@
 """URLs of object stores among the settings."""
 
 import re
+from pathlib import Path
 
 SCHEMES = ("s3://", "gs://", "file://")
 
@@ -27,3 +28,15 @@ def check_store_url(value: str) -> str:
             "into environment variables such as AWS_ACCESS_KEY_ID"
         )
     return value.rstrip("/")
+
+
+def url_of_path(path: Path | None) -> str:
+    """Return the URL that was made a path, which loses slashes; empty for other paths.
+
+    >>> url_of_path(Path("s3://bucket/models")), url_of_path(Path("file:///srv/models")), url_of_path(Path("/srv"))
+    ('s3://bucket/models', 'file:///srv/models', '')
+    """
+    scheme, colon, rest = str(path).partition(":/")
+    if not colon or f"{scheme}://" not in SCHEMES:
+        return ""
+    return f"{scheme}:///{rest}" if scheme == "file" else f"{scheme}://{rest}"

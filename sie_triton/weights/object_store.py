@@ -39,17 +39,17 @@ class Listed:
 class ObjectStore:
     """The objects below `url` (s3://bucket/prefix, gs://bucket/prefix or file:///directory). Threads may share it.
 
-    Every method raises StoreError if the store cannot be reached or refuses.
+    Every method raises StoreError if the store cannot be reached or refuses. A directory is made if `make`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, make: bool = True) -> None:
         # Imported when needed: stages whose weights are on disk do not pay for it.
         from obstore.store import from_url
 
         self.url = url.rstrip("/")
         options: dict[str, Any] = {}
         if self.url.startswith("file:"):
-            options = {"mkdir": True}
+            options = {"mkdir": make}
         else:
             retry = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
             timeouts = {"timeout": f"{TIMEOUT_S}s", "connect_timeout": f"{CONNECT_TIMEOUT_S}s"}

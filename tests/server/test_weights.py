@@ -1,4 +1,4 @@
-"""Weights of a running server: from a cluster cache without a hub, and removed from a full disk while it answers."""
+"""Stores of a running server: weights from a cluster cache without a hub, or removed from a full disk; model files."""
 
 import os
 from pathlib import Path
@@ -13,7 +13,9 @@ from sentence_transformers import SentenceTransformer
 from sie_triton import SIEClient
 from sie_triton.cli.main import cli
 from sie_triton.weights.cluster import Cluster
+from tests.conftest import tiny_model_file
 from tests.server.test_serve import serving
+from tests.support.controller import wait_for
 from tests.support.hub import running
 from tests.support.object_store import CREDENTIALS
 
@@ -71,10 +73,21 @@ def test_a_full_disk_loses_what_no_server_has_loaded(hub, tmp_path, tiny_directo
         refused = CliRunner().invoke(cli, ["cache", "rm", flags[0], "org/loaded"], catch_exceptions=False)
         assert refused.exit_code == 1
         assert "in use, not removed" in refused.output
-        np.testing.assert_array_equal(client.encode("org/loaded", "hello", timeout=120)["dense"], before)
+        np.testing.assert_allclose(client.encode("org/loaded", "hello", timeout=120)["dense"], before, atol=1e-5)
         log = (tmp_path / "data" / "logs" / "tritonserver.log").read_text()
     assert "the disk is full: removed org/unused@" in log
     assert "removed org/loaded@" not in log
+
+
+def test_model_files_of_a_store_are_served_and_followed(s3, tmp_path, tiny_directory):
+    s3.write("first.yaml", tiny_model_file("test/first", tiny_directory).encode())
+    options = ["--no-door", f"--models-dir={s3.url}"]
+    with serving(tmp_path / "data", *options) as (_, address), SIEClient(address) as client:
+        assert client.list_models() == ["test/first"]
+        before = client.encode("test/first", "hello", timeout=120)["dense"]
+        s3.write("second.yaml", tiny_model_file("test/second", tiny_directory).encode())
+        wait_for(lambda: client.list_models() == ["test/first", "test/second"])
+        np.testing.assert_allclose(client.encode("test/second", "hello", timeout=120)["dense"], before, atol=1e-5)
 
 
 def files_of(directory: Path) -> list[Path]:

@@ -125,7 +125,8 @@ def test_each_variable_of_the_reference_is_a_setting_or_one_of_a_cluster():
     of_one_server = (
         "DEVICE MODELS_DIR MODEL_FILTER GPU_TYPE HF_FALLBACK MAX_BATCH_REQUESTS MAX_BATCH_WAIT_MS "
         "MAX_CONCURRENT_REQUESTS MEMORY_PRESSURE_THRESHOLD_PERCENT IDLE_EVICT_S PRELOAD_MODELS IMAGE_WORKERS "
-        "ATTENTION_BACKEND DEFAULT_COMPUTE_PRECISION MAX_LORAS_PER_MODEL ADMIN_TOKEN AUTH_MODE AUTH_TOKENS BUNDLE"
+        "ATTENTION_BACKEND DEFAULT_COMPUTE_PRECISION MAX_LORAS_PER_MODEL ADMIN_TOKEN AUTH_MODE AUTH_TOKENS BUNDLE "
+        "LOCAL_CACHE CLUSTER_CACHE DISK_CACHE_ENABLED DISK_PRESSURE_THRESHOLD_PERCENT"
     )
     of_a_cluster = (
         "RUST_PIPELINE_DEPTH BATCHER_COALESCE_MS BATCHER_MAX_BATCH_REQUESTS ADAPTIVE_MIN_QUANTUM_MS "
@@ -139,6 +140,19 @@ def test_each_variable_of_the_reference_is_a_setting_or_one_of_a_cluster():
     assert set(of_one_server.lower().split()) <= set(Settings.model_fields)
     assert not any(is_of_clusters(f"SIE_{name.upper()}") for name in Settings.model_fields)
     assert all(is_of_clusters(f"SIE_{name}") for name in of_a_cluster.split())
+
+
+def test_a_directory_models_is_that_of_the_model_files_if_it_has_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert read_settings().models_dir is None
+    directory = tmp_path / "models"
+    directory.mkdir()
+    (directory / "compose.yaml").write_text("services: {}")
+    (directory / "notes.txt").write_text("sie_id: a")
+    assert read_settings().models_dir is None
+    (directory / "a.yml").write_text("# mine\nsie_id: a\n")
+    assert read_settings().models_dir == Path("models")
+    assert read_settings(models_dir="other").models_dir == Path("other")
 
 
 VALUES = {
