@@ -14,11 +14,13 @@ from sie_triton.bench.lanes import interleaved
 from sie_triton.bench.library_comparison import all_of, one_at_a_time, report, served
 from sie_triton.contract import Part
 from sie_triton.families import load_processor
+from sie_triton.host.file_locks import LockFile
 from sie_triton.inputs import NoFrame, kind_of
 from sie_triton.inputs.images import ImageFile
 from sie_triton.inputs.pdf_pages import ALL, PageReader
 from sie_triton.inputs.request_parts import Framed
 from sie_triton.scheduling.background import Background
+from sie_triton.scheduling.slots import Slots
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.preparing import Preparation
 
@@ -83,11 +85,12 @@ def decoding(directory: Path, num_workers: int) -> Callable[[], None]:
         pool = Background("images", lambda: None, num_workers)
         asked = [Framed(Part("items", list(files)), NoFrame(), kind)]
         done: list[object] = []
-        reader = PageReader(ALL, 0, 0)
-        made = Preparation(processor, asked, reader, lambda: False, lambda *given: done.append(given))
+        reader, slots = PageReader(ALL, 0, 0), Slots(LockFile.private(), num_workers + 1, num_workers)
+        made = Preparation(processor, asked, reader, lambda: False, lambda *given: done.append(given), slots)
         for strand in made.strands(num_workers):
             pool.submit(strand, failed.append)
         pool.close()
+        slots.close()
         if failed or not done:
             raise RuntimeError(f"photos could not be decoded: {failed}")
 

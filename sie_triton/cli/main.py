@@ -192,6 +192,7 @@ BENCHES = (
     "images",
     "loras",
     "cold",
+    "preprocess",
 )
 
 
@@ -207,7 +208,8 @@ BENCHES = (
     "architecture, and sparse and late-interaction models; "
     "extract: entities, compared with gliner if it is installed; images: vectors of photos; "
     "loras: eight LoRA adapters, compared with PEFT; "
-    "cold: a server with many models that have had no request",
+    "cold: a server with many models that have had no request; "
+    "preprocess: texts/s and latency where tokenization is the limit, by SIE_PREPROCESSOR_WORKERS",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")
@@ -230,6 +232,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
         from sie_triton.bench import cold
 
         cold.run(models, output)
+    elif what == "preprocess":
+        from sie_triton.bench import preprocess
+
+        preprocess.run(rounds=rounds, seconds=seconds, output=output)
     elif what == "extract":
         from sie_triton.bench import extract
 

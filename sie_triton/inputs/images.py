@@ -7,13 +7,14 @@ the first frame is read, and EXIF orientation is applied.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Condition
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
 from sie_triton.errors import InputError
+from sie_triton.host.file_locks import Line, LockFile
 from sie_triton.inputs.base import InputKind
 from sie_triton.inputs.decoding import DRAWN_BYTES, FORMATS, open_image, peak_bytes, to_rgb
 from sie_triton.pdf.document import Drawing, is_pdf
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 # A progressive JPEG is decoded again for each of its scans. Cameras and editors write about ten.
 START_OF_SCAN = b"\xff\xda"
 MAX_SCANS = 100
+
+# In the directory of status records.
+MEMORY_FILE = "images.memory"
 
 # Limits of the sides in pixels, and of the ratio of the sides: real pictures keep them, and resizing others takes long.
 MAX_SIDE = 65_500
@@ -72,14 +76,15 @@ class ImageInput(InputKind):
 class ImageReader:
     """Opens image files within the limits of `runtime`; thread-safe.
 
-    The peak memory of decoding is bounded for all threads together: a thread waits until its picture fits. A picture
-    that exceeds the bound by itself is refused.
+    The peak memory of decoding is bounded for all processes together that have the same `status_dir`, by locks on as
+    many bytes of a file as the pictures take: a thread waits until its picture fits, in the order of arrival. A picture
+    that exceeds the bound by itself is refused. Without a `status_dir` the bound is that of the reader.
     """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._left = runtime.max_decoded_bytes
-        self._changed = Condition()
+        locks = LockFile(Path(runtime.status_dir, MEMORY_FILE)) if runtime.status_dir else LockFile.private()
+        self._memory = Line(locks, 0, 1, 1 + runtime.max_decoded_bytes)
 
     @contextmanager
     def opened(self, file: ImageFile) -> Iterator["Image"]:
@@ -146,15 +151,8 @@ class ImageReader:
                 f"takes {taken} bytes of memory to decode, and {most} are allowed; send a smaller image or "
                 "another format, or raise max_decoded_bytes",
             )
-        with self._changed:
-            self._changed.wait_for(lambda: taken <= self._left)
-            self._left -= taken
-        try:
+        with self._memory.wait(taken):
             yield
-        finally:
-            with self._changed:
-                self._left += taken
-                self._changed.notify_all()
 
 
 @contextmanager

@@ -32,8 +32,8 @@ GROUPS: Mapping[str, str] = {
         "gpu_type bundle"
     ),
     "Requests and batches": (
-        "max_concurrent_requests max_requests_per_model max_batch_requests max_batch_wait_ms forward_timeout_s "
-        "open_steps fork_stubs"
+        "max_concurrent_requests max_requests_per_model max_batch_requests max_batch_wait_ms preprocessor_workers "
+        "forward_timeout_s open_steps fork_stubs"
     ),
     "Memory": ("memory_limit_bytes memory_pressure_threshold_percent min_residency_s idle_evict_s load_timeout_s"),
     "Images, sounds and documents": (

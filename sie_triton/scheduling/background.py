@@ -3,9 +3,12 @@
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from threading import Condition
+from threading import Condition, Thread, current_thread
 
 from sie_triton.scheduling.lasting import lasting
+
+# A thread that has had no job for this long ends.
+IDLE_S = 10.0
 
 Steps = Iterator[None]
 Failed = Callable[[BaseException], None]
@@ -17,19 +20,29 @@ class Background:
 
     At most `most_begun` jobs take turns, or any number if it is 0. Further jobs wait, in order, until one of them ends.
 
-    Any thread may submit; the threads start with the first job. An exception of a step ends its job, and is passed to
-    that job's `failed`, on the same thread. `fault()` is called if a thread itself fails, and the thread goes on.
-    `close` waits for the threads, so no step may call it.
+    Any thread may submit. A thread starts when a job finds none idle, up to `num_threads`, and ends once it was idle
+    for `idle_s` seconds. An exception of a step ends its job, and is passed to that job's `failed`, on the same thread.
+    `fault()` is called if a thread itself fails, and the thread goes on. `close` waits for the threads, so no step may
+    call it.
     """
 
-    def __init__(self, name: str, fault: Callable[[], None], num_threads: int = 1, most_begun: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        fault: Callable[[], None],
+        num_threads: int = 1,
+        most_begun: int = 0,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._name, self._fault = name, fault
+        self._num_threads, self._idle_s = num_threads, idle_s
         self._changed = Condition()
         self._jobs: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
         self._may_begin = most_begun or sys.maxsize
         self._closed = False
-        self._threads = [lasting(self._run, name, fault) for _ in range(num_threads)]
-        self._has_started = False
+        self._threads: set[Thread] = set()
+        self._num_idle = 0
 
     def submit(self, steps: Steps, failed: Failed) -> None:
         """Add a job. If a step raises an exception, the job ends and `failed(error)` is called."""
@@ -39,30 +52,30 @@ class Background:
                 self._jobs.append((steps, failed))
             else:
                 self._waiting.append((steps, failed))
-            self._start()
+            if self._num_idle < len(self._jobs) and len(self._threads) < self._num_threads:
+                self._start()
             self._changed.notify()
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
         with self._changed:
             self._closed = True
+            threads = [*self._threads]
             self._changed.notify_all()
-        if self._has_started:
-            for thread in self._threads:
-                thread.join()
+        for thread in threads:
+            thread.join()
 
     def _start(self) -> None:
-        if not self._has_started:
-            self._has_started = True
-            for thread in self._threads:
-                thread.start()
+        thread = lasting(self._run, self._name, self._fault)
+        self._threads.add(thread)
+        thread.start()
 
     def _run(self) -> None:
         while self._take_turn():
             pass
 
     def _take_turn(self) -> bool:
-        """Run one step of the next job; False once closed. Keep no reference to the job, which may hold much memory."""
+        """Run one step of the next job; False once closed or idle. Keep no reference to the job, which may be large."""
         job = self._next_job()
         if job is None:
             return False
@@ -89,6 +102,12 @@ class Background:
                 self._changed.notify()
 
     def _next_job(self) -> Job | None:
+        """Wait for the next job; None if this thread must end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closed)
-            return self._jobs.popleft() if self._jobs else None
+            self._num_idle += 1
+            self._changed.wait_for(lambda: self._jobs or self._closed, self._idle_s)
+            self._num_idle -= 1
+            if self._jobs:
+                return self._jobs.popleft()
+            self._threads.discard(current_thread())
+            return None

@@ -140,7 +140,20 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     cpu_threads: int = Field(
         0, ge=0, description="CPU threads shared by the forward passes of all models; 0: all cores"
     )
-    image_workers: int = Field(4, ge=1, le=256, description="threads per model that decode images and audio")
+    preprocessor_workers: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="maximum number of threads that tokenize texts and decode images and sounds at once, of all models "
+        "together; further work waits. If there are several, one is kept for small requests",
+    )
+    image_workers: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="maximum number of preprocessor_workers that decode images and sounds at once, of all models "
+        "together; half as many pages of PDFs are drawn at once, by processes of their own",
+    )
     max_image_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an image file, in bytes")
     max_image_pixels: int = Field(100_000_000, ge=1, description="maximum pixels of an image, according to its header")
     max_pages: int = Field(
@@ -152,9 +165,8 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     max_decoded_bytes: int = Field(
         1_500_000_000,
         ge=1,
-        description="memory limit for decoding images, in bytes per model: ten image models may use ten times this; "
-        "beyond it images wait; an image that needs more by itself (9 to 17 bytes per pixel, depending on its format) "
-        "is refused",
+        description="memory limit for decoding images, in bytes, of all models together; beyond it images wait; an "
+        "image that needs more by itself (9 to 17 bytes per pixel, depending on its format) is refused",
     )
     max_document_bytes: int = Field(
         64 * 1024**2, ge=1, description="maximum size of a document, or of a PDF that is sent as an image, in bytes"

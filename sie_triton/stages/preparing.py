@@ -4,6 +4,7 @@ A PDF becomes its pages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Lock
 from typing import Any
@@ -12,6 +13,7 @@ from sie_triton.contract.tensors import QUERY
 from sie_triton.inputs import Processor
 from sie_triton.inputs.pdf_pages import PageReader, pdf_in
 from sie_triton.inputs.request_parts import Framed, RequestParts
+from sie_triton.scheduling.slots import Slots
 
 # Page numbers that were read of each item.
 Pages = list[list[int]]
@@ -32,6 +34,7 @@ class Preparation:
 
     Each strand takes the next element that no strand has taken; the last strand to end calls `done` with all elements.
     Strands stop once `is_over()`. An exception of `Processor.prepare` ends its strand, and then `done` is not called.
+    A slow element takes one of the server's `slots`, and so does drawing a page; `done` is called without one.
     """
 
     def __init__(
@@ -41,8 +44,9 @@ class Preparation:
         reader: PageReader,
         is_over: Callable[[], bool],
         done: Callable[[RequestParts, Pages], None],
+        slots: Slots,
     ) -> None:
-        self._processor, self._parts, self._reader = processor, request_parts, reader
+        self._processor, self._parts, self._reader, self._slots = processor, request_parts, reader, slots
         self._is_over, self._done = is_over, done
         self._elements = [element for framed in request_parts for element in framed.part.elements]
         self._num_items = sum(len(framed.part.elements) for framed in request_parts if framed.part.name != QUERY.name)
@@ -66,10 +70,12 @@ class Preparation:
     def _strand(self) -> Iterator[None]:
         while (place := self._take()) is not None:
             for element in self._read(place):
-                if self._is_over():
-                    return
-                self._prepared[place].append(self._processor.prepare(element))
-                if self._processor.is_slow(element):
+                is_slow = self._processor.is_slow(element)
+                with self._slots.image() if is_slow else nullcontext():
+                    if self._is_over():
+                        return
+                    self._prepared[place].append(self._processor.prepare(element))
+                if is_slow:
                     yield
         if self._is_last():
             self._done(self._together(), self._pages)
@@ -81,9 +87,14 @@ class Preparation:
         if pages is None:
             yield element
             return
-        for number, page in pages:
+        while (drawn := self._next_page(pages)) is not None:
+            number, page = drawn
             self._pages[place].append(number)
             yield page
+
+    def _next_page(self, pages: Iterator[tuple[int, Any]]) -> tuple[int, Any] | None:
+        with self._slots.drawing():
+            return next(pages, None)
 
     def _take(self) -> int | None:
         with self._lock:

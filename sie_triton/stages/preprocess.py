@@ -4,8 +4,9 @@ This stage validates the parameters of requests, and refuses requests while too 
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic_ns
 
@@ -15,8 +16,9 @@ from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
+from sie_triton.host.file_locks import LockFile
 from sie_triton.inputs import KIND_OF, Processor, kind_of
-from sie_triton.inputs.features import join, to_tensors, truncated
+from sie_triton.inputs.features import to_tensors, truncated
 from sie_triton.inputs.pdf_pages import ALL, PageReader, PageSelection
 from sie_triton.inputs.request_parts import Framed, RequestParts, blame, check_read, features_of, is_bulk
 from sie_triton.loras import KnownLoras
@@ -26,17 +28,22 @@ from sie_triton.records.tickets import RequestLimit
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.job import deadline_ns
+from sie_triton.scheduling.slots import Slots
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.context import Context, Contexts
 from sie_triton.stages.preparing import Pages, Preparation, takes_long
 from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
+from sie_triton.stages.tokenizing import Tokenization
 from sie_triton.weights import cache_of, locate, pin_of
 from sie_triton.weights.locate import SMALL_FILES
 
 # Maximum of the tensor `cost`, int32.
 MAX_COST = 2**31 - 1
+
+# In the directory of status records.
+SLOTS_FILE = "preprocess.slots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,22 @@ class ReadRequest:
         return not is_bulk(self.parts) and not takes_long(processor, self.parts)
 
 
+def _first(readings: Sequence[ReadRequest]) -> Sequence[ReadRequest]:
+    """Return the first of the requests, at least one, with the size of one large small request at most."""
+    size = 0
+    for i, reading in enumerate(readings):
+        size += sum(framed.size for framed in reading.parts)
+        if i and size > reading.parts[0].kind.max_size:
+            return readings[:i]
+    return readings
+
+
 class Preprocess(ColdStage[Processor]):
     """Holds the family's processor, which the first request loads, and the limits on requests in progress.
 
-    Triton's thread calls `execute`; the background thread makes the features of large requests. InputError names the
-    invalid part of a request; BusyError refuses a request over the limit; LoadError says why there is no processor.
+    Triton's thread calls `execute`, and makes the features of small requests if a preprocessing slot of the server is
+    free. All other features are made by threads that wait for a slot. InputError names the invalid part of a request;
+    BusyError refuses a request over the limit; LoadError says why there is no processor.
     """
 
     name = "preprocess"
@@ -77,14 +95,19 @@ class Preprocess(ColdStage[Processor]):
         self._contexts = Contexts(self._model, Seal(directory, is_open=runtime.open_steps))
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._loras = KnownLoras(spec)
-        if runtime.device == "cpu":
-            # The forward pass needs the cores; the tokenizer's own threads would only wait for them.
-            os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        # The tokenizer library would start threads of its own, one a core in each process, beside the slots.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
         super().__init__(status, runtime.request_limit)
-        workers = runtime.image_workers
-        self._slow = Background("media", self.fault, workers)
+        locks = LockFile(directory / SLOTS_FILE)
+        self._slots = Slots(locks, runtime.preprocessor_workers, runtime.image_workers)
+        self._postponed: deque[tuple[Request, ReadRequest]] = deque()
+        self._small = Background("small", self.fault)
+        # One core is left to small requests.
+        self._num_bulk = min(self._slots.num_bulk, max(1, len(os.sched_getaffinity(0)) - 1))
+        self._bulk = Background("bulk", self.fault, self._num_bulk)
+        self._slow = Background("media", self.fault, self._slots.num_images)
         # PDFs have threads of their own. Few are open at once, because each has a process that draws it.
-        num_drawing = max(1, workers // 2)
+        num_drawing = self._slots.num_drawing
         self._drawing = Background("pages", self.fault, num_drawing, most_begun=2 * num_drawing)
 
     def room(self) -> int:
@@ -110,34 +133,65 @@ class Preprocess(ColdStage[Processor]):
                 other_repositories=kind.other_repositories,
                 cache=cache_of(spec.runtime),
             )
-        return load_processor(spec, directory)
+        # Image memory is shared by the processes that share the directory.
+        return load_processor(
+            replace(spec, runtime=replace(spec.runtime, status_dir=str(self.status.directory))), directory
+        )
 
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
-        """Answer small requests at once and together; start the others on threads of their own."""
+        """Answer small requests at once and together if a slot is free; start the others on threads of their own."""
         arrived = monotonic_ns()
         readings = [self._read(loaded, request, arrived) for request in requests]
         small = [each for each in readings if isinstance(each, ReadRequest) and each.is_small(loaded)]
-        answers = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
+        answers = dict(zip(map(id, small), self._answers_at_once(loaded, small), strict=False))
         return [
             answers[id(reading)] if id(reading) in answers else self._defer(loaded, request, reading)
             for request, reading in zip(requests, readings, strict=True)
         ]
+
+    def _answers_at_once(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Answer]:
+        """Answer the first of the small requests, as many as there are free slots for; `execute` never waits."""
+        done: list[Answer] = []
+        while len(done) < len(readings) and (slot := self._slots.at_once()):
+            with slot:
+                done += self._answers(processor, _first(readings[len(done) :]))
+        return done
 
     def _defer(self, processor: Processor, request: Request, reading: ReadRequest | SIEError) -> Answer:
         """Return the error of a request that could not be read; else start its work on threads of its own."""
         if isinstance(reading, SIEError):
             return reading
         self.open.add(request, reading.context.deadline_ns)
+        give_up = partial(self._give_up, request)
         if takes_long(processor, reading.parts):
             self._prepare(processor, request, reading)
+        elif is_bulk(reading.parts):
+            for strand in self._tokenization(processor, request, reading).strands(self._num_bulk):
+                self._bulk.submit(strand, give_up)
         else:
-            self.background.submit(self._answer_bulk(processor, request, reading), partial(self._give_up, request))
+            self._postponed.append((request, reading))
+            self._small.submit(self._answer_postponed(processor), give_up)
         return DEFERRED
 
     def close(self) -> None:
         super().close()
-        self._slow.close()
-        self._drawing.close()
+        for each in (self._small, self._bulk, self._slow, self._drawing):
+            each.close()
+        self._slots.close()
+
+    def _answer_postponed(self, processor: Processor) -> Iterator[None]:
+        """Answer small requests that found no slot, together with those that have come since."""
+        if not self._postponed:
+            return
+        with self._slots.small():
+            taken = [self._postponed.popleft() for _ in range(len(self._postponed))]
+            waiting = [(request, reading) for request, reading in taken if not self.open.is_over(request)]
+            first = _first([reading for _, reading in waiting])
+            self._postponed.extendleft(reversed(waiting[len(first) :]))
+            answers = self._answers(processor, first)
+        for (request, _), answer in zip(waiting, answers, strict=False):
+            self.open.reply(request, answer)
+        yield
 
     def _prepare(self, processor: Processor, request: Request, reading: ReadRequest) -> None:
         """Prepare the elements of a request on several threads, while other requests go on."""
@@ -146,14 +200,16 @@ class Preprocess(ColdStage[Processor]):
             context = reading.context
             context.num_items = context.verb.num_items([framed.part for framed in parts])
             context.pages = pages if any(pages) else []
-            self.open.reply(request, self._answer_alone(processor, ReadRequest(context, parts)))
+            with self._slots.bulk():
+                answer = self._answer_alone(processor, ReadRequest(context, parts))
+            self.open.reply(request, answer)
 
         runtime = self._spec.runtime
         is_over = partial(self.open.is_over, request)
         reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, is_over)
-        preparation = Preparation(processor, reading.parts, reader, is_over, done)
+        preparation = Preparation(processor, reading.parts, reader, is_over, done, self._slots)
         threads = self._drawing if preparation.draws_pages else self._slow
-        for strand in preparation.strands(1 if preparation.draws_pages else runtime.image_workers):
+        for strand in preparation.strands(1 if preparation.draws_pages else self._slots.num_images):
             threads.submit(strand, partial(self._give_up, request))
 
     def _read(self, processor: Processor, request: Request, arrived_ns: int) -> ReadRequest | SIEError:
@@ -195,7 +251,7 @@ class Preprocess(ColdStage[Processor]):
         context.num_items = verb.num_items(parts)
         return [Framed(part, processor.frame(part), self._kind) for part in parts]
 
-    def _answers(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Answer]:
+    def _answers(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Outputs | SIEError]:
         """Make features of requests together. If one of them cannot be read, process each alone."""
         if not readings:
             return []
@@ -212,17 +268,18 @@ class Preprocess(ColdStage[Processor]):
             return self._blame(processor, reading, exc)
         return self._answer_of(reading, features)
 
-    def _answer_bulk(self, processor: Processor, request: Request, reading: ReadRequest) -> Iterator[None]:
-        done: list[Features] = []
-        for chunk in (chunk for framed in reading.parts for chunk in framed.chunks()):
-            if self.open.is_over(request):
-                return
+    def _tokenization(self, processor: Processor, request: Request, reading: ReadRequest) -> Tokenization:
+        def encode(parts: RequestParts) -> Features:
             try:
-                done += features_of(processor, [[chunk]])
+                (features,) = features_of(processor, [parts])
             except BaseException as exc:
                 raise self._blame(processor, reading, exc) from exc
-            yield
-        self.open.reply(request, self._answer_of(reading, join(done)))
+            return features
+
+        def done(features: Features) -> None:
+            self.open.reply(request, self._answer_of(reading, features))
+
+        return Tokenization(reading.parts, encode, partial(self.open.is_over, request), done, self._slots)
 
     def _give_up(self, request: Request, error: BaseException) -> None:
         self.open.reply(request, error if isinstance(error, SIEError) else internal_error(self.name, error))

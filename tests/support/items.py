@@ -18,7 +18,7 @@ from sie_triton.spec import ANY_LENGTH
 from sie_triton.stages.checks import check_features
 from sie_triton.stages.preparing import Preparation
 from tests.support.loading import load_adapter
-from tests.support.stages import spec
+from tests.support.stages import FREE_SLOTS, spec
 
 # What items are called where the verb has other inputs too.
 Sent = Mapping[str, Sequence[bytes]]
@@ -77,7 +77,9 @@ class Served:
         asked = [Framed(part, self.processor.frame(part), kind_of(self.spec.inputs)) for part in parts]
         done: list[RequestParts] = []
         reader = PageReader(PageSelection.read(str(given.get("pages", ""))), 100, 1 << 26)
-        made = Preparation(self.processor, asked, reader, lambda: False, lambda asked, _: done.append(asked))
+        made = Preparation(
+            self.processor, asked, reader, lambda: False, lambda asked, _: done.append(asked), FREE_SLOTS
+        )
         (strand,) = made.strands(1)
         list(strand)
         return done[0]

@@ -9,7 +9,9 @@ import numpy as np
 
 from sie_triton.contract import VERBS
 from sie_triton.families.shared.token_batch import tokens as tokens_of
+from sie_triton.host.file_locks import LockFile
 from sie_triton.scheduling.job import deadline_ns
+from sie_triton.scheduling.slots import Slots
 from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.context import Context
 from sie_triton.stages.request import DEFERRED
@@ -22,6 +24,9 @@ MAX_LENGTH = 64
 
 # Requests come to a stage without the one before it.
 OPEN = Runtime(open_steps=True)
+
+# More than any test needs.
+FREE_SLOTS = Slots(LockFile.private(), 9, 8)
 
 
 class FakeRequest:

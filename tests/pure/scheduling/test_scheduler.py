@@ -251,3 +251,21 @@ def test_time_before_the_recorded_intervals_counts_as_busy():
     for start in (0, 10, 20):
         log.add(start, start + 5)
     assert log.idle_ns(0, 30) == 5 + 5
+
+
+def test_threads_start_when_a_job_finds_none_idle_and_end_when_idle():
+    before, gate = threading.active_count(), threading.Event()
+
+    def job():
+        gate.wait(60)
+        yield
+
+    background = Background("test", lambda: None, num_threads=3, idle_s=0.01)
+    for expected in (1, 2, 3, 3):
+        background.submit(job(), pytest.fail)
+        wait_for(lambda expected=expected: threading.active_count() == before + expected)
+    gate.set()
+    wait_for(lambda: threading.active_count() == before)
+    background.submit(job(), pytest.fail)
+    background.close()
+    assert threading.active_count() == before

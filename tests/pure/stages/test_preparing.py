@@ -14,6 +14,7 @@ from sie_triton.inputs.request_parts import Framed
 from sie_triton.scheduling.background import Background
 from sie_triton.stages.preparing import Preparation, takes_long
 from tests.support.pdfs import pages, pdf_of
+from tests.support.stages import FREE_SLOTS
 
 TEXT, IMAGES = kind_of(["text"]), kind_of(["image"])
 
@@ -54,7 +55,9 @@ def asked(*parts):
 
 
 def prepared(processor, parts, done, is_over=lambda: False):
-    return Preparation(processor, parts, PageReader(ALL, 9, 1 << 20), is_over, lambda asked, _: done.append(asked))
+    return Preparation(
+        processor, parts, PageReader(ALL, 9, 1 << 20), is_over, lambda asked, _: done.append(asked), FREE_SLOTS
+    )
 
 
 def finish(strands):

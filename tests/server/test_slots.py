@@ -1,0 +1,35 @@
+"""Preprocessing slots bound the tokenization of all models together; the test holds slots, as another model would."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from sie_triton import SIEClient
+from sie_triton.host.file_locks import LockFile
+from sie_triton.perf.workload import texts
+from sie_triton.scheduling.slots import Slots
+from sie_triton.stages.preprocess import SLOTS_FILE
+from tests.conftest import MINILM, TINY
+from tests.support.controller import wait_for
+
+
+def test_two_models_wait_for_the_same_slots(server):
+    """Without a slot, no model tokenizes anything. One slot that comes free serves the small requests of both."""
+    runtime = server.settings.runtime
+    slots = Slots(LockFile(server.settings.status_dir / SLOTS_FILE), runtime.preprocessor_workers, 1)
+    with SIEClient(server.grpc) as client, ThreadPoolExecutor(4) as pool, ExitStack() as held:
+        for model in (TINY, MINILM):
+            client.encode(model, texts(1))
+        wait_for(lambda: slots.num_taken == 0)
+        last = slots.small()
+        for _ in range(runtime.preprocessor_workers - 1):
+            held.enter_context(slots.small())
+        small = [pool.submit(client.encode, model, texts(1), timeout=60) for model in (TINY, MINILM)]
+        bulk = [pool.submit(client.encode, model, texts(200), timeout=60) for model in (TINY, MINILM)]
+        wait_for(lambda: all(server.status(model, "preprocess")["num_open"] >= 2 for model in (TINY, MINILM)))
+        assert not any(each.done() for each in (*small, *bulk))
+        last.release()  # the one that bulk work leaves
+        assert [len(each.result()) for each in small] == [1, 1]
+        assert not any(each.done() for each in bulk)
+        held.close()
+        assert [len(each.result()) for each in bulk] == [200, 200]
+    wait_for(lambda: slots.num_taken == 0)
