@@ -152,4 +152,7 @@ def answer(version: str, wanted: Embed, results: Mapping[str, Sequence[EncodeRes
 
 def _vector(result: EncodeResult, kind: str) -> Any:
     vector = np.asarray(result["dense"])
-    return as_base64(vector) if kind == "base64" else vector
+    if kind == "base64":
+        return as_base64(vector)
+    # Signed, the bytes of ubinary are 128 less, as from sentence-transformers and vLLM, not the same bits.
+    return (vector.astype(np.int16) - 128).astype(np.int8) if kind == "binary" else vector

@@ -27,7 +27,7 @@ EMBEDDING_TYPES = {
     "base64": "float32",
     "int8": "int8",
     "uint8": "uint8",
-    "binary": "binary",
+    "binary": "ubinary",
     "ubinary": "ubinary",
 }
 INPUT_TYPES = ("search_document", "search_query", "classification", "clustering", "image")

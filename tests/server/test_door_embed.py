@@ -5,6 +5,7 @@ import base64
 import cohere
 import numpy as np
 import pytest
+from sentence_transformers.util import quantize_embeddings
 
 from sie_triton import SIEClient
 from tests.conftest import CLIP, CROSS_ENCODER, MINILM
@@ -26,12 +27,14 @@ def sie(server):
 
 def test_the_second_version(client, sie):
     expected = sie.encode(MINILM, TEXTS)
-    types = ["float", "int8", "ubinary"]
+    types = ["float", "int8", "ubinary", "binary"]
     found = client.embed(model=MINILM, texts=TEXTS, input_type="search_document", embedding_types=types)
     np.testing.assert_allclose(found.embeddings.float_, [each["dense"] for each in expected], atol=1e-5)
     for name, given in (("int8", found.embeddings.int8), ("ubinary", found.embeddings.ubinary)):
         vectors = [each["dense"] for each in sie.encode(MINILM, TEXTS, output_dtype=name)]
         assert given == [vector.tolist() for vector in vectors]
+    signed = quantize_embeddings(np.array([each["dense"] for each in expected]), precision="binary")
+    assert found.embeddings.binary == signed.tolist()
     assert found.texts == TEXTS
     assert found.meta.billed_units.input_tokens == sum(each["token_count"] for each in expected)
     short = client.embed(model=MINILM, texts=TEXTS, input_type="search_query", output_dimension=8)

@@ -85,13 +85,15 @@ def test_vectors_are_returned_by_their_type():
     exact = np.array([0.5, -1.0], np.float32)
     results = {
         "float32": [{"dense": exact, "token_count": 3}, {"dense": -exact, "token_count": 4}],
-        "binary": [{"dense": np.array([-128], np.int8), "token_count": 3}] * 2,
+        "ubinary": [{"dense": np.array([0b1000_0001, 0, 255], np.uint8), "token_count": 3}] * 2,
     }
-    body = answer("2", asked(BODY | {"embedding_types": ["float", "base64", "binary"]}), results)
-    assert list(body["embeddings"]) == ["float", "base64", "binary"]
+    types = ["float", "base64", "binary", "ubinary"]
+    body = answer("2", asked(BODY | {"embedding_types": types}), results)
+    assert list(body["embeddings"]) == types
     assert body["embeddings"]["float"][1].tolist() == [-0.5, 1.0]
     assert np.frombuffer(base64.b64decode(body["embeddings"]["base64"][0]), "<f4").tolist() == [0.5, -1.0]
-    assert body["embeddings"]["binary"][0].tolist() == [-128]
+    assert body["embeddings"]["binary"][0].tolist() == [1, -128, 127]
+    assert body["embeddings"]["ubinary"][0].tolist() == [129, 0, 255]
     assert body["texts"] == ["a", "b"]
     assert body["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}
     assert body["response_type"] == "embeddings_by_type"
