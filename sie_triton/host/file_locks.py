@@ -96,14 +96,11 @@ class Line:
     """Places from byte `start` up to `end` of a file, and a line of threads that wait for them.
 
     The byte `turn` is locked by the first thread in line. It alone polls; the others sleep in the kernel, about first
-    in, first out. While the line `before` has a waiting thread, this line lets it pass, `max_yields` polls at most.
+    in, first out.
     """
 
-    def __init__(
-        self, file: LockFile, turn: int, start: int, end: int, before: "Line | None" = None, max_yields: int = 0
-    ) -> None:
+    def __init__(self, file: LockFile, turn: int, start: int, end: int) -> None:
         self._file, self._turn, self._start, self._end = file, turn, start, end
-        self._before, self._max_yields = before, max_yields
 
     @property
     def has_waiting(self) -> bool:
@@ -115,14 +112,10 @@ class Line:
 
     def wait(self, length: int = 1) -> Lock:
         """Take `length` places in a row, once it is this thread's turn and they are free."""
-        num_yields = 0
         with self._file.wait(self._turn):
-            while True:
-                if num_yields < self._max_yields and self._before is not None and self._before.has_waiting:
-                    num_yields += 1
-                elif lock := self.at_once(length):
-                    return lock
+            while (lock := self.at_once(length)) is None:
                 sleep(POLL_S)
+            return lock
 
 
 def _flock(kind: int, start: int, length: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Preprocessing slots of the whole server: how many steps of tokenization and decoding run at once, of all models.
+"""Preprocessing slots of the whole server: how many steps of bulk work and decoding run at once, of all models.
 
-The slots are locked bytes of one file, so a process that is killed gives its slots back. Small requests come first:
-bulk work leaves one slot to them if there are several, and lets waiting ones pass.
+The slots are locked bytes of one file, so a process that is killed gives its slots back. Small requests need no slot:
+each model makes their features on Triton's thread.
 """
 
 from collections.abc import Iterator
@@ -10,11 +10,8 @@ from contextlib import contextmanager
 from sie_triton.host.file_locks import Line, Lock, LockFile
 
 # First bytes of the turns of lines, and of the slots.
-SMALL_TURN, BULK_TURN, IMAGE_TURN, DRAWING_TURN = range(4)
+BULK_TURN, IMAGE_TURN, DRAWING_TURN = range(3)
 SLOTS, IMAGE_SLOTS, DRAWING_SLOTS = 1 << 10, 2 << 10, 3 << 10
-
-# Polls, one a millisecond, for which bulk work lets waiting small requests pass.
-MAX_YIELDS = 100
 
 
 class Slots:
@@ -27,11 +24,10 @@ class Slots:
     def __init__(self, file: LockFile, num_workers: int, num_image_workers: int) -> None:
         self._file = file
         self._end = SLOTS + num_workers
-        self.num_bulk = max(1, num_workers - 1)
-        self.num_images = min(num_image_workers, self.num_bulk)
+        self.num_workers = num_workers
+        self.num_images = min(num_image_workers, num_workers)
         self.num_drawing = max(1, num_image_workers // 2)
-        self._small = Line(self._file, SMALL_TURN, SLOTS, self._end)
-        self._bulk = Line(self._file, BULK_TURN, self._end - self.num_bulk, self._end, self._small, MAX_YIELDS)
+        self._bulk = Line(self._file, BULK_TURN, SLOTS, self._end)
         self._images = Line(self._file, IMAGE_TURN, IMAGE_SLOTS, IMAGE_SLOTS + self.num_images)
         self._drawing = Line(self._file, DRAWING_TURN, DRAWING_SLOTS, DRAWING_SLOTS + self.num_drawing)
 
@@ -40,16 +36,8 @@ class Slots:
         return self._file.num_locked(SLOTS, self._end)
 
     @property
-    def has_bulk_waiting(self) -> bool:
+    def has_waiting(self) -> bool:
         return self._bulk.has_waiting
-
-    def at_once(self) -> Lock | None:
-        """Take a slot for small requests without waiting; None if all are taken."""
-        return self._small.at_once()
-
-    def small(self) -> Lock:
-        """Wait for a slot for small requests."""
-        return self._small.wait()
 
     def bulk(self) -> Lock:
         """Wait for a slot for one step of bulk work."""

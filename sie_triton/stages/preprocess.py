@@ -4,8 +4,7 @@ This stage validates the parameters of requests, and refuses requests while too 
 """
 
 import os
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic_ns
@@ -59,21 +58,11 @@ class ReadRequest:
         return not is_bulk(self.parts) and not takes_long(processor, self.parts)
 
 
-def _first(readings: Sequence[ReadRequest]) -> Sequence[ReadRequest]:
-    """Return the first of the requests, at least one, with the size of one large small request at most."""
-    size = 0
-    for i, reading in enumerate(readings):
-        size += sum(framed.size for framed in reading.parts)
-        if i and size > reading.parts[0].kind.max_size:
-            return readings[:i]
-    return readings
-
-
 class Preprocess(ColdStage[Processor]):
     """Holds the family's processor, which the first request loads, and the limits on requests in progress.
 
-    Triton's thread calls `execute`, and makes the features of small requests if a preprocessing slot of the server is
-    free. All other features are made by threads that wait for a slot. InputError names the invalid part of a request;
+    Triton's thread calls `execute`, and makes the features of small requests. All other features are made by threads
+    that take one of the server's preprocessing slots for each step. InputError names the invalid part of a request;
     BusyError refuses a request over the limit; LoadError says why there is no processor.
     """
 
@@ -100,10 +89,8 @@ class Preprocess(ColdStage[Processor]):
         super().__init__(status, runtime.request_limit)
         locks = LockFile(directory / SLOTS_FILE)
         self._slots = Slots(locks, runtime.preprocessor_workers, runtime.image_workers)
-        self._postponed: deque[tuple[Request, ReadRequest]] = deque()
-        self._small = Background("small", self.fault)
         # One core is left to small requests.
-        self._num_bulk = min(self._slots.num_bulk, max(1, len(os.sched_getaffinity(0)) - 1))
+        self._num_bulk = min(self._slots.num_workers, max(1, len(os.sched_getaffinity(0)) - 1))
         self._bulk = Background("bulk", self.fault, self._num_bulk)
         self._slow = Background("media", self.fault, self._slots.num_images)
         # PDFs have threads of their own. Few are open at once, because each has a process that draws it.
@@ -139,59 +126,33 @@ class Preprocess(ColdStage[Processor]):
         )
 
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
-        """Answer small requests at once and together if a slot is free; start the others on threads of their own."""
+        """Answer small requests at once and together; start the others on threads of their own."""
         arrived = monotonic_ns()
         readings = [self._read(loaded, request, arrived) for request in requests]
         small = [each for each in readings if isinstance(each, ReadRequest) and each.is_small(loaded)]
-        answers = dict(zip(map(id, small), self._answers_at_once(loaded, small), strict=False))
+        answers = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
         return [
             answers[id(reading)] if id(reading) in answers else self._defer(loaded, request, reading)
             for request, reading in zip(requests, readings, strict=True)
         ]
-
-    def _answers_at_once(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Answer]:
-        """Answer the first of the small requests, as many as there are free slots for; `execute` never waits."""
-        done: list[Answer] = []
-        while len(done) < len(readings) and (slot := self._slots.at_once()):
-            with slot:
-                done += self._answers(processor, _first(readings[len(done) :]))
-        return done
 
     def _defer(self, processor: Processor, request: Request, reading: ReadRequest | SIEError) -> Answer:
         """Return the error of a request that could not be read; else start its work on threads of its own."""
         if isinstance(reading, SIEError):
             return reading
         self.open.add(request, reading.context.deadline_ns)
-        give_up = partial(self._give_up, request)
         if takes_long(processor, reading.parts):
             self._prepare(processor, request, reading)
-        elif is_bulk(reading.parts):
-            for strand in self._tokenization(processor, request, reading).strands(self._num_bulk):
-                self._bulk.submit(strand, give_up)
         else:
-            self._postponed.append((request, reading))
-            self._small.submit(self._answer_postponed(processor), give_up)
+            for strand in self._tokenization(processor, request, reading).strands(self._num_bulk):
+                self._bulk.submit(strand, partial(self._give_up, request))
         return DEFERRED
 
     def close(self) -> None:
         super().close()
-        for each in (self._small, self._bulk, self._slow, self._drawing):
+        for each in (self._bulk, self._slow, self._drawing):
             each.close()
         self._slots.close()
-
-    def _answer_postponed(self, processor: Processor) -> Iterator[None]:
-        """Answer small requests that found no slot, together with those that have come since."""
-        if not self._postponed:
-            return
-        with self._slots.small():
-            taken = [self._postponed.popleft() for _ in range(len(self._postponed))]
-            waiting = [(request, reading) for request, reading in taken if not self.open.is_over(request)]
-            first = _first([reading for _, reading in waiting])
-            self._postponed.extendleft(reversed(waiting[len(first) :]))
-            answers = self._answers(processor, first)
-        for (request, _), answer in zip(waiting, answers, strict=False):
-            self.open.reply(request, answer)
-        yield
 
     def _prepare(self, processor: Processor, request: Request, reading: ReadRequest) -> None:
         """Prepare the elements of a request on several threads, while other requests go on."""
@@ -251,7 +212,7 @@ class Preprocess(ColdStage[Processor]):
         context.num_items = verb.num_items(parts)
         return [Framed(part, processor.frame(part), self._kind) for part in parts]
 
-    def _answers(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Outputs | SIEError]:
+    def _answers(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Answer]:
         """Make features of requests together. If one of them cannot be read, process each alone."""
         if not readings:
             return []

@@ -1,122 +1,383 @@
-"""Environment variables of one server, and what each changes on it."""
+"""Each variable of the reference's single server has an effect that shows on a running server.
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+One server has most of them at once. Of the others, the table names the test of a running server that shows the effect.
+"""
+
+import ast
+import asyncio
+import json
+import os
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import yaml
 from sentence_transformers import SentenceTransformer
 
+from sie_triton import SIEClient
+from sie_triton.bench.ports import free_ports
+from sie_triton.errors import LoadError
+from sie_triton.host.file_locks import LockFile
 from sie_triton.names import triton_name
-from sie_triton.records.status import COLD, RESIDENT, records_of
-from tests.conftest import tiny_model_file
-from tests.server.test_known_models import Ports, default_server
+from sie_triton.perf.workload import texts
+from sie_triton.records.status import RESIDENT, records_of
+from sie_triton.scheduling.slots import Slots
+from sie_triton.stages.preprocess import SLOTS_FILE
+from sie_triton.weights.cluster import Cluster
+from tests.conftest import model_file, tiny_model_file
+from tests.server.test_remote import without_weights
+from tests.server.test_serve import port_flags, sie
 from tests.support.controller import wait_for
+from tests.support.models import save_bert
+from tests.support.openai_endpoint import Endpoint
+from tests.support.pictures import picture
+from tests.support.towers import save_clip
 
-PRELOADED, OTHER, FILTERED = "test/preloaded", "test/other", "left/out"
-TEXT = "Ada Lovelace lived in London."
+ROOT = Path(__file__).parents[2]
 
+NAMES = ("dense", "apart", "burst", "cold", "preloaded", "deberta", "clip", "missing", "fetched")
+DENSE, APART, BURST, COLD, PRELOADED, DEBERTA, CLIP, MISSING, FETCHED = (f"test/{name}" for name in NAMES)
+REMOTE, REMOTE_TOO = "test/remote", "test/remote-too"
+FILTERED = "other/dense"
+
+MAX_REQUESTS, MAX_OF_MODEL, MAX_OF_BATCH = 8, 6, 2
+NUM_WORKERS, NUM_IMAGE_WORKERS = 3, 1
+# Repositories in the cluster cache: one that the server fetches, and one that is on its disk and unused for years.
+NEW, OLD = "org/new", "org/old"
 VARIABLES = {
-    "SIE_MODEL_FILTER": "test/*",
-    "SIE_PRELOAD_MODELS": PRELOADED,
-    "SIE_GPU_TYPE": "l4",
-    "SIE_BUNDLE": "mine",
     "SIE_DEVICE": "cpu",
+    "SIE_MODEL_FILTER": "test/*",
+    "SIE_GPU_TYPE": "l4",
+    "SIE_BUNDLE": "nightly",
+    "SIE_PRELOAD_MODELS": PRELOADED,
+    "SIE_HF_FALLBACK": "false",
+    "SIE_DISK_CACHE_ENABLED": "false",
+    "SIE_DISK_PRESSURE_THRESHOLD_PERCENT": "0.000001",
+    "SIE_MAX_BATCH_REQUESTS": str(MAX_OF_BATCH),
+    "SIE_MAX_BATCH_WAIT_MS": "1000",
+    "SIE_MAX_CONCURRENT_REQUESTS": str(MAX_REQUESTS),
+    "SIE_MAX_REQUESTS_PER_MODEL": str(MAX_OF_MODEL),
+    "SIE_PREPROCESSOR_WORKERS": str(NUM_WORKERS),
+    "SIE_IMAGE_WORKERS": str(NUM_IMAGE_WORKERS),
+    "SIE_ATTENTION_BACKEND": "sdpa",
     "SIE_DEFAULT_COMPUTE_PRECISION": "bfloat16",
-    # With a wait that no test would outlast, a batch is formed only once it is full.
-    "SIE_MAX_BATCH_REQUESTS": "2",
-    "SIE_MAX_BATCH_WAIT_MS": "10000",
 }
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("settings") / "data"
+@dataclass(frozen=True)
+class Served:
+    """The server; `reference` computes the vectors of DENSE in float32."""
+
+    grpc: str
+    control: str
+    door: str
+    root: Path
+    endpoint: Endpoint
+    reference: SentenceTransformer
+
+    def record(self, model: str, stage: str = "inference") -> dict[str, int]:
+        (record,) = records_of(self.root / "data/status", triton_name(model), stage)
+        return dict(record)
+
+    def on_disk(self, repo: str) -> list[Path]:
+        return list((self.root / f"disk/models--{repo.replace('/', '--')}/snapshots").rglob("*.safetensors"))
+
+    def models(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(urllib.request.urlopen(f"{self.control}/v1/models").read())
+        return found
 
 
 @pytest.fixture(scope="module")
-def server(data_dir, tiny_directory) -> Iterator[Ports]:
-    models = data_dir.with_name("models")
-    models.mkdir()
-    for name in (PRELOADED, OTHER, FILTERED):
-        (models / f"{triton_name(name)}.yaml").write_text(tiny_model_file(name, tiny_directory))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (VARIABLES | {"SIE_MODELS_DIR": str(models)}).items():
-            patch.setenv(name, value)
-        with default_server(data_dir) as running:
-            yield running
+def served(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minilm_directory: Path) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("settings")
+    (root / "models").mkdir()
+    with Endpoint(lambda items: [[1.0, *[0.0] * 63]] * len(items)) as endpoint:
+        for model, text in files(root, tiny_directory, minilm_directory, endpoint).items():
+            (root / "models" / f"{triton_name(model)}.yaml").write_text(text)
+        ports = free_ports(5)
+        places = {
+            "SIE_MODELS_DIR": f"file://{root / 'models'}",
+            "SIE_DATA_DIR": str(root / "data"),
+            "SIE_LOCAL_CACHE": str(root / "disk"),
+            "SIE_CLUSTER_CACHE": f"file://{root / 'cluster'}",
+        }
+        for number, repo in enumerate((NEW, OLD)):
+            Cluster(places["SIE_CLUSTER_CACHE"]).push(repo, f"{number:040}", tiny_directory, ["main"], lambda _: None)
+        warmed = sie("cache", "warm", OLD, **places)
+        assert warmed.wait(60) == 0, warmed.communicate()
+        for record in (root / "disk").rglob("*.used"):
+            os.utime(record, (0, 0))
+        process = sie("serve", *port_flags(ports), **VARIABLES, **places)
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            assert ready == "SIE ready\n", process.communicate()[1]
+            _, grpc, _, control, door = (f"127.0.0.1:{port}" for port in ports)
+            reference = SentenceTransformer(str(tiny_directory), device="cpu")
+            yield Served(grpc, f"http://{control}", f"http://{door}", root, endpoint, reference)
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
 
 
-def state(data_dir: Path, model: str) -> int:
-    (record,) = records_of(data_dir / "status", triton_name(model), "inference")
-    return int(record["state"])
+def files(root: Path, tiny: Path, tokenizer: Path, endpoint: Endpoint) -> dict[str, str]:
+    """Return the model files of the server."""
+    deberta = save_bert(root / "deberta", tokenizer, "deberta")
+    save_clip(root / "clip", tokenizer)
+    clip = model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image"))
+    _, small = without_weights(save_bert, root / "remote", tokenizer)
+    local = {name: tiny_model_file(name, tiny) for name in (DENSE, APART, BURST, COLD, PRELOADED, FILTERED)}
+    remote = {}
+    for name in (REMOTE, REMOTE_TOO):
+        model = yaml.safe_load(model_file(name, small, "sentence_transformer", {"encode": {"dense": {"dim": 64}}}))
+        model["profiles"]["default"]["endpoint"] = {"url": endpoint.url, "model": "there"}
+        remote[name] = yaml.safe_dump(model)
+    of_hub = {
+        name: tiny_model_file(name, tiny).replace(f"weights_path: {tiny}", f"hf_id: {repo}")
+        for name, repo in ((MISSING, "org/is-in-no-cache"), (FETCHED, NEW))
+    }
+    return {**local, **remote, **of_hub, DEBERTA: tiny_model_file(DEBERTA, deberta), CLIP: clip}
 
 
-def test_models_to_preload_are_in_memory_at_the_start(server, data_dir):
-    assert state(data_dir, PRELOADED) == RESIDENT
-    assert state(data_dir, OTHER) == COLD
+def models_come_from_models_dir_and_are_filtered(served: Served) -> None:
+    names = {each["model"] for each in served.models()["models"]}
+    assert {DENSE, APART, BURST} <= names
+    assert FILTERED not in names
 
 
-def both(server: Ports, model: str = OTHER) -> list[np.ndarray]:
-    """Send two requests at once: they fill a batch."""
-    with server.client() as client, ThreadPoolExecutor(2) as pool:
-        return [each["dense"] for each in pool.map(lambda text: client.encode(model, text), [TEXT, TEXT])]
+def all_models_run_on_the_device(served: Served) -> None:
+    assert runtime_of(served, DENSE)["device"] == "cpu"
 
 
-def test_models_of_the_directory_that_match_the_filter_are_served(server):
-    with server.client() as client:
-        assert client.list_models() == [OTHER, PRELOADED]
-    assert server.post(f"encode/{FILTERED}", items=[{"text": TEXT}]).status_code == 404
-    assert server.post("encode/BAAI/bge-m3", items=[{"text": TEXT}]).status_code == 404
-
-
-def test_the_status_names_the_type_of_gpu_and_the_bundle(server):
-    health = httpx.get(f"http://127.0.0.1:{server.door}/health").json()
+def the_gpu_type_and_the_bundle_are_reported(served: Served) -> None:
+    told = served.models()
+    assert (told["gpu_type"], told["bundle"]) == ("l4", "nightly")
+    health = httpx.get(f"{served.door}/health").json()
     assert (health["workers"][0]["gpu"], health["live_gpu_types"]) == ("l4", ["l4"])
-    told = httpx.get(f"http://127.0.0.1:{server.controller}/v1/models").json()
-    assert (told["gpu_type"], told["bundle"], told["device"]) == ("l4", "mine", "cpu")
+
+    async def watch() -> Any:
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{served.door}/ws/status") as socket:
+            return await socket.receive_json(timeout=20)
+
+    told = asyncio.run(watch())
+    assert (told["machine_profile"], told["bundle"]) == ("l4", "nightly")
 
 
-def test_the_precision_of_the_forward_pass_is_the_given_one(server, tiny_directory):
-    exact = SentenceTransformer(str(tiny_directory)).encode(TEXT)
-    dense = both(server)[0]
-    assert 1e-5 < abs(dense - exact).max() < 0.05
+def the_preloaded_model_is_in_memory(served: Served) -> None:
+    """No request names it."""
+    assert served.record(PRELOADED)["state"] == RESIDENT
 
 
-def test_a_batch_waits_for_its_requests_and_takes_no_more_than_allowed(server):
-    both(server)
-    before = batches(server)
-    with server.client() as client, ThreadPoolExecutor(4) as pool:
-        first = pool.submit(client.encode, OTHER, TEXT)
-        wait_for(lambda: pending(server) == 1)  # without the wait it would be computed now
-        assert batches(server) == before
-        rest = [pool.submit(client.encode, OTHER, TEXT) for _ in range(3)]
-        for each in (first, *rest):
-            each.result()
-    after = batches(server)
-    assert {size: after[size] - before.get(size, 0) for size in after} == {2: 2}
+def weights_come_from_the_cluster_cache_into_the_local_one(served: Served) -> None:
+    with SIEClient(served.grpc) as client:
+        client.encode(FETCHED, "a")
+    assert served.on_disk(NEW)
 
 
-def batches(server: Ports) -> dict[int, int]:
-    """Return how many batches of each number of requests Triton has sent to inference."""
-    with triton.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
-        told = client.get_inference_statistics(f"{triton_name(OTHER)}-inference", as_json=True)["model_stats"][0]
-    return {int(each["batch_size"]): int(each["compute_infer"]["count"]) for each in told.get("batch_stats", ())}
+def a_full_disk_keeps_its_weights(served: Served) -> None:
+    """A fetch would otherwise remove what was used longest ago."""
+    weights_come_from_the_cluster_cache_into_the_local_one(served)
+    assert served.on_disk(OLD)
 
 
-def pending(server: Ports) -> int:
-    """Return how many requests wait in Triton's queue before inference."""
-    text = httpx.get(f"http://127.0.0.1:{server.metrics}/metrics").text
-    line = f'nv_inference_pending_request_count{{model="{triton_name(OTHER)}-inference",version="1"}} '
-    return int(next((each.removeprefix(line) for each in text.splitlines() if each.startswith(line)), 0))
+def bulk_requests_wait_for_a_preprocessing_slot(served: Served) -> None:
+    """The test holds as many slots as the server has."""
+    with SIEClient(served.grpc) as client, ThreadPoolExecutor(1) as pool, ExitStack() as held:
+        for _ in range(NUM_WORKERS - 1):
+            held.enter_context(slots(served).bulk())
+        client.encode(DENSE, texts(200))
+        held.enter_context(slots(served).bulk())
+        waiting = pool.submit(client.encode, DENSE, texts(200), timeout=60)
+        wait_for(lambda: served.record(DENSE, "preprocess")["num_open"] == 1)
+        assert not waiting.done()
+        held.close()
+        waiting.result()
+
+
+def images_wait_for_a_slot_of_their_own(served: Served) -> None:
+    """The test holds as many slots of images as the server has."""
+    image = {"image": picture(8, 8)}
+    with SIEClient(served.grpc) as client, ThreadPoolExecutor(1) as pool:
+        client.encode(CLIP, image)
+        with slots(served).image():
+            client.encode(CLIP, "a text")
+            waiting = pool.submit(client.encode, CLIP, image, timeout=60)
+            wait_for(lambda: served.record(CLIP, "preprocess")["num_open"] == 1)
+            assert not waiting.done()
+        waiting.result()
+
+
+def slots(served: Served) -> Slots:
+    return Slots(LockFile(served.root / "data/status" / SLOTS_FILE), NUM_WORKERS, NUM_IMAGE_WORKERS)
+
+
+def nothing_is_downloaded(served: Served) -> None:
+    with SIEClient(served.grpc) as client, pytest.raises(LoadError, match="SIE_HF_FALLBACK"):
+        client.encode(MISSING, "a")
+
+
+def a_pass_and_a_batch_hold_a_limited_number_of_requests(served: Served) -> None:
+    """Requests that wait for the load would otherwise share one pass on each lane."""
+    with ThreadPoolExecutor(MAX_OF_MODEL) as pool, SIEClient(served.grpc) as client:
+        list(pool.map(lambda _: client.encode(BURST, "a"), range(MAX_OF_MODEL)))
+    record = served.record(BURST)
+    assert record["num_items"] == MAX_OF_MODEL
+    assert record["num_sub_batches"] >= MAX_OF_MODEL // MAX_OF_BATCH
+    with triton.InferenceServerClient(served.grpc) as client:
+        config = client.get_model_config(f"{triton_name(BURST)}-inference", as_json=True)["config"]
+    assert config["max_batch_size"] == MAX_OF_BATCH
+
+
+def requests_that_arrive_apart_share_a_batch(served: Served) -> None:
+    """The second is sent when preprocess has passed the first on. Without a wait the first would run alone."""
+    with SIEClient(served.grpc) as client, ThreadPoolExecutor(2) as pool:
+        client.encode(APART, "load")
+        before = batches_of_two(served)
+        for _ in range(20):
+            passed_on = served.record(APART, "preprocess")["highest_ticket"]
+            first = pool.submit(client.encode, APART, "first")
+            wait_for(lambda known=passed_on: served.record(APART, "preprocess")["highest_ticket"] > known)
+            client.encode(APART, "second")
+            first.result()
+            if batches_of_two(served) > before:
+                return
+    raise AssertionError("no two requests shared a batch")
+
+
+def batches_of_two(served: Served) -> int:
+    with triton.InferenceServerClient(served.grpc) as client:
+        told = client.get_inference_statistics(f"{triton_name(APART)}-inference", as_json=True)
+    by_size = {int(each["batch_size"]): each for each in told["model_stats"][0].get("batch_stats", [])}
+    return int(by_size[2]["compute_infer"]["count"]) if 2 in by_size else 0
+
+
+def too_many_requests_are_refused_at_once(served: Served) -> None:
+    with SIEClient(served.grpc) as client:
+        client.encode(REMOTE, "load")
+        client.encode(REMOTE_TOO, "load")
+    with kept_waiting(served) as ask:
+        ask(REMOTE, MAX_OF_MODEL)
+        assert refusal(served, REMOTE).startswith(f"{MAX_OF_MODEL} requests of this model are in progress")
+        ask(REMOTE_TOO, MAX_REQUESTS - MAX_OF_MODEL)
+        assert refusal(served, REMOTE_TOO).startswith(f"{MAX_REQUESTS} requests are in progress on this server")
+
+
+@contextmanager
+def kept_waiting(served: Served) -> Iterator[Callable[[str, int], None]]:
+    """Give a function that sends requests, which the endpoint does not answer until the end of the context."""
+    sent: list[Future[Any]] = []
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool, triton.InferenceServerClient(served.grpc) as client:
+
+        def ask(model: str, count: int) -> None:
+            wait_for(lambda: served.record(model)["num_open"] == 0)
+            sent.extend(pool.submit(client.infer, triton_name(model), [text()]) for _ in range(count))
+            wait_for(lambda: served.record(model)["num_open"] == count)
+
+        served.endpoint.delay_s = 120.0
+        try:
+            yield ask
+        finally:
+            served.endpoint.delay_s = 0.0
+            served.endpoint.stop()
+            served.endpoint.start()
+            for each in sent:
+                each.exception()
+
+
+def text() -> Any:
+    made = triton.InferInput("text", [1], "BYTES")
+    made.set_data_from_numpy(np.array([b"hello"], object))
+    return made
+
+
+def refusal(served: Served, model: str) -> str:
+    answer = httpx.post(f"{served.door}/v1/encode/{model}", json={"items": ["a"]}, timeout=60)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    message: str = answer.json()["detail"]["message"]
+    return message
+
+
+def a_model_without_the_attention_backend_is_refused_by_name(served: Served) -> None:
+    refused = r"SIE_ATTENTION_BACKEND=sdpa cannot be used for DebertaV2Model"
+    with SIEClient(served.grpc) as client, pytest.raises(LoadError, match=refused):
+        client.encode(DEBERTA, "a")
+
+
+def vectors_are_computed_in_the_precision(served: Served) -> None:
+    with SIEClient(served.grpc) as client:
+        found = client.encode(DENSE, "Roses climb the wall.")["dense"]
+    error = np.abs(found - served.reference.encode("Roses climb the wall.")).max()
+    assert 1e-5 < error < 0.05
+
+
+def runtime_of(served: Served, model: str) -> dict[str, Any]:
+    with triton.InferenceServerClient(served.grpc) as client:
+        config = client.get_model_config(f"{triton_name(model)}-inference", as_json=True)["config"]
+    found: dict[str, Any] = json.loads(config["parameters"]["sie_spec"]["string_value"])["runtime"]
+    return found
+
+
+# Each variable of the reference's tables: core, cache, batching, memory, advanced and LoRA settings of one server, but
+# for SIE_INSTRUMENTATION, which is not read yet.
+TABLE: dict[str, Callable[[Served], None] | str] = {
+    "SIE_DEVICE": all_models_run_on_the_device,
+    "SIE_MODELS_DIR": models_come_from_models_dir_and_are_filtered,
+    "SIE_MODEL_FILTER": models_come_from_models_dir_and_are_filtered,
+    "SIE_GPU_TYPE": the_gpu_type_and_the_bundle_are_reported,
+    "SIE_BUNDLE": the_gpu_type_and_the_bundle_are_reported,
+    "SIE_LOCAL_CACHE": weights_come_from_the_cluster_cache_into_the_local_one,
+    "SIE_CLUSTER_CACHE": weights_come_from_the_cluster_cache_into_the_local_one,
+    "SIE_HF_FALLBACK": nothing_is_downloaded,
+    "SIE_MAX_BATCH_REQUESTS": a_pass_and_a_batch_hold_a_limited_number_of_requests,
+    "SIE_MAX_BATCH_WAIT_MS": requests_that_arrive_apart_share_a_batch,
+    "SIE_MAX_CONCURRENT_REQUESTS": too_many_requests_are_refused_at_once,
+    "SIE_MEMORY_PRESSURE_THRESHOLD_PERCENT": (
+        "tests/residency/test_small_limit.py::test_alternating_requests_respect_a_memory_limit_for_two_models"
+    ),
+    "SIE_DISK_CACHE_ENABLED": a_full_disk_keeps_its_weights,
+    "SIE_DISK_PRESSURE_THRESHOLD_PERCENT": (
+        "tests/server/test_weights.py::test_a_full_disk_loses_what_no_server_has_loaded"
+    ),
+    "SIE_IDLE_EVICT_S": "tests/residency/test_control.py::test_an_idle_model_is_evicted_and_a_busy_one_is_not",
+    "SIE_PRELOAD_MODELS": the_preloaded_model_is_in_memory,
+    "SIE_PREPROCESSOR_WORKERS": bulk_requests_wait_for_a_preprocessing_slot,
+    "SIE_IMAGE_WORKERS": images_wait_for_a_slot_of_their_own,
+    "SIE_ATTENTION_BACKEND": a_model_without_the_attention_backend_is_refused_by_name,
+    "SIE_DEFAULT_COMPUTE_PRECISION": vectors_are_computed_in_the_precision,
+    "SIE_MAX_LORAS_PER_MODEL": "tests/server/test_lora.py::test_the_most_recently_used_adapters_stay",
+}
+
+
+@pytest.mark.parametrize("variable", TABLE)
+def test_a_variable_of_the_reference_has_an_effect_on_a_running_server(variable, request):
+    shown = TABLE[variable]
+    if callable(shown):
+        shown(request.getfixturevalue("served"))
+        return
+    path, _, function = shown.partition("::")
+    functions = {node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)}
+    assert function in functions
+
+
+def test_the_wait_for_a_load_is_reported_apart_from_the_queue(served):
+    with httpx.Client(base_url=served.door, timeout=60) as client:
+        first, second = (client.post(f"/v1/encode/{COLD}", json={"items": ["a"]}) for _ in range(2))
+    timing = first.json()["timing"]
+    assert timing["total_ms"] > timing["loading_ms"] > 0
+    assert float(first.headers["X-Loading-Time"]) > 0
+    assert second.json()["timing"]["loading_ms"] == 0
 
 
 def test_mps_is_refused_with_the_alternative(tmp_path):
-    from tests.server.test_serve import sie
-
     process = sie("serve", f"--data-dir={tmp_path}", SIE_DEVICE="mps")
     _, text = process.communicate(timeout=60)
     assert process.returncode == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.host.file_locks import Line, LockFile
-from sie_triton.scheduling.slots import SLOTS, SMALL_TURN, Slots
+from sie_triton.scheduling.slots import SLOTS, Slots
 from tests.support.controller import wait_for
 
 # Takes a slot, or `count` bytes, says so, and gives it back when its input ends.
@@ -57,22 +57,24 @@ def slots(path):
 
 
 def test_processes_share_the_slots(path, slots):
-    with holder(path, "bulk", 2) as one, holder(path, "small") as another:
+    with holder(path, "bulk", 2) as one, holder(path, "bulk") as another:
         assert has_taken(one)
         assert has_taken(another)
         assert slots.num_taken == 3
-        last = slots.at_once()
-        assert last is not None
-        assert slots.at_once() is None
+        last = slots.bulk()
+        more = Taker(slots.bulk)
+        wait_for(lambda: slots.has_waiting)
+        assert not more.has_taken.is_set()
         last.release()
-        assert slots.num_taken == 3
+        assert more.has_taken.wait(60)
+        assert slots.num_taken == 4
+        more.may_release.set()
 
 
-@pytest.mark.parametrize(("kind", "count"), [("bulk", 3), ("small", 4)])
-def test_a_killed_process_gives_its_slots_back(path, slots, kind, count):
-    with holder(path, kind, count) as process:
+def test_a_killed_process_gives_its_slots_back(path, slots):
+    with holder(path, "bulk", 4) as process:
         assert has_taken(process)
-        assert slots.num_taken == count
+        assert slots.num_taken == 4
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert slots.num_taken == 0
@@ -81,30 +83,12 @@ def test_a_killed_process_gives_its_slots_back(path, slots, kind, count):
 def test_a_process_that_is_killed_while_first_in_line_leaves_the_line(path, slots):
     with ExitStack() as held:
         for _ in range(4):
-            held.enter_context(slots.small())
-        with holder(path, "small") as process:
-            wait_for(lambda: LockFile(path).is_locked(SMALL_TURN))
+            held.enter_context(slots.bulk())
+        with holder(path, "bulk") as process:
+            wait_for(lambda: slots.has_waiting)
             process.kill()
             process.wait()
-            assert not LockFile(path).is_locked(SMALL_TURN)
-
-
-def test_threads_of_one_process_exclude_each_other(slots):
-    taken = [slots.at_once() for _ in range(5)]
-    assert [lock is None for lock in taken] == [False] * 4 + [True]
-
-
-def test_bulk_work_leaves_one_slot_to_small_requests(slots):
-    held = [slots.bulk() for _ in range(3)]
-    assert slots.num_bulk == 3
-    more = Taker(slots.bulk)
-    wait_for(lambda: slots.has_bulk_waiting)
-    small = slots.at_once()
-    assert small is not None
-    small.release()
-    assert not more.has_taken.is_set()
-    held[0].release()
-    assert more.has_taken.wait(60)
+            assert not slots.has_waiting
 
 
 class Taker(threading.Thread):
@@ -122,41 +106,6 @@ class Taker(threading.Thread):
                 self.log.append(self.name)
             self.has_taken.set()
             assert self.may_release.wait(60)
-
-
-class Watched(Line):
-    """Counts how often bulk work has seen a small request in line."""
-
-    num_seen = 0
-
-    @property
-    def has_waiting(self) -> bool:
-        is_waiting = super().has_waiting
-        self.num_seen += is_waiting
-        return is_waiting
-
-
-def test_a_small_request_of_another_process_gets_the_next_slot_before_bulk_work(path):
-    """All four slots are held. Bulk work has waited longer; a small request comes after it."""
-    locks = LockFile(path)
-    small = Watched(locks, SMALL_TURN, SLOTS, SLOTS + 4)
-    bulk = Line(locks, 1, SLOTS, SLOTS + 4, small, max_yields=10**9)
-    held = [bulk.wait() for _ in range(4)]
-    behind = Taker(bulk.wait)
-    wait_for(lambda: bulk.has_waiting)
-    with holder(path, "small") as process:
-        wait_for(lambda: small.num_seen)  # by the thread behind, after which it takes no slot
-        held[0].release()
-        assert has_taken(process)
-        assert not behind.has_taken.is_set()
-        process.stdin.close()
-        assert behind.has_taken.wait(60)
-
-
-def test_bulk_work_does_not_starve_behind_small_requests(path):
-    locks = LockFile(path)
-    with locks.wait(SMALL_TURN):
-        assert Line(locks, 1, SLOTS, SLOTS + 4, Line(locks, SMALL_TURN, SLOTS, SLOTS + 4), max_yields=3).wait()
 
 
 def test_bulk_work_takes_turns(path):
@@ -188,10 +137,9 @@ def test_images_have_a_bound_of_their_own_and_count_as_workers(path):
 
 def test_one_worker_serves_all(path):
     slots = Slots(LockFile(path), 1, 4)
-    for take in (slots.small, slots.bulk, slots.image):
+    for take in (slots.bulk, slots.image):
         with take():
             assert slots.num_taken == 1
-            assert slots.at_once() is None
     assert slots.num_taken == 0
 
 

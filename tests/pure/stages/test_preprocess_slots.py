@@ -37,7 +37,7 @@ def held(slots):
     """All slots of the server, until the context ends."""
     with ExitStack() as stack:
         for _ in range(NUM_SLOTS):
-            stack.enter_context(slots.small())
+            stack.enter_context(slots.bulk())
         yield stack
 
 
@@ -45,69 +45,46 @@ def num_open(stage):
     return stage.status.record["num_open"]
 
 
-@pytest.mark.parametrize("texts", [SMALL, BULK], ids=["small", "bulk"])
-def test_a_request_without_a_slot_waits_beside_execute(stage, held, texts):
-    request = asked("encode", text=texts)
+def test_a_bulk_request_without_a_slot_waits_beside_execute(stage, held):
+    request = asked("encode", text=BULK)
     (answer,) = stage.execute([request])
     assert answer is DEFERRED
     assert num_open(stage) == 1
     held.close()
-    assert len(request.answer(answer)["lengths"]) == len(texts)
+    assert len(request.answer(answer)["lengths"]) == len(BULK)
     wait_for(lambda: num_open(stage) == 0)
 
 
-def test_waiting_requests_get_what_they_would_get_at_once(stage, slots, held):
-    texts = [SMALL, ["a", "b c"], ["d " * 300] * 100, ["e " * 300] * 100, ["f"]]
-    requests = [asked("encode", text=each) for each in texts]
-    given = stage.execute(requests)
-    assert given == [DEFERRED] * len(texts)
-    held.close()
-    waited = [request.answer(answer)["input_ids"] for request, answer in zip(requests, given, strict=True)]
-    wait_for(lambda: slots.num_taken == 0)
-    at_once = [run(stage, [asked("encode", text=each)])[0]["input_ids"] for each in texts]
-    for one, other in zip(waited, at_once, strict=True):
-        np.testing.assert_array_equal(one, other)
+def test_a_small_request_needs_neither_a_slot_nor_a_thread(stage, held):
+    before = threading.active_count()
+    (answer,) = run(stage, [asked("encode", text=SMALL)])
+    assert len(answer["lengths"]) == 1
+    assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("texts", [SMALL, BULK], ids=["small", "bulk"])
-def test_a_deadline_is_answered_while_all_slots_are_taken(stage, held, texts):
-    (answer,) = run(stage, [asked("encode", timeout_us=1000, text=texts)])
+def test_a_deadline_is_answered_while_all_slots_are_taken(stage, held):
+    (answer,) = run(stage, [asked("encode", timeout_us=1000, text=BULK)])
     assert isinstance(answer, DeadlinePassed)
 
 
-@pytest.mark.parametrize("texts", [SMALL, BULK], ids=["small", "bulk"])
-def test_a_client_that_leaves_while_it_waits_costs_no_work(stage, held, texts):
-    request = asked("encode", text=texts)
+def test_a_client_that_leaves_while_it_waits_costs_no_work(stage, held):
+    request = asked("encode", text=BULK)
     (answer,) = stage.execute([request])
     request.cancelled = True
     held.close()
     assert isinstance(request.answer(answer), Cancelled)
 
 
-def test_a_bulk_request_takes_one_slot_fewer_than_there_are_and_gives_all_back(stage, slots):
-    """It is cut into more steps than there are slots."""
-    request = asked("encode", text=["word " * 200] * 400)
-    with slots.bulk(), slots.bulk(), slots.bulk():
-        (answer,) = stage.execute([request])
-        wait_for(lambda: slots.has_bulk_waiting)
-        (small,) = run(stage, [asked("encode", text=SMALL)])
-        assert len(small["lengths"]) == 1
-        assert not request.answers
-    assert len(request.answer(answer)["lengths"]) == 400
+def test_a_bulk_request_takes_a_slot_for_each_step_and_gives_all_back(stage, slots, held):
+    """It is cut into more steps than there are slots, and gets what it would get with free ones."""
+    texts = ["word " * 200] * 400
+    request = asked("encode", text=texts)
+    (answer,) = stage.execute([request])
+    wait_for(lambda: slots.has_waiting)
+    assert not request.answers
+    held.close()
+    waited = request.answer(answer)
     wait_for(lambda: slots.num_taken == 0)
-
-
-def test_small_requests_need_no_thread(stage):
-    before = threading.active_count()
-    run(stage, [asked("encode", text=SMALL)])
-    assert threading.active_count() == before
-
-
-def test_requests_of_one_batch_are_tokenized_in_groups_of_a_bounded_size(stage, monkeypatch):
-    """One step of small requests is no larger than one large small request."""
-    sizes, features_of = [], stage._answers
-    monkeypatch.setattr(
-        stage, "_answers", lambda processor, group: sizes.append(len(group)) or features_of(processor, group)
-    )
-    run(stage, [asked("encode", text=["word " * 200] * 100) for _ in range(3)])
-    assert sizes == [1, 1, 1]
+    (at_once,) = run(stage, [asked("encode", text=texts)])
+    for name in ("input_ids", "lengths"):
+        np.testing.assert_array_equal(waited[name], at_once[name])
