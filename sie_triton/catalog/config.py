@@ -16,7 +16,7 @@ from sie_triton.catalog.served import denied, not_needed, refusals, unknown_opti
 from sie_triton.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
 from sie_triton.contract import SCORE_MODES
 from sie_triton.environments.venv import check_name as check_environment
-from sie_triton.errors import CatalogError
+from sie_triton.errors import CatalogError, UnbuiltFamily
 from sie_triton.families import Family, family, family_of
 from sie_triton.spec import ANY_LENGTH, REMOTE, ModelSpec, MuveraConfig, Runtime
 
@@ -249,6 +249,8 @@ class ModelConfig(Frozen):
     def resolve(self, runtime: Runtime) -> ModelSpec:
         """Return the spec that the model's stages need; CatalogError if this server cannot run the model."""
         profile, kind = self.profile("default"), family(self.family)
+        if reason := kind.not_served.get(self.hf_id or ""):
+            raise UnbuiltFamily(f"{self.source}: hf_id: {self.hf_id} is not served by this version: {reason}")
         self._check_served(kind)
         options, profiles = profile.adapter_options.runtime, self._served_profiles()
         runtimes = {name: with_defaults(name, each, kind, self.source) for name, each in profiles.items()}

@@ -52,6 +52,7 @@ FAMILIES: Mapping[str, str] = {
     "grounding_dino": "sie_triton.families.grounding_dino:GroundingDino",
     "colpali": "sie_triton.families.colpali:ColPali",
     "colqwen2": "sie_triton.families.colqwen2:ColQwen2",
+    "nemo_colembed": "sie_triton.families.nemo_colembed:NemoColEmbed",
     "qwen3_vl_embedding": "sie_triton.families.qwen3_vl_embedding:Qwen3VLEmbedding",
     "qwen3_vl_reranker": "sie_triton.families.qwen3_vl_reranker:Qwen3VLReranker",
     "florence2": "sie_triton.families.florence2:Florence2",
@@ -74,9 +75,6 @@ FAMILIES: Mapping[str, str] = {
 # The packages of SIE's adapters. Nothing is imported from them.
 SIE_PACKAGE = "sie_server."
 SIE_PACKAGES = (SIE_PACKAGE, "sie_server_rust.")
-
-# Names of SIE's adapters that this version does not serve.
-NOT_SERVED = ("nemo_colembed", "nemo_colembed:NemoColEmbedAdapter")
 
 # Entry points of installed packages, whose families are tried before ours.
 FAMILIES_GROUP = "sie_triton.families"
@@ -106,7 +104,7 @@ def family_of(adapter_path: str | None, source: str) -> str:
     for known in FAMILIES:
         if name == known or name in family(known).reference_adapters:
             return known
-    if (adapter_path or "").startswith(SIE_PACKAGES) or name in NOT_SERVED:
+    if (adapter_path or "").startswith(SIE_PACKAGES):
         raise UnbuiltFamily(f"{where} is not served by this version; its families are {', '.join(FAMILIES)}")
     if ":" in name:
         try:

@@ -113,6 +113,7 @@ class Family:
       `unread_options`: engine → options that have no effect with it.
     - `environment`: default worker environment.
     - `reference_adapters`: the family's names in SIE's model files.
+    - `not_served`: repositories that SIE serves with these adapters and this version does not, with the reason.
     - `files`: patterns of files that a checkpoint has in addition to the usual ones.
     - `recognises_quickly`: True if recognising a directory reads no weights.
     - `generates`: True if a forward pass generates one token after another, and so takes seconds however low its cost.
@@ -133,6 +134,7 @@ class Family:
     unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     environment: ClassVar[str] = ""
     reference_adapters: ClassVar[tuple[str, ...]] = ()
+    not_served: ClassVar[Mapping[str, str]] = {}
     files: ClassVar[tuple[str, ...]] = ()
     recognises_quickly: ClassVar[bool] = True
     generates: ClassVar[bool] = False

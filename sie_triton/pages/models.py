@@ -7,16 +7,16 @@ from typing import Any
 
 import yaml
 
-from sie_triton.families import FAMILIES
+from sie_triton.families import family
 
 INTRODUCTION = """\
 # Models
 
 <!-- Generated from the model files of the package by `python -m sie_triton.pages`. -->
 
-{num} public models have a model file in the package, under the name that stands here. "later": this version refuses
-them, because no family of it reads them yet. An empty cell is left to the hub and to the checkpoint. The licence is
-that of the weights.
+{num} public models have a model file in the package, under the name that stands here. "not served": this version
+refuses the model and says why. An empty cell is left to the hub and to the checkpoint. The licence is that of the
+weights.
 
 | model | tasks | dims | tokens | licence | family |
 |---|---|---|---|---|---|
@@ -43,13 +43,13 @@ def row(model: Mapping[str, Any]) -> str:
     '| a/b | score | | | | cross_encoder |'
     """
     outputs = model["tasks"].get("encode") or {}
-    family = model["profiles"]["default"]["adapter_path"]
+    name = model["profiles"]["default"]["adapter_path"]
     cells = (
         model["sie_id"],
         ", ".join(model["tasks"]),
         ", ".join(f"{name} {output['dim']}" for name, output in outputs.items()),
         str(model.get("max_sequence_length", "")),
         model.get("license", ""),
-        family if family in FAMILIES else f"{family}, later",
+        f"{name}, not served" if model.get("hf_id") in family(name).not_served else name,
     )
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"

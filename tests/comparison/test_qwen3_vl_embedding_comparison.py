@@ -106,6 +106,8 @@ def test_wrong_prompts_and_images_fail_the_same_comparison(ours, library, monkey
 def test_a_truncated_text_keeps_its_prompt(ours, library):
     """256 tokens are read in all; an image is read whole."""
     text = "page " * 400
+    cut = ours.processor.encode([(USUAL, {"text": each}) for each in (text, ITEMS[0])])["truncated"]
+    assert cut.values.tolist() == [True, False]
     found = ours.encode([text, {"image": FILES[0], "text": text}, ITEMS[0]])["dense"]
     kept = [256 - len(library.ids({"text": ""})), 256 - len(library.ids({"image": FILES[0]}))]
     expected = [library(text, keep=kept[0]), library({"image": FILES[0], "text": text}, keep=kept[1])]

@@ -40,8 +40,8 @@ def test_sie_model_files_are_served_unmodified(tmp_path, tiny_directory):
             run("models", "init", str(tiny_directory), "--name=my/tiny", f"--output={tmp_path / 'tiny.yaml'}")
             assert run("models", "add", str(tmp_path / "tiny.yaml"), *running) == "my/tiny: added\n"
             assert client.encode("my/tiny", "hello")["dense"].shape == (64,)
-            refused = run("models", "add", str(tmp_path / "models" / "org__nemo.yaml"), *running, status=2)
-            assert "nemo_colembed:NemoColEmbedAdapter' is not served by this version" in refused
+            refused = run("models", "add", str(tmp_path / "models" / "org__nemo-v1.yaml"), *running, status=2)
+            assert "llama-nemoretriever-colembed-3b-v1 is not served by this version" in refused
             assert run("models", "rm", "my/tiny", *running) == "my/tiny: removed\n"
             assert set(client.list_models()) == names
             assert "my/tiny is not served" in run("models", "rm", "my/tiny", *running, status=2)

@@ -97,6 +97,29 @@ def save_qwen3_vl(directory: Path, tokenizer: Path) -> Path:
     return _saved(directory, transformers.Qwen3VLForConditionalGeneration(config), images)
 
 
+def save_nemo_colembed(directory: Path, tokenizer: Path, **settings: Any) -> Path:
+    """Save a Qwen3-VL under the type of Nemotron ColEmbed; `settings` are those of the processor.
+
+    The weights of its final norm are random, because equal ones would not show in unit vectors.
+    """
+    save_qwen3_vl(directory, tokenizer)
+    file = directory / "config.json"
+    name = "Qwen3VLNemotronEmbedModel"
+    own = {
+        "model_type": "qwen3_vl_nemotron_embed",
+        "architectures": [name],
+        "pooling": "colbert",
+        "auto_map": {"AutoModel": f"modeling_qwen3_vl_nemotron_embed.{name}"},
+    }
+    file.write_text(json.dumps({**json.loads(file.read_text()), **own}))
+    weights = load_file(directory / "model.safetensors")
+    norm = weights["model.language_model.norm.weight"]
+    norm.copy_(torch.rand(norm.shape, generator=torch.manual_seed(24)) + 0.2)
+    save_file(weights, directory / "model.safetensors", {"format": "pt"})
+    (directory / "processor_config.json").write_text(json.dumps(settings))
+    return directory
+
+
 def as_engine_saves(directory: Path, target: Path) -> Path:
     """Save the same ColQwen2 as colpali-engine's class does."""
     config = json.loads((directory / "config.json").read_text())["vlm_config"]

@@ -206,6 +206,13 @@ SERVED: dict[str, dict[str, Any]] = {
     ),
     "colpali": file("colpali:ColPaliAdapter", PAGES, {"muvera": {}}, {"muvera_config": MUVERA}, **BOTH),
     "reranker-vl": file("qwen3_vl_reranker:Qwen3VLRerankerAdapter", SCORE, {"instruction": INSTRUCTION}, **BOTH),
+    "nemo": file(
+        "nemo_colembed:NemoColEmbedAdapter",
+        PAGES,
+        {"normalize": True, "batch_size": 4, "max_seq_length": 8192},
+        {"trust_remote_code": True, "token_dim": 96, "muvera_config": MUVERA},
+        **BOTH,
+    ),
     "qwen3-vl": file("qwen3_vl_embedding:Qwen3VLEmbeddingAdapter", DENSE, {"instruction": "Represent."}, **BOTH),
     "colqwen2": file("colqwen2:ColQwen2Adapter", PAGES, {"batch_size": 4}, {"muvera_config": MUVERA}, **BOTH),
     "florence2": file("florence2:Florence2Adapter", EXTRACT, {"task": "<OCR_WITH_REGION>", "num_beams": 1}, **SEEN),
@@ -216,7 +223,10 @@ SERVED: dict[str, dict[str, Any]] = {
 }
 
 NOT_SERVED: dict[str, dict[str, Any]] = {
-    "nemo": file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
+    "nemo-v1": {
+        "hf_id": "nvidia/llama-nemoretriever-colembed-3b-v1",
+        **file("nemo_colembed:NemoColEmbedAdapter", PAGES, {}, {"trust_remote_code": True, "token_dim": 96}, **BOTH),
+    },
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import Features, Part, Ragged
-from sie_triton.contract.tensors import IMAGE, READ, TEXT
+from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
 from sie_triton.families.qwen3_vl_embedding import plan_of, read
 from sie_triton.families.shared.pages.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, as_sentence, check_text
 from sie_triton.inputs.base import Frame, Processor
@@ -61,8 +61,9 @@ class ChatProcessor(Processor):
             f"{BEFORE.format(told)}{PICTURE * len(of)}{self._reader.beginning(item.get(TEXT.name, ''))}{AFTER}"
             for (told, item), of in zip(framed, each, strict=True)
         ]
-        ids = self._reader.tokens(conversations, each)
-        return {READ.name: Ragged(self._reader.read(ids, each)), **packed_ids(ids), **packed_pixels(images)}
+        ids, cut = self._reader.tokens(conversations, each)
+        read = Ragged(self._reader.read(ids, each))
+        return {READ.name: read, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
 
     def page(self, height: int, width: int) -> Features:
         """Return the features of one white page of this size, with the default instruction."""

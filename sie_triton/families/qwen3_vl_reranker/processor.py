@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import Features, Part, Ragged
-from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT
+from sie_triton.contract.tensors import IMAGE, PIXELS, READ, TEXT, TRUNCATED
 from sie_triton.families.qwen3_vl_embedding import plan_of, read
 from sie_triton.families.qwen3_vl_reranker import PAIR_SIZES, Qwen3VLRerankerOptions
 from sie_triton.families.shared.pages.chat_reader import AFTER, BEFORE, PICTURE, ChatReader, check_text
@@ -64,12 +64,13 @@ class PairProcessor(Processor):
         images = [[image for image in pair if image is not None] for pair in pairs]
         shorten = self._reader.beginning
         asked = [question(told, shown(query, shorten), shown(item, shorten)) for told, query, item in framed]
-        ids = self._reader.tokens(asked, images)
+        ids, cut = self._reader.tokens(asked, images)
         sizes = [[(0, 0) if image is None else image.shape[:2] for image in pair] for pair in pairs]
         lengths = np.array([sum(image.size for image in of) for of in images], np.int32)
         flat = [image.reshape(-1) for of in images for image in of]
         return {
             READ.name: Ragged(self._reader.read(ids, images)),
+            TRUNCATED.name: Ragged(np.array(cut)),
             **packed_ids(ids),
             PIXELS.name: Ragged(np.concatenate(flat) if flat else np.empty(0, np.uint8), lengths),
             PAIR_SIZES.name: Ragged(np.array(sizes, np.int32).reshape(-1, 4)),

@@ -33,10 +33,17 @@ def test_models_ls_lists_what_serve_would_start(directory):
         "ls", "--models-dir", directory, "--model-filter", "org/reranker,org/reranker-[jmq]*,org/nemo*,org/bge*"
     )
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [
-        *("org/bge-m3", "org/bge-m3.flag", "org/reranker-jina", "org/reranker-modernbert", "org/reranker-qwen3"),
+        *(
+            "org/bge-m3",
+            "org/bge-m3.flag",
+            "org/nemo",
+            "org/reranker-jina",
+            "org/reranker-modernbert",
+            "org/reranker-qwen3",
+        ),
         "org/reranker",
     ]
-    assert "org__nemo.yaml: profiles.default: adapter_path" in listed.stderr
+    assert "org__nemo-v1.yaml: hf_id" in listed.stderr
     assert "is not served by this version" in listed.stderr
 
 

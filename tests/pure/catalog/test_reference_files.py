@@ -47,20 +47,18 @@ def test_reference_files_of_implemented_families_are_rendered(directory, tmp_pat
     said = "\n".join(found.problems.values())
     assert "candle:CandleEmbeddingAdapter" in said
     for name, document in reference_files.NOT_SERVED.items():
-        path = document["profiles"]["default"]["adapter_path"]
-        assert re.search(
-            rf"org__{name}\.yaml: profiles\.default: adapter_path: '{path}' is not served by this version", said
-        )
+        assert re.search(rf"org__{name}\.yaml: hf_id: {document['hf_id']} is not served by this version: ", said)
     assert len(found.problems) == len(reference_files.NOT_SERVED) + 1
     lines = write_repository(tmp_path, settings, [], hook=False)
     assert len([line for line in lines if line.startswith("not served: ")]) == len(found.problems)
     assert len(list(tmp_path.glob("*-inference"))) == len(found.models)
 
 
-@pytest.mark.parametrize("name", reference_files.NOT_SERVED)
-def test_an_adapter_that_is_not_served_is_refused(directory, name):
-    with pytest.raises(UnbuiltFamily, match="is not served by this version"):
-        resolved(directory, name)
+def test_a_model_of_a_family_that_reads_others_is_refused_with_the_reason(directory):
+    with pytest.raises(UnbuiltFamily, match=r"version 1 .* is not public; version 2 is served: nvidia/nemotron-"):
+        resolved(directory, "nemo-v1")
+    pages = resolved(directory, "nemo")
+    assert (pages.family, pages.score_modes, pages.max_sequence_length) == ("nemo_colembed", ("maxsim",), 8192)
 
 
 def test_without_max_sequence_length_the_checkpoints_limit_applies(directory):

@@ -18,21 +18,25 @@ from sie_triton.inputs.pixels import Bytes
 from sie_triton.spec import Runtime
 
 # The form of Qwen's chat templates.
-BEFORE = "<|im_start|>system\n{}<|im_end|>\n<|im_start|>user\n"
+USER = "<|im_start|>user\n"
+BEFORE = f"<|im_start|>system\n{{}}<|im_end|>\n{USER}"
 AFTER = "<|im_end|>\n<|im_start|>assistant\n"
 IMAGE_TOKEN = "<|image_pad|>"  # noqa: S105
 PICTURE = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
 
 
 class ChatReader:
-    """Tokenizer of conversations. Limits them to `longest` tokens by truncating texts at their end, never images."""
+    """Tokenizer of conversations. Limits them to `longest` tokens, never by truncating images.
 
-    def __init__(self, files: PageFiles, plan: PatchPlan, longest: int, runtime: Runtime) -> None:
+    `kept` is the end of each conversation, which truncation keeps.
+    """
+
+    def __init__(self, files: PageFiles, plan: PatchPlan, longest: int, runtime: Runtime, kept: str = AFTER) -> None:
         self.plan = plan
         self._tokenizer = whole_tokenizer(files.directory)
         self._longest, self._image_token = longest, files.image_token
         self._images = ImageReader(runtime)
-        self._num_after = len(self._tokenizer.encode(AFTER).ids)
+        self._num_after = len(self._tokenizer.encode(kept).ids)
         if self._tokenizer.encode(PICTURE, add_special_tokens=False).ids.count(files.image_token) != 1:
             message = (
                 f"{files.directory}: {PICTURE} must contain the token {files.image_token}, which stands for an image, "
@@ -53,30 +57,36 @@ class ChatReader:
         """Return the beginning of `text` that covers the tokens that the model reads; Unreadable if it is too long."""
         return beginning(self._tokenizer, text, self._longest)
 
-    def tokens(self, conversations: Sequence[str], images: Sequence[Sequence[Bytes]]) -> list[list[int]]:
-        """Return the tokens of each conversation; PICTURE in a conversation stands for each of its images."""
+    def tokens(
+        self,
+        conversations: Sequence[str],
+        images: Sequence[Sequence[Bytes]],
+        longest: Sequence[int | None] | None = None,
+    ) -> tuple[list[list[int]], list[bool]]:
+        """Return the tokens of each conversation, and whether it was truncated.
+
+        PICTURE in a conversation stands for each of its images. `longest` may lower the limit of each conversation.
+        """
+        limits = [min(self._longest, limit or self._longest) for limit in longest or [None] * len(conversations)]
         encodings = self._tokenizer.encode_batch_fast(list(conversations))
-        return [self._tokens(encoding.ids, of) for encoding, of in zip(encodings, images, strict=True)]
+        made = [self._tokens(each.ids, of, most) for each, of, most in zip(encodings, images, limits, strict=True)]
+        return [ids for ids, _ in made], [is_cut for _, is_cut in made]
 
     def read(self, ids: Sequence[Sequence[int]], images: Sequence[Sequence[Bytes]]) -> Any:
         """Return the cost of each item, int32 [items], in tokens; patches count as tokens that take as long."""
         patches = [sum(self.plan.num_patches(*image.shape[:2]) for image in of) for of in images]
         return np.array([len(of) + num // PATCHES_PER_TOKEN for of, num in zip(ids, patches, strict=True)], np.int32)
 
-    def _tokens(self, ids: list[int], images: Sequence[Bytes]) -> list[int]:
-        if not images:
-            return self._cut(ids, 0, 0)
+    def _tokens(self, ids: list[int], images: Sequence[Bytes], longest: int) -> tuple[list[int], bool]:
         counts = [self.plan.num_tokens(*image.shape[:2]) for image in images]
-        places = [place for place, token in enumerate(ids) if token == self._image_token]
-        ids = self._cut(ids, places[-1] + 2, sum(counts) - len(counts))
+        places = [place for place, token in enumerate(ids) if token == self._image_token] if images else []
+        # The first tokens that remain: at least those up to the end of the last image.
+        kept = max(places[-1] + 2 if places else 0, longest - (sum(counts) - len(counts)) - self._num_after)
+        end = max(kept, len(ids) - self._num_after)
+        whole = ids[:kept] + ids[end:]
         for place, count in zip(reversed(places), reversed(counts), strict=True):
-            ids[place : place + 1] = [self._image_token] * count
-        return ids
-
-    def _cut(self, ids: list[int], least: int, more: int) -> list[int]:
-        """Truncate to the maximum length less `more`; keep at least the first `least` tokens and those after a text."""
-        before = max(least, self._longest - more - self._num_after)
-        return ids if len(ids) <= before + self._num_after else ids[:before] + ids[-self._num_after :]
+            whole[place : place + 1] = [self._image_token] * count
+        return whole, end > kept
 
 
 def check_text(text: str, field: str, what: str = "") -> None:

@@ -83,8 +83,13 @@ class UnitVectors:
     def __call__(self, hidden: torch.Tensor, lengths: Ints) -> Rows:
         with self._encoder.loras.over(lengths.tolist()):
             projected = self._layers[PROJECTION](hidden)
-        vectors = torch.nn.functional.normalize(projected.float(), dim=-1)
-        return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}
+        return unit_vectors(projected, lengths)
+
+
+def unit_vectors(states: torch.Tensor, lengths: Ints) -> Rows:
+    """Return token states, [tokens, d], as vectors of length 1; `lengths` int32 [items]."""
+    vectors = torch.nn.functional.normalize(states.float(), dim=-1)
+    return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}
 
 
 def _repeated(ragged: Ragged, count: int) -> Ragged:
