@@ -144,8 +144,8 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         4,
         ge=1,
         le=256,
-        description="maximum number of threads that tokenize texts and decode images and sounds at once, of all models "
-        "together; further work waits. If there are several, one is kept for small requests",
+        description="maximum number of threads that tokenize bulk requests and decode images and sounds at once, of "
+        "all models together; further work waits, small requests do not",
     )
     image_workers: int = Field(
         4,
