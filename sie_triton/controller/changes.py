@@ -193,7 +193,10 @@ class Changes:
         states = models_of(self._stages, self.serving)
         admitted, leaving = self._mentions.room_for(names, self.files.mentioned, limit, states)
         full = f"{limit} models are served because requests named them (SIE_MAX_MENTIONED_MODELS), and all are in use"
-        reasons: dict[str, Exception] = {name: ModelLoading(f"{full}; retry") for name in names if name not in admitted}
+        refused = (name for name in names if name not in admitted)
+        reasons: dict[str, Exception] = {
+            name: ModelLoading(f"{name} is not served yet: {full}; retry") for name in refused
+        }
         if not admitted:
             return reasons
         outcome = self._refresh(mention=admitted, forget=leaving)

@@ -88,7 +88,7 @@ class Mentions:
         with self._lock:
             self._drop_forgotten()
             if name not in self._waiting and len(self._waiting) >= MAX_WAITING:
-                raise ModelLoading(f"{len(self._waiting)} other models wait to be served; retry")
+                raise ModelLoading(f"{name} is not served yet: {len(self._waiting)} other models wait; retry")
             waiting = self._waiting.setdefault(name, Waiting(Future(), 0.0))
             waiting.asked_at = monotonic()
             return waiting.future

@@ -22,6 +22,7 @@ from sie_triton.client.failures import END_OF_FRAMING
 from sie_triton.contract import VERBS
 from sie_triton.error_prefix import without_prefix
 from sie_triton.errors import InputError
+from sie_triton.evals.targets import read_targets
 from sie_triton.names import triton_name
 from sie_triton.render.build import selected
 from sie_triton.server.serve import example
@@ -47,6 +48,7 @@ INSTALLS = "installs or makes an environment: a clean clone is the test"
 COMMANDS = "tests/process/cli/test_models_commands.py runs it"
 LORA = "test_adapters_of_a_running_server runs it, with the flags of this server"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
+CACHE = "tests/process/cli/test_cache_commands.py runs it on small models"
 GPU_CHECK = "tests/process/bench/test_gpu_check.py runs it"
 # Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
 NOT_RUN = {
@@ -71,6 +73,11 @@ NOT_RUN = {
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
     "scripts/serve my-models/colbert.yaml": "tests/process/render/test_refresh.py does it",
     "sie-triton models ls": COMMANDS,
+    "pip install 'sie-triton[eval]'": INSTALLS,
+    "sie-triton cache ls": CACHE,
+    "sie-triton cache push BAAI/bge-m3": CACHE,
+    "sie-triton cache warm BAAI/bge-m3": CACHE,
+    "sie-triton cache rm BAAI/bge-m3": CACHE,
     "sie-triton models show BAAI/bge-m3": COMMANDS,
     "sie-triton models init ./my-model --output m.yaml": COMMANDS,
     "sie-triton models check my-models": COMMANDS,
@@ -113,7 +120,8 @@ def blocks_of(text: str, page: str = "") -> list[Block]:
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page.read_text(), page.stem)]
 YAML = [block for block in BLOCKS if block.language == "yaml" and "sie_id:" in block.text]
-SETTINGS_FILES = [block for block in BLOCKS if block.language == "yaml" and block not in YAML]
+EVAL = [block for block in BLOCKS if block.page == "eval"]
+SETTINGS_FILES = [block for block in BLOCKS if block.language == "yaml" and block not in [*YAML, *EVAL]]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 CURL = [block for block in BLOCKS if block.language == "bash" and block.text.startswith("curl")]
 AT_THE_DOOR = [block for block in CURL if "localhost:8080" in block.text]
@@ -234,7 +242,10 @@ def test_every_block_is_run_or_listed():
 
 
 def test_blocks_of_text_are_errors_of_stages():
-    lines = [line for block in BLOCKS if block.language == "text" for line in block.text.splitlines()]
+    """Those of the page eval are what `sie-triton eval` prints."""
+    blocks = [block for block in BLOCKS if block.language == "text" and block not in EVAL]
+    lines = [line for block in blocks for line in block.text.splitlines()]
+    assert lines
     assert all(without_prefix(line.partition(END_OF_FRAMING)[2]) for line in lines)
 
 
@@ -345,3 +356,10 @@ def test_settings_file(tmp_path, monkeypatch, block):
     monkeypatch.setenv("SIE_CONFIG", str(path))
     given, settings = yaml.safe_load(block.text), read_settings()
     assert {name: str(getattr(settings, name)) for name in given} == {name: str(given[name]) for name in given}
+
+
+def test_targets_file(tmp_path):
+    (block,) = (each for each in EVAL if each.language == "yaml")
+    path = tmp_path / "eval.yaml"
+    path.write_text(block.text)
+    assert read_targets(path, "BAAI/bge-m3") == yaml.safe_load(block.text)["BAAI/bge-m3"]
