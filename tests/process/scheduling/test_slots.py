@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.host.file_locks import Line, LockFile
-from sie_triton.scheduling.slots import SLOTS, Slots
+from sie_triton.scheduling.slots import IMAGE_TURN, SLOTS, Slots
 from tests.support.controller import wait_for
 
 # Takes a slot, or `count` bytes, says so, and gives it back when its input ends.
@@ -127,6 +127,7 @@ def test_images_have_a_bound_of_their_own_and_count_as_workers(path):
     with slots.image():
         assert slots.num_taken == 1
         other = Taker(slots.image)
+        wait_for(lambda: LockFile(path).is_locked(IMAGE_TURN))
         texts = [slots.bulk() for _ in range(2)]
         assert slots.num_taken == 3
         assert not other.has_taken.is_set()

@@ -11,6 +11,7 @@ from huggingface_hub import constants
 
 from sie_triton.spec import Runtime
 from sie_triton.weights import loadable
+from sie_triton.weights.conversions import conversions
 from sie_triton.weights.disk import RECENT_S, DiskCache, graphs_record
 from sie_triton.weights.entries import entries
 from sie_triton.weights.uses import Uses, last_use
@@ -136,6 +137,11 @@ def test_converted_pickles_leave_too(hub, disk, tmp_path):
     tree = loadable(wanted, (), cache=disk.directory / "data")
     tree_record = tree.with_name(f"{tree.name}.used")
     assert last_use(tree_record) is not None
+    (conversion,) = conversions(disk.directory / "data" / "converted")
+    with Uses() as uses:
+        uses.hold(tree_record)
+        assert not conversion.remove()
+        assert (tree / "model.safetensors").stat().st_size > 2_000_000
     os.utime(tree_record, (1, 1))
     set_use(disk.directory / "cache", "org/p", NOW)
     assert disk.cache(85).make_room() == [f"converted weights {tree.name}"]
