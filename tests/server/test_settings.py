@@ -278,9 +278,16 @@ def kept_waiting(served: Served) -> Iterator[Callable[[str, int], None]]:
     with ThreadPoolExecutor(MAX_REQUESTS) as pool, triton.InferenceServerClient(served.grpc) as client:
 
         def ask(model: str, count: int) -> None:
-            wait_for(lambda: served.record(model)["num_open"] == 0)
-            sent.extend(pool.submit(client.infer, triton_name(model), [text()]) for _ in range(count))
-            wait_for(lambda: served.record(model)["num_open"] == count)
+            """A request is sent again if it was refused because an earlier one still counted."""
+            asked: list[Future[Any]] = []
+
+            def are_open() -> bool:
+                asked[:] = [each for each in asked if not each.done()]
+                asked.extend(pool.submit(client.infer, triton_name(model), [text()]) for _ in range(count - len(asked)))
+                return served.record(model)["num_open"] == count
+
+            wait_for(are_open)
+            sent.extend(asked)
 
         served.endpoint.delay_s = 120.0
         try:
