@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -31,7 +32,7 @@ def family_options(profile: ProfileConfig, kind: Family, source: str) -> Mapping
     )
     given = {**at_loadtime, **at_runtime}
     try:
-        found = TypeAdapter(kind.options).validate_python(given)
+        found = _validator(kind).validate_python(given)
     except ValidationError as exc:
         where = f"{source}: profiles.default.adapter_options"
         lines = [
@@ -39,6 +40,12 @@ def family_options(profile: ProfileConfig, kind: Family, source: str) -> Mapping
         ]
         raise CatalogError("\n".join(lines)) from exc
     return {name: value for name, value in asdict(found).items() if value is not None}
+
+
+@cache
+def _validator(kind: Family) -> TypeAdapter[Any]:
+    """Return the validator of a family's options. Making one takes longer than to use it."""
+    return TypeAdapter(kind.options)
 
 
 def with_defaults(name: str, profile: ProfileConfig, kind: Family, source: str) -> RuntimeOptions:
