@@ -26,7 +26,7 @@ RECENT_S = 60.0
 
 
 class Usage(Protocol):
-    """Of a disk, in bytes; see shutil.disk_usage."""
+    """Used and free bytes of a disk; see shutil.disk_usage."""
 
     @property
     def used(self) -> int: ...
@@ -36,7 +36,7 @@ class Usage(Protocol):
 
 
 class Removable(Protocol):
-    """What can be removed from a disk. `last_use` is in seconds since 1970; None: it is not ours to remove."""
+    """Entry that can be removed from a disk. `last_use` is in seconds since 1970; None: it is not ours to remove."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""One of a model's encoders, run with transformers' own code. All inputs of a batch have one size."""
+"""An encoder within a model, run with transformers' own code. All inputs of a batch have one size."""
 
 from transformers import PreTrainedModel
 
