@@ -6,11 +6,7 @@ Stricter than PyYAML's safe loader: a key may occur once in a mapping, and depth
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
-from yaml.cyaml import CParser  # type: ignore[attr-defined]
 from yaml.nodes import MappingNode, Node, ScalarNode
-from yaml.resolver import Resolver
 
 # Limits of one text. The largest model file of the package has 96 nodes, five deep.
 MAX_CHARACTERS = 200_000
@@ -29,22 +25,19 @@ def read_yaml(text: str) -> Any:
         loader.dispose()
 
 
-class _Loader(Composer, CParser, SafeConstructor, Resolver):
+class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with limits, which are checked while nodes are composed, before values are constructed.
 
-    libyaml parses, which takes a quarter of the time; the composer is PyYAML's own, whose methods can be extended. An
-    alias counts with the full size of its target, because code that walks the value visits the target each time.
+    An alias counts with the full size of its target, because code that walks the value visits the target each time.
     """
 
     def __init__(self, text: str) -> None:
-        CParser.__init__(self, text)
-        for base in (Composer, SafeConstructor, Resolver):
-            base.__init__(self)
+        super().__init__(text)
         self._depth = self._num_nodes = 0
         self._sizes: dict[int, int] = {}  # of composed nodes, by id
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if self._depth == MAX_DEPTH:
             raise _refusal(event, f"nested too deeply; at most {MAX_DEPTH} levels are allowed")
         before = self._num_nodes
