@@ -1,6 +1,6 @@
 """Jobs: requests that wait for the device, with their items and the rows computed so far."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -85,6 +85,11 @@ SubBatch = Sequence[tuple[J, int]]  # in packing order
 def cost(slot: Slot[J]) -> int:
     job, item = slot
     return job.costs[item]
+
+
+def slots_of(jobs: Iterable[J]) -> list[Slot[J]]:
+    """Return all items of `jobs`, in their order."""
+    return [(job, item) for job in jobs for item in range(job.num_items)]
 
 
 def side_by_side(slots: SubBatch[J]) -> SubBatch[J]:

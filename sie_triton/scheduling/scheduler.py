@@ -73,7 +73,8 @@ class Scheduler(Generic[J]):
         self.num_shares = self.num_lanes if device in ("cpu", REMOTE) else 1
         # A sub-batch alone takes so many lanes: those of a CPU, for their threads.
         self._num_alone = self.num_lanes if device == "cpu" else 1
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed, self._freed = threading.Condition(lock), threading.Condition(lock)
         self._idle = self.num_lanes
         self._closed = False
         self._single: deque[Slot[J]] = deque()
@@ -91,13 +92,35 @@ class Scheduler(Generic[J]):
         """Reserve the idle device for the calling thread. Give the CPU threads it may use, 0 if there is other work."""
         with self._changed:
             granted = self._idle == self.num_lanes and not self._has_work()
-            if granted:
-                self._idle -= self._num_alone
-        try:
+            taken = self._num_alone if granted else 0
+            self._idle -= taken
+        with self._giving_back(taken):
             yield self._cpu.threads() if granted else 0
+
+    @contextmanager
+    def reserve_lane(self, wait_s: float) -> Iterator[int]:
+        """Reserve a lane for the calling thread, whose work is as quick as that of the lanes.
+
+        Wait up to `wait_s` until a lane is idle and nothing is queued, unless bulk work is. Give the CPU threads of a
+        lane, 0 if the lane is not granted.
+        """
+        with self._changed:
+            self._freed.wait_for(lambda: self._bulk or self._has_free_lane(), wait_s)
+            taken = int(self._has_free_lane())
+            self._idle -= taken
+        with self._giving_back(taken):
+            yield self.threads(1) if taken else 0
+
+    @contextmanager
+    def _giving_back(self, num_lanes: int) -> Iterator[None]:
+        try:
+            yield
         finally:
-            if granted:
-                self._now_idle(self._num_alone)
+            if num_lanes:
+                self._now_idle(num_lanes)
+
+    def _has_free_lane(self) -> bool:
+        return self._idle > 0 and not self._has_work()
 
     def submit(self, slots: Sequence[Slot[J]]) -> None:
         """Queue requests of one or several items. If a lane's budget is queued already, wait up to GATHER_S first."""
@@ -236,6 +259,7 @@ class Scheduler(Generic[J]):
     def _now_idle(self, num_lanes: int) -> None:
         with self._changed:
             self._idle += num_lanes
+            self._freed.notify()
             # Without work, woken lanes would only take the interpreter lock from the thread that returns a result.
             if self._has_work() or self._closed:
                 self._changed.notify_all()

@@ -6,8 +6,9 @@ Triton's queue. A request of more than one sub-batch is bulk and gives way to th
 """
 
 import logging
+import math
 from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock
 from time import monotonic_ns
 
@@ -18,7 +19,7 @@ from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling import balanced, plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
-from sie_triton.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side
+from sie_triton.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side, slots_of
 from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.spec import REMOTE, ModelSpec
 from sie_triton.stages.loader import Loader
@@ -38,8 +39,15 @@ log = logging.getLogger(__name__)
 # How many times a sub-batch that does not fit in memory is halved.
 HALVINGS = 4
 
-# Share of the budget up to which `execute` waits for the result.
+# Share of the budget up to which `execute` waits for the result, if the device is idle.
 LITTLE = 1 / 4
+
+# On a CPU, longest pass of a lane, in seconds, that is not worth dividing among lanes.
+UNDIVIDED_S = 0.003
+
+# On a CPU, longest pass of a lane, in seconds, of several requests for whose results `execute` waits: altogether, and
+# per request. Each deferred answer costs a round trip through Triton; those that `execute` returns share one.
+QUICK_S, QUICK_PER_REQUEST_S = 0.01, 0.001
 
 Batched = SubBatch[Work]
 
@@ -65,6 +73,8 @@ class Inference(ColdStage[Worker]):
         computed_on, max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
         self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, max_requests)
         self._set_budget(spec.admission_cost)
+        self._on_cpu = computed_on == "cpu"
+        self._cost_per_s = 0.0  # of one lane
         self._busy, self._loads = BusyLog(), BusyLog()
         self._books = Lock()
         self._replacing = Lock()
@@ -100,6 +110,7 @@ class Inference(ColdStage[Worker]):
         if worker.loaded.sub_batch_cost:
             at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
             self._set_budget(min(at_once, self._spec.max_batch_cost))
+        self._cost_per_s = worker.loaded.cost_per_s
         for phase, seconds in worker.loaded.seconds.items():
             self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
@@ -140,16 +151,13 @@ class Inference(ColdStage[Worker]):
     def answer(self, loaded: Worker, requests: Sequence[Request]) -> list[Answer]:
         read = [self._read(loaded, request) for request in requests]
         jobs = self._loras.ready([job for job in read if isinstance(job, Work)], self._defer)
-        small = self._sub_batches([job for job in jobs if not job.is_bulk])
-        little = self._is_quick and len(small) == 1 and sum(map(cost, small[0])) <= LITTLE * self._budget
-        with self._scheduler.reserve_idle_device() if little and loaded.is_alive else nullcontext(0) as threads:
-            if threads:
-                self._run(small.pop(), threads)
+        if self._is_quick and loaded.is_alive:
+            self._run_now([job for job in jobs if not job.is_bulk])
         later = [job for job in jobs if not job.is_done]
         for job in later:
             self._defer(job)
         self._submit_bulk(later)
-        self._scheduler.submit([slot for sub_batch in small for slot in sub_batch])
+        self._scheduler.submit(slots_of(job for job in later if not job.is_bulk))
         return [self._replies.now(job) if isinstance(job, Work) else job for job in read]
 
     def close(self) -> None:
@@ -175,6 +183,25 @@ class Inference(ColdStage[Worker]):
             return expired()
         return work
 
+    def _run_now(self, jobs: Sequence[Work]) -> None:
+        """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
+        slots = sorted(slots_of(jobs), key=cost)
+        if len({job.group for job in jobs}) == 1:
+            with self._reserved(slots, len(jobs)) as threads:
+                if threads:
+                    self._run(slots, threads)
+
+    def _reserved(self, slots: Batched, num_requests: int) -> AbstractContextManager[int]:
+        """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
+        total = sum(map(cost, slots))
+        lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
+        is_undivided = len(slots) == 1 or not self._on_cpu or (num_requests == 1 and lane_s <= UNDIVIDED_S)
+        if is_undivided and total <= LITTLE * self._budget:
+            return self._scheduler.reserve_idle_device()
+        if self._on_cpu and total <= self._budget and lane_s <= min(QUICK_S, QUICK_PER_REQUEST_S * num_requests):
+            return self._scheduler.reserve_lane(QUICK_S)
+        return nullcontext(0)
+
     def _defer(self, job: Work) -> None:
         self.open.add(job.request, job.deadline_ns)
         job.is_deferred = True
@@ -182,7 +209,7 @@ class Inference(ColdStage[Worker]):
     def _submit_late(self, jobs: Sequence[Work]) -> None:
         """Submit jobs that have waited for their adapters."""
         self._submit_bulk(jobs)
-        self._scheduler.submit_late([(job, item) for job in jobs if not job.is_bulk for item in range(job.num_items)])
+        self._scheduler.submit_late(slots_of(job for job in jobs if not job.is_bulk))
 
     def _submit_bulk(self, jobs: Sequence[Work]) -> None:
         for job in jobs:
@@ -190,7 +217,7 @@ class Inference(ColdStage[Worker]):
                 self._scheduler.submit_bulk(self._sub_batches([job]))
 
     def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
-        slots = [(job, item) for job in jobs for item in range(job.num_items)]
+        slots = slots_of(jobs)
         costs = list(map(cost, slots))
         budget = balanced(costs, self._scheduler.budget, self._scheduler.num_shares)
         return [[slots[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in slots])]

@@ -25,7 +25,7 @@ from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
-from sie_triton.worker.calibration import Device, Sampler, calibrate
+from sie_triton.worker.calibration import Calibration, Device, Sampler, calibrate
 from sie_triton.worker.device_bytes import DeviceBytes
 from sie_triton.worker.expected import RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
@@ -119,10 +119,11 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     with naming_out_of_memory(engine, "the weights"):
         adapter = load_adapter(spec, order.directory, engine)
     seconds.lap("weights")
-    best = 0
+    best = Calibration(0, 0.0)
     if not spec.runtime.max_sub_batch_cost:
         engine.use_threads(order.threads)
-        best = limit = max(1, spec.max_batch_cost // order.num_lanes)
+        limit = max(1, spec.max_batch_cost // order.num_lanes)
+        best = Calibration(limit, 0.0)
         if not spec.endpoint:
             with naming_out_of_memory(engine, "a forward pass beside the weights"):
                 device = Device(engine, order.num_lanes)
@@ -132,8 +133,16 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     num_bytes = engine.used_bytes()
     measurements.put(**{RESIDENT_BYTES: num_bytes})
     seconds.lap("calibration")
-    limits = adapter.limits, spec.max_sequence_length
-    return engine, adapter, Loaded(*limits, adapter.weights_bytes, best, seconds.laps, on_device(engine))
+    loaded = Loaded(
+        adapter.limits,
+        spec.max_sequence_length,
+        adapter.weights_bytes,
+        best.sub_batch_cost,
+        seconds.laps,
+        on_device(engine),
+        best.cost_per_s,
+    )
+    return engine, adapter, loaded
 
 
 def on_device(engine: Engine) -> int:

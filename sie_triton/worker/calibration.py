@@ -95,8 +95,18 @@ class Device:
         return {size: each for size, each in seconds.items() if size == smallest or size * self.num_lanes < failed}
 
 
-def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: Device) -> int:
-    """Choose the adapter's faster path, if it has two, and return the cost at which a sub-batch is most efficient.
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The cost at which a sub-batch is most efficient, and the cost that one lane then computes per second."""
+
+    sub_batch_cost: int
+    cost_per_s: float
+
+
+def calibrate(
+    adapter: Adapter, sampler: Sampler, max_cost: int, measurements: Measurements, device: Device
+) -> Calibration:
+    """Choose the adapter's faster path, if it has two, and find the size of a sub-batch.
 
     An earlier result in `measurements` for as many lanes is reused: the more lanes, the less work each may take.
     """
@@ -111,7 +121,9 @@ def calibrate(adapter: Adapter, sampler: Sampler, max_cost: int, measurements: M
             measurements.put(**{name: known})
         _log.info("calibrated: %s", known)
     adapter.encoder.use(known["path"])
-    return int(known["sub_batch_cost"])
+    best = int(known["sub_batch_cost"])
+    rates = {int(size): float(rate) for size, rate in known["cost_per_s"].items()}
+    return Calibration(best, rates[best])
 
 
 def calibration_name(num_lanes: int) -> str:

@@ -89,6 +89,7 @@ class Loaded:
     """Answer to Load. `limits` maps integer features to their maxima; `max_length` is the maximum length of an item.
 
     `sub_batch_cost` is 0 without calibration, `device_bytes` 0 on a CPU. `seconds` is the duration of each phase.
+    `cost_per_s`: the cost that one lane computes per second, as calibrated; 0 if it is not known.
     """
 
     limits: Mapping[str, int]
@@ -97,6 +98,7 @@ class Loaded:
     sub_batch_cost: int
     seconds: Mapping[str, float] = field(default_factory=dict)
     device_bytes: int = 0
+    cost_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

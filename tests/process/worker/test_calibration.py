@@ -17,7 +17,15 @@ from sie_triton.spec import ModelSpec, Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.worker import calibration
 from sie_triton.worker.__main__ import load
-from sie_triton.worker.calibration import Device, Sampler, calibrate, calibration_name, choose, measure
+from sie_triton.worker.calibration import (
+    AROUND_S,
+    Device,
+    Sampler,
+    calibrate,
+    calibration_name,
+    choose,
+    measure,
+)
 from sie_triton.worker.messages import Load
 from tests.support.stages import spec
 
@@ -65,13 +73,19 @@ def timed_adapter(monkeypatch):
 
 def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
     adapter, path = timed_adapter(), tmp_path / "m.json"
-    assert calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE) == 1024
+    assert calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE).sub_batch_cost == 1024
     passes = adapter.passes
-    assert calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE) == 1024
+    assert calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE).sub_batch_cost == 1024
     assert adapter.passes == passes
     kept = json.loads(path.read_text())["calibration_1_lanes"]
     assert kept["sub_batch_cost"] == 1024
     assert "256" in kept["cost_per_s"]
+    again = calibrate(adapter, TOKENS, 4096, Measurements(path), DEVICE)
+    assert (
+        again.cost_per_s
+        == kept["cost_per_s"]["1024"]
+        == pytest.approx(1024 / (2e-3 + 1024 * 5e-6 + AROUND_S), rel=0.01)
+    )
     calibrate(adapter, TOKENS, 4096, Measurements(path, redo=True), DEVICE)
     assert adapter.passes > passes
 
@@ -79,11 +93,11 @@ def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
 def test_it_is_measured_again_for_another_number_of_lanes(timed_adapter):
     """Each of two lanes may take half as much; what one lane may take is not forgotten."""
     adapter, measurements, two = timed_adapter(), Measurements(), Device(DEVICE.engine, 2)
-    assert calibrate(adapter, TOKENS, 4096, measurements, DEVICE) == 1024
-    assert calibrate(adapter, TOKENS, 512, measurements, two) == 512
+    assert calibrate(adapter, TOKENS, 4096, measurements, DEVICE).sub_batch_cost == 1024
+    assert calibrate(adapter, TOKENS, 512, measurements, two).sub_batch_cost == 512
     passes = adapter.passes
-    assert calibrate(adapter, TOKENS, 4096, measurements, DEVICE) == 1024
-    assert calibrate(adapter, TOKENS, 512, measurements, two) == 512
+    assert calibrate(adapter, TOKENS, 4096, measurements, DEVICE).sub_batch_cost == 1024
+    assert calibrate(adapter, TOKENS, 512, measurements, two).sub_batch_cost == 512
     assert adapter.passes == passes
 
 
@@ -170,7 +184,7 @@ def test_a_size_chosen_while_memory_is_short_is_not_stored(monkeypatch, num_toke
     adapter, measurements = short_of(num_tokens, padded_at), Measurements()
     monkeypatch.setattr(calibration, "perf_counter", lambda: adapter.now)
     device = Device(Freeing(spec(), "cuda:0", Measurements()), 1)
-    assert calibrate(adapter, TOKENS, 4096, measurements, device) == 1024
+    assert calibrate(adapter, TOKENS, 4096, measurements, device).sub_batch_cost == 1024
     assert adapter.path == (PACKED if padded_at == 256 else PADDED)
     assert measurements.get(calibration_name(DEVICE.num_lanes)) is None
 

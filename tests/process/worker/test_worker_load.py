@@ -13,7 +13,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
-from sie_triton.worker.calibration import Device, Sampler, calibrate, choose, faster_path, sizes
+from sie_triton.worker.calibration import Calibration, Device, Sampler, calibrate, choose, faster_path, sizes
 from sie_triton.worker.device_bytes import DeviceBytes
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import OUT_OF_MEMORY, Failed, Forward, Load, PassResult
@@ -30,7 +30,9 @@ DEVICE = Device(Engine(spec(), "cpu", Measurements()), 1)
 def calibrated(monkeypatch):
     """List the requested calibrations: sampler and limit."""
     asked = []
-    monkeypatch.setattr(module, "calibrate", lambda _, sampler, limit, *__: asked.append((sampler, limit)) or 33)
+    monkeypatch.setattr(
+        module, "calibrate", lambda _, sampler, limit, *__: asked.append((sampler, limit)) or Calibration(33, 9.0)
+    )
     monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: 1234)
     return asked
 
@@ -43,7 +45,8 @@ def load(tmp_path, of, device="cpu", num_lanes=2):
 def test_a_lane_is_calibrated_for_its_share_of_the_batch_cost(tmp_path, calibrated):
     of = spec(**OWN, max_batch_cost=101, max_sequence_length=7, batch_cost="attention")
     engine, adapter, loaded = load(tmp_path, of)
-    assert (type(engine), type(adapter), loaded.sub_batch_cost) == (OwnEngine, OwnAdapter, 33)
+    assert (type(engine), type(adapter)) == (OwnEngine, OwnAdapter)
+    assert (loaded.sub_batch_cost, loaded.cost_per_s) == (33, 9.0)
     ((sampler, limit),) = calibrated
     assert limit == 50
     assert (sampler.outputs, sampler.max_length) == ({"dense", "tags"}, 7)
@@ -54,7 +57,7 @@ def test_a_lane_is_calibrated_for_its_share_of_the_batch_cost(tmp_path, calibrat
 
 def test_nothing_is_calibrated_where_a_size_is_set(tmp_path, calibrated):
     _, _, loaded = load(tmp_path, spec(**{**OWN, "runtime": Runtime(max_sub_batch_cost=50)}))
-    assert (calibrated, loaded.sub_batch_cost) == ([], 0)
+    assert (calibrated, loaded.sub_batch_cost, loaded.cost_per_s) == ([], 0, 0.0)
 
 
 @pytest.mark.parametrize(("device", "on_device"), [("cpu", 0), ("cuda:0", 1234)])
@@ -252,10 +255,10 @@ def test_a_calibration_batch_has_the_form_of_a_request_batch():
 
 def test_stored_measurements_are_reused(monkeypatch):
     measurements = Measurements()
-    measurements.put(calibration_1_lanes={"sub_batch_cost": 77, "path": "other"})
+    measurements.put(calibration_1_lanes={"sub_batch_cost": 77, "path": "other", "cost_per_s": {"77": 5.0, "154": 5.1}})
     used = OwnAdapter(Encoder())
     monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
-    assert calibrate(used, sampler(), 500, measurements, DEVICE) == 77
+    assert calibrate(used, sampler(), 500, measurements, DEVICE) == Calibration(77, 5.0)
     assert used.encoder.path == "other"
 
 

@@ -234,3 +234,59 @@ def test_the_pace_is_that_of_the_slower_sub_batches():
     for _ in range(16):
         pace.add(1, 1)
     assert pace.expected_ns(100) == 100  # only the latest sub-batches count
+
+
+# --- a lane for the calling thread
+
+
+def test_the_calling_thread_takes_an_idle_lane_with_its_threads():
+    lanes = Lanes(budget=10, cores=4)
+    with lanes.scheduler.reserve_lane(0) as threads, lanes.scheduler.reserve_lane(0) as others:
+        assert (threads, others) == (2, 2)
+        with lanes.scheduler.reserve_lane(0) as third:
+            assert not third
+    assert lanes._all_idle()
+    lanes.finish()
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_the_calling_thread_waits_until_a_lane_is_free_and_nothing_is_queued():
+    lanes = Lanes(budget=10)
+    lanes.submit([1])
+    wait_for(lambda: lanes.ran == [[1]])
+    lanes.submit([2])
+    threading.Timer(0.05, lanes.release.set).start()
+    with lanes.scheduler.reserve_lane(3600) as threads:
+        assert threads == 1
+        assert lanes.ran == [[1], [2]]
+    lanes.finish()
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_an_idle_lane_is_left_to_queued_work():
+    lanes = Lanes(budget=10)
+    wait_for(lanes._all_idle)
+    lanes.scheduler._single.append(next(iter(Slots(1))))  # the lane is not notified
+    with lanes.scheduler.reserve_lane(0) as threads:
+        assert not threads
+    assert lanes.finish() == [[1]]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_lane_is_not_granted_after_the_wait():
+    lanes = Lanes(budget=10)
+    lanes.submit([1])
+    wait_for(lambda: lanes.ran == [[1]])
+    with lanes.scheduler.reserve_lane(0.01) as threads:
+        assert not threads
+    lanes.finish()
+
+
+def test_nobody_waits_for_a_lane_while_bulk_work_is_queued():
+    """Bulk work takes each lane that becomes free, unless small work is queued: it must be, at once."""
+    lanes = Lanes(budget=10)
+    lanes.scheduler.submit_bulk([list(Slots(i)) for i in (11, 12)])
+    wait_for(lambda: lanes.ran == [[11]])
+    with lanes.scheduler.reserve_lane(3600) as threads:
+        assert not threads
+    lanes.finish()

@@ -19,10 +19,10 @@ from tests.support.stages import OPEN, EchoWorker, context, context_of, run, spe
 MS = 1_000_000
 
 
-def made(directory, **changes) -> Inference:
+def made(directory, device="cpu", **changes) -> Inference:
     """Return a stage; by default with one lane, so that the scheduler alone decides the order."""
     changes = {"runtime": replace(OPEN, cpu_threads=1), **changes}
-    stage = Inference(spec(**changes), "cpu", StatusWriter(directory, "m", "inference", 0))
+    stage = Inference(spec(**changes), device, StatusWriter(directory, "m", "inference", 0))
     stage.worker = EchoWorker()
     return stage
 
@@ -166,6 +166,52 @@ def test_sub_batch_size_is_limited_by_measurement_and_model_file(loading, measur
     (answer,) = run(loading, [tokens(*[[7] * 10] * num_items)])
     assert len(answer["dense"]) == num_items
     assert loading.worker.batches == [used] * 4
+
+
+def quick(stage, cost_per_s):
+    """Load a worker whose lanes compute that much per second, and let no time pass in `execute`."""
+    stage._loader = FakeLoader(stage, sub_batch_cost=50, cost_per_s=cost_per_s)
+    stage.warm_up()
+    return [tokens([7] * 3), tokens([8] * 4), tokens([9] * 5)]
+
+
+def test_quick_requests_run_together_in_the_call_that_brings_them(loading):
+    """All three take a lane 3 ms: the limit is 1 ms a request."""
+    requests = quick(loading, cost_per_s=4000.0)
+    answers = loading.execute(requests)
+    assert [answer["dense"].tolist() for answer in answers] == [[[7, 3]], [[8, 4]], [[9, 5]]]
+    assert loading.worker.batches == [12]
+    assert [request.is_deferred for request in requests] == [False] * 3
+    assert loading.status.record["num_deferred"] == 0
+
+
+@pytest.mark.parametrize(
+    ("cost_per_s", "device", "budget"),
+    [(3999.0, "cpu", 40), (0.0, "cpu", 40), (4000.0, "cuda:0", 40), (4000.0, "cpu", 11)],
+    ids=["slow", "of unknown speed", "on a GPU", "more than fit"],
+)
+def test_other_requests_are_deferred(tmp_path, monkeypatch, cost_per_s, device, budget):
+    """On a GPU only little work, a quarter of the budget, is not."""
+    monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
+    stage = made(tmp_path, device=device, runtime=replace(OPEN, cpu_threads=2))
+    requests = quick(stage, cost_per_s)
+    stage._budget = budget
+    assert stage.execute(requests) == [DEFERRED] * 3
+    for request in requests:
+        assert request.answered.wait(60)
+    stage.close()
+
+
+def test_a_short_request_of_several_items_is_not_divided_among_lanes(loading):
+    requests = quick(loading, cost_per_s=4000.0)
+    assert requests
+    (answer,) = loading.execute([tokens([7] * 3, [8] * 4, [9] * 5)])  # 3 ms
+    assert answer["dense"].tolist() == [[7, 3], [8, 4], [9, 5]]
+    assert loading.worker.batches == [12]
+    request = tokens([7] * 3, [8] * 4, [9] * 6)
+    assert loading.execute([request]) == [DEFERRED]
+    assert request.answered.wait(60)
+    assert sum(loading.worker.batches) == 25
 
 
 def test_only_loads_after_start_up_ask_for_memory(loading):
