@@ -193,6 +193,7 @@ BENCHES = (
     "loras",
     "cold",
     "preprocess",
+    "overhead",
 )
 
 
@@ -209,14 +210,22 @@ BENCHES = (
     "extract: entities, compared with gliner if it is installed; images: vectors of photos; "
     "loras: eight LoRA adapters, compared with PEFT; "
     "cold: a server with many models that have had no request; "
-    "preprocess: texts/s and latency where tokenization is the limit, by SIE_PREPROCESSOR_WORKERS",
+    "preprocess: texts/s and latency where tokenization is the limit, by SIE_PREPROCESSOR_WORKERS; "
+    "overhead: CPU time of a request by process, compared with three steps that compute nothing",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")
 @click.option("--clients", default=64, show_default=True, help="number of concurrent clients")
 @click.option("--models", default=100, show_default=True, help="number of models, for --what cold")
+@click.option(
+    "--before",
+    type=click.Path(path_type=Path),
+    help="for --what overhead: a checkout of an earlier commit with its own .venv, whose server takes turns with ours",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
-def bench(what: str, rounds: int, seconds: float, clients: int, models: int, output: Path | None) -> None:
+def bench(
+    what: str, rounds: int, seconds: float, clients: int, models: int, before: Path | None, output: Path | None
+) -> None:
     """Compare this package with sentence-transformers on this machine, in one run, and print a table.
 
     With --what server, the last line is one JSON document, and perf_analyzer is downloaded if it is missing. Only a
@@ -236,6 +245,10 @@ def bench(what: str, rounds: int, seconds: float, clients: int, models: int, out
         from sie_triton.bench import preprocess
 
         preprocess.run(rounds=rounds, seconds=seconds, output=output)
+    elif what == "overhead":
+        from sie_triton.bench import overhead
+
+        overhead.run(rounds=rounds, seconds=seconds, before=before, output=output)
     elif what == "extract":
         from sie_triton.bench import extract
 

@@ -37,8 +37,10 @@ def log_normal_texts(count: int, median_words: int = 60, seed: int = 0) -> list[
     return [" ".join(rng.choices(WORDS, k=min(400, max(5, length)))) for length in lengths]
 
 
-def write_input_data(path: Path, items: list[str], beside: Mapping[str, list[str]] | None = None) -> None:
-    """Write a file for perf_analyzer's --input-data: one request per text, each with the inputs `beside`."""
-    asked = [{"text": [text], **(beside or {})} for text in items]
+def write_input_data(
+    path: Path, items: list[str], beside: Mapping[str, list[str]] | None = None, *, size: int = 1
+) -> None:
+    """Write a file for perf_analyzer's --input-data: one request per `size` texts, each with the inputs `beside`."""
+    asked = [{"text": items[i : i + size], **(beside or {})} for i in range(0, len(items), size)]
     data = [{name: {"content": values, "shape": [len(values)]} for name, values in each.items()} for each in asked]
     path.write_text(json.dumps({"data": data}))

@@ -1,8 +1,9 @@
-"""A minimal repository as written by hand: three Python steps and an ensemble, for one text per request.
+"""Minimal repositories as written by hand: three Python steps and an ensemble.
 
 `EMPTY` computes nothing, so that only Triton's own time is left. `PLAIN` tokenizes, runs an encoder's graph and takes
-the mean, without checks, batches, deadlines or worker. Both are a lower bound for the latency of this project, which
-adds these.
+the mean, without checks, batches, deadlines or worker. Both take one text per request, and are a lower bound for the
+latency of this project, which adds these. `LIMIT` computes nothing either, for any number of texts, and Triton batches
+its requests as it does for this project: the upper bound of the throughput of three steps.
 """
 
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from sie_triton.names import triton_name
 from sie_triton.render.pbtxt import INSTANCE, model_config, parameters_of, step_of, to_text
 
-EMPTY, PLAIN = "bare/empty", "bare/plain"
+EMPTY, PLAIN, LIMIT = "bare/empty", "bare/plain", "bare/limit"
 
 TEXT: dict[str, Any] = {"name": "text", "dataType": "TYPE_STRING", "dims": [-1]}
 IDS: dict[str, Any] = {"name": "input_ids", "dataType": "TYPE_INT64", "dims": [-1, -1]}
@@ -20,6 +21,10 @@ DENSE: dict[str, Any] = {"name": "dense", "dataType": "TYPE_FP32", "dims": [-1, 
 
 # (step, input, output)
 STEPS = (("tokenize", TEXT, IDS), ("encode", IDS, STATES), ("pool", STATES, DENSE))
+
+# Of LIMIT: one row for each text.
+FEATURES, ROWS = ({"name": name, "dataType": "TYPE_FP32", "dims": [-1, -1]} for name in ("features", "rows"))
+LIMIT_STEPS = (("preprocess", TEXT, FEATURES), ("inference", FEATURES, ROWS), ("postprocess", ROWS, DENSE))
 
 
 def write(repository: Path, model: str, weights: Path, graph: Path, num_threads: int) -> None:
@@ -54,3 +59,27 @@ def _written(repository: Path, fields: dict[str, Any]) -> Path:
 
 def _identity_map(tensor: dict[str, Any]) -> dict[str, str]:
     return {tensor["name"]: tensor["name"]}
+
+
+def write_limit(repository: Path, max_batch_requests: int = 64) -> None:
+    """Write the steps and the ensemble of LIMIT, whose batches are as those of this project."""
+    name = triton_name(LIMIT)
+    for step, read, written in LIMIT_STEPS:
+        directory = _written(
+            repository,
+            {
+                "name": f"{name}-{step}",
+                "backend": "python",
+                "maxBatchSize": max_batch_requests,
+                "input": [{**read, "allowRaggedBatch": True}],
+                "output": [written],
+                "instanceGroup": [INSTANCE],
+                "dynamicBatching": {"maxQueueDelayMicroseconds": 0},
+            },
+        )
+        source = f"from sie_triton.bench.handmade.limit import {step.title()} as TritonPythonModel\n"
+        (directory / "1" / "model.py").write_text(source)
+    steps = [step_of(name, step, _identity_map(read), _identity_map(written)) for step, read, written in LIMIT_STEPS]
+    given, answered = {**TEXT, "reshape": {"shape": [1, -1]}}, {**DENSE, "reshape": {"shape": [1, -1, -1]}}
+    fields = {"name": name, "platform": "ensemble", "input": [given], "output": [answered]}
+    _written(repository, {**fields, "ensembleScheduling": {"step": steps}})
