@@ -42,7 +42,7 @@ HALVINGS = 4
 # Share of the budget up to which `execute` waits for the result, if the device is idle.
 LITTLE = 1 / 4
 
-# On a CPU, longest pass of a lane, in seconds, that is not worth dividing among lanes.
+# On a CPU, longest pass of a lane, in seconds, that is not worth dividing among lanes or the threads of both.
 UNDIVIDED_S = 0.003
 
 # On a CPU, longest pass of a lane, in seconds, of several requests for whose results `execute` waits: altogether, and
@@ -195,11 +195,11 @@ class Inference(ColdStage[Worker]):
         """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
         total = sum(map(cost, slots))
         lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
-        is_undivided = len(slots) == 1 or not self._on_cpu or (num_requests == 1 and lane_s <= UNDIVIDED_S)
-        if is_undivided and total <= LITTLE * self._budget:
-            return self._scheduler.reserve_idle_device()
-        if self._on_cpu and total <= self._budget and lane_s <= min(QUICK_S, QUICK_PER_REQUEST_S * num_requests):
+        quick_s = min(QUICK_S, max(UNDIVIDED_S, QUICK_PER_REQUEST_S * num_requests))
+        if self._on_cpu and lane_s <= quick_s and total <= self._budget:
             return self._scheduler.reserve_lane(QUICK_S)
+        if total <= LITTLE * self._budget and (len(slots) == 1 or not self._on_cpu):
+            return self._scheduler.reserve_idle_device()
         return nullcontext(0)
 
     def _defer(self, job: Work) -> None:

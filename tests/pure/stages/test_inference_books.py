@@ -172,22 +172,22 @@ def quick(stage, cost_per_s):
     """Load a worker whose lanes compute that much per second, and let no time pass in `execute`."""
     stage._loader = FakeLoader(stage, sub_batch_cost=50, cost_per_s=cost_per_s)
     stage.warm_up()
-    return [tokens([7] * 3), tokens([8] * 4), tokens([9] * 5)]
+    return [tokens([7] * 3), tokens([8] * 4), tokens([9] * 5), tokens([6] * 4)]
 
 
 def test_quick_requests_run_together_in_the_call_that_brings_them(loading):
-    """All three take a lane 3 ms: the limit is 1 ms a request."""
+    """All four take a lane 4 ms: the limit is 1 ms a request."""
     requests = quick(loading, cost_per_s=4000.0)
     answers = loading.execute(requests)
-    assert [answer["dense"].tolist() for answer in answers] == [[[7, 3]], [[8, 4]], [[9, 5]]]
-    assert loading.worker.batches == [12]
-    assert [request.is_deferred for request in requests] == [False] * 3
+    assert [answer["dense"].tolist() for answer in answers] == [[[7, 3]], [[8, 4]], [[9, 5]], [[6, 4]]]
+    assert loading.worker.batches == [16]
+    assert [request.is_deferred for request in requests] == [False] * 4
     assert loading.status.record["num_deferred"] == 0
 
 
 @pytest.mark.parametrize(
     ("cost_per_s", "device", "budget"),
-    [(3999.0, "cpu", 40), (0.0, "cpu", 40), (4000.0, "cuda:0", 40), (4000.0, "cpu", 11)],
+    [(3999.0, "cpu", 50), (0.0, "cpu", 50), (4000.0, "cuda:0", 50), (4000.0, "cpu", 15)],
     ids=["slow", "of unknown speed", "on a GPU", "more than fit"],
 )
 def test_other_requests_are_deferred(tmp_path, monkeypatch, cost_per_s, device, budget):
@@ -196,7 +196,7 @@ def test_other_requests_are_deferred(tmp_path, monkeypatch, cost_per_s, device, 
     stage = made(tmp_path, device=device, runtime=replace(OPEN, cpu_threads=2))
     requests = quick(stage, cost_per_s)
     stage._budget = budget
-    assert stage.execute(requests) == [DEFERRED] * 3
+    assert stage.execute(requests) == [DEFERRED] * 4
     for request in requests:
         assert request.answered.wait(60)
     stage.close()
