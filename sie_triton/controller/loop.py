@@ -44,7 +44,12 @@ class Controller:
 
     def __init__(self, settings: Settings, control: ModelControl) -> None:
         self._settings = settings
-        self.machine = {"device": settings.runtime.device, "gpu_type": settings.gpu_type, "bundle": settings.bundle}
+        self.machine = {
+            "device": settings.runtime.device,
+            "gpu_type": settings.gpu_type,
+            "bundle": settings.bundle,
+            "speedups": settings.speedups,
+        }
         self._control = control
         self._directory = settings.status_dir
         self._meter = Meter(settings.runtime.device, settings.memory_limit_bytes)

@@ -196,6 +196,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
         console.print(f"memory   {memory}", highlight=False, soft_wrap=True)
     if unused := unused_gpus(settings.runtime.device):
         console.print(unused, style="yellow", highlight=False)
+    for speedup in settings.speedups:
+        console.print(f"faster   {speedup}", markup=False, highlight=False, soft_wrap=True)
     if settings.door:
         door = f"http://{settings.host}:{settings.door_port}"
         console.print(f"SIE      {door}  (SIE's own SDK)", highlight=False)

@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from pydantic_settings import (
 
 from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
+from sie_triton.host.speed import speedups
 from sie_triton.settings.batches import BatchSettings
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.object_store import check_store_url, is_store_url, url_of_path
@@ -319,6 +321,11 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
             cache_dir=str(self.data_dir.absolute()),
             environments_dir=str(self.environments_dir.absolute()),
         )
+
+    @property
+    def speedups(self) -> Sequence[str]:
+        """Ways to compute faster on this machine that these settings leave open, one sentence each."""
+        return speedups(self.runtime.device, self.engine, self.default_compute_precision or "")
 
     @property
     def portable_runtime(self) -> Runtime:

@@ -77,7 +77,7 @@ def write_limit(repository: Path, max_batch_requests: int = 64) -> None:
                 "dynamicBatching": {"maxQueueDelayMicroseconds": 0},
             },
         )
-        source = f"from sie_triton.bench.handmade.limit import {step.title()} as TritonPythonModel\n"
+        source = f"from sie_triton.bench.handmade.steps import Limit{step.title()} as TritonPythonModel\n"
         (directory / "1" / "model.py").write_text(source)
     steps = [step_of(name, step, _identity_map(read), _identity_map(written)) for step, read, written in LIMIT_STEPS]
     given, answered = {**TEXT, "reshape": {"shape": [1, -1]}}, {**DENSE, "reshape": {"shape": [1, -1, -1]}}

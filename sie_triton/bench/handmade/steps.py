@@ -14,6 +14,9 @@ from sie_triton.engines.onnx import session
 
 WIDTH, MAX_LENGTH = 384, 256
 
+# Of the rows of LIMIT, as wide as those of the tiny model.
+LIMIT_WIDTH = 64
+
 
 Compute = Callable[[Array], Array]
 
@@ -97,3 +100,22 @@ def mean(states: Array) -> Array:
     pooled = states.mean(1)
     vectors: Array = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
     return vectors
+
+
+class LimitPreprocess:
+    """A step of LIMIT: zeros for each text."""
+
+    read, written = "text", "features"
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        read = (pb_utils.get_input_tensor_by_name(request, self.read).as_numpy() for request in requests)
+        rows = (np.zeros((1, array.shape[1], LIMIT_WIDTH), np.float32) for array in read)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor(self.written, each)]) for each in rows]
+
+
+class LimitInference(LimitPreprocess):
+    read, written = "features", "rows"
+
+
+class LimitPostprocess(LimitPreprocess):
+    read, written = "rows", "dense"

@@ -129,6 +129,12 @@ def test_status_shows_whole_names_and_json(door, controller, child, capsys, monk
     assert model["model"] == LONG_NAME.replace("__", "/")
 
 
+def test_status_tells_what_would_be_faster(door, controller, capsys, monkeypatch):
+    monkeypatch.setitem(controller.machine, "speedups", ["install [this]"])
+    show(door)
+    assert capsys.readouterr().out.splitlines()[-1] == "faster: install [this]"
+
+
 def test_another_server_at_the_port_is_reported_in_one_line(door):
     with pytest.raises(ServerError, match="is not a controller"):
         ask(door, "/metrics")
