@@ -1,12 +1,25 @@
-"""uvicorn's HTTP/1.1 connection, with timeouts for slow clients and a limit on the number of connections."""
+"""uvicorn's HTTP/1.1 connection, with timeouts for slow clients and a limit on the number of connections.
+
+llhttp parses requests. It limits neither the size of headers and trailers nor the number of requests that a client
+sends before it has a response, and does not require a Host; Connection does.
+"""
 
 import asyncio
+from collections.abc import Callable
+from enum import Enum
 from typing import Any
+from urllib.parse import unquote
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from sie_triton.doors.connections import Connections, Phase
+
+# Maximum size of headers and of trailers, in bytes. What arrives with the first bytes of a request does not count.
+MAX_HEAD_BYTES = 32 * 1024
+
+# Maximum number of requests that a client may send before the first of them is answered.
+MAX_PIPELINED = 16
 
 # Timeout of a request's headers, in seconds, from the first byte of the request or the start of the connection.
 HEAD_S = 10.0
@@ -18,6 +31,9 @@ REST_S = 2.0
 # Minimum speed at which a client must read a response: READ_BYTES every READ_S seconds.
 READ_BYTES, READ_S = 256 * 1024, 10.0
 
+# Bodies up to this size, in bytes, are copied to be sent with their headers in one system call.
+JOINED_BYTES = 64 * 1024
+
 # Response to a connection beyond the limit.
 FULL_BODY = b'{"detail": {"code": "RESOURCE_EXHAUSTED", "message": "all connections are busy; retry later"}}'
 FULL = (
@@ -25,10 +41,77 @@ FULL = (
     b"Content-Length: %d\r\n\r\n%b" % (len(FULL_BODY), FULL_BODY)
 )
 
+INVALID = "Invalid HTTP request received."
 
-class Connection(H11Protocol):
-    """Connection of a door. h11 limits the size of headers; `read_body` limits the size and duration of a body."""
+# Key of `scope` with the Exchange of the request.
+EXCHANGE = "sie_triton.exchange"
 
+
+class Part(Enum):
+    """Part of a request that is expected next."""
+
+    HEAD = 0
+    BODY = 1
+    NONE = 2  # the request is complete, and its response is not
+
+
+class Exchange(RequestResponseCycle):
+    """One request and its response, whose headers are sent together with the body.
+
+    Responses must have a Content-Length. `when_gone` is called once if the client disconnects before the response.
+    """
+
+    when_gone: Callable[[], object] | None = None
+    _head = b""
+
+    def end(self) -> None:
+        """End the exchange, because the client has disconnected."""
+        if not self.response_complete:
+            self.disconnected = True
+            if self.when_gone is not None:
+                self.when_gone()
+        self.message_event.set()
+
+    async def send(self, message: Any) -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            self.response_started, self.waiting_for_100_continue = True, False
+            self._head = self._written(message["status"], message.get("headers", ()))
+            return
+        head, self._head = self._head, b""
+        body = b"" if self.scope["method"] == "HEAD" else message.get("body", b"")
+        if len(body) <= JOINED_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.write(head)
+            self.transport.write(body)
+        if not message.get("more_body", False):
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
+
+    def _written(self, status: int, headers: Any) -> bytes:
+        lines = [STATUS_LINE[status]]
+        for name, value in (*self.default_headers, *headers):
+            if name == b"connection":
+                self.keep_alive = self.keep_alive and value.lower() != b"close"
+            else:
+                lines += (name, b": ", value, b"\r\n")
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        return b"".join(lines)
+
+
+class Connection(HttpToolsProtocol):
+    """Connection of a door. `read_body` limits the size and duration of a body."""
+
+    _part = Part.HEAD
+    _num_idle_bytes = 0  # since the last progress: the end of headers, or a part of a body
+    _answered: Exchange | None = None  # being answered; `cycle` is the latest request
     _head: asyncio.TimerHandle | None = None
     _answer: asyncio.TimerHandle | None = None
 
@@ -42,33 +125,134 @@ class Connection(H11Protocol):
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        self._num_idle_bytes += len(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
+        if self._num_idle_bytes > MAX_HEAD_BYTES:
+            self.send_400_response(INVALID)
+        is_working = self._answered is not None and not self._answered.response_complete
+        if self._part is not Part.HEAD or is_working:
             self._expect_no_head()
         elif self._head is None:  # part of the headers, or the end of a body whose request was answered earlier
             self._expect_head()
         self._tell_phase()
 
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as exc:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._feed_without_upgrade(data[exc.args[0] :])
+        except HttpParserError:
+            self.send_400_response(INVALID)
+
+    def _feed_without_upgrade(self, rest: bytes) -> None:
+        """Read a request again without its header Upgrade, such as of Java's client: llhttp does not read its body."""
+        head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.headers:
+            if name != b"upgrade":
+                head += (name, b": ", value, b"\r\n")
+        self.parser = HttpRequestParser(self)
+        self._feed(b"".join(head) + b"\r\n" + rest)
+
+    def on_message_begin(self) -> None:
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self._part, self._num_idle_bytes = Part.HEAD, 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part is Part.HEAD:  # no trailer of a body
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("the door is no proxy")
+        self._part, self._num_idle_bytes = Part.BODY, 0
+        version = self.parser.get_http_version()
+        raw_path, _, query = self.url.partition(b"?")
+        self.scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": self.parser.get_method().decode("ascii"),
+            "root_path": "",
+            "path": unquote(raw_path.decode("ascii")),
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self.headers,
+        }
+        if version == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
+            raise ValueError("HTTP/1.1 requires one Host")
+        if not self.parser.should_upgrade():
+            self._begin(version)
+
+    def _begin(self, version: str) -> None:
+        exchange = self.scope[EXCHANGE] = self.cycle = Exchange(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if self._answered is None or self._answered.response_complete:
+            self._start_asgi_task(exchange, self.app)
+        elif len(self.pipeline) < MAX_PIPELINED:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))
+        else:
+            raise ValueError("too many requests before the first response")
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        self._num_idle_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        super().on_message_complete()
+        is_over = self.cycle is not None and self.cycle.response_complete
+        self._part, self._num_idle_bytes = Part.HEAD if is_over else Part.NONE, 0
+
     def send_400_response(self, msg: str) -> None:
         """Answer 400 to bytes that are not HTTP; if a response has begun already, abort the connection instead."""
-        if self.cycle is not None:  # the request ends here; a later response to it is dropped
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:
+        answered = self._answered
+        is_begun = answered is not None and answered.response_started and self._is_open(answered)
+        self._end_exchanges()  # the request ends here; a later response to it is dropped
+        if is_begun:
             self.transport.abort()
+        else:
+            super().send_400_response(msg)
+
+    def _is_open(self, exchange: Exchange) -> bool:
+        return not exchange.response_complete or (exchange is self.cycle and self._part is Part.BODY)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:
+        if self._part is Part.BODY and self._answered is self.cycle:
             self.loop.call_later(REST_S, self._check_rest, self.cycle)
+        elif self._answered is self.cycle:
+            self._part = Part.HEAD
+        super().on_response_complete()
         self._tell_phase()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+    def handle_websocket_upgrade(self) -> None:
         """Hand the connection over to the WebSocket; from now on it counts towards the limit of watchers."""
+        self._part = Part.NONE
         self._leave()
-        super().handle_websocket_upgrade(event)
+        super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -81,11 +265,17 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
         self._expect_no_progress()
+        self._end_exchanges()
         super().connection_lost(exc)
 
     def give_way(self) -> None:
         """Abort the connection to make room for another one."""
         self.transport.abort()
+
+    def _end_exchanges(self) -> None:
+        self.pipeline.clear()
+        if self._answered is not None:
+            self._answered.end()
 
     def _leave(self) -> None:
         self._expect_no_head()
@@ -95,12 +285,12 @@ class Connection(H11Protocol):
     def _tell_phase(self) -> None:
         if self._crowd is None:
             return
-        if self.cycle is None:
+        if self._answered is None:
             phase = Phase.NEW
-        elif self.conn.their_state is h11.SEND_BODY:
+        elif self._answered is self.cycle and self._part is Part.BODY:
             phase = Phase.READING
         else:
-            phase = Phase.KEPT if self.cycle.response_complete else Phase.WORKING
+            phase = Phase.KEPT if self._answered.response_complete else Phase.WORKING
         self._crowd.move(self, phase)
 
     def _expect_head(self) -> None:
@@ -111,8 +301,8 @@ class Connection(H11Protocol):
             self._head.cancel()
             self._head = None
 
-    def _check_rest(self, answered: RequestResponseCycle) -> None:
-        if self.cycle is answered and self.conn.their_state is h11.SEND_BODY:
+    def _check_rest(self, answered: Exchange) -> None:
+        if self.cycle is answered and self._part is Part.BODY:
             self.transport.abort()
 
     def _expect_progress(self) -> None:

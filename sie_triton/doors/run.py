@@ -19,8 +19,6 @@ DRAIN_S = 7
 # Keep-alive timeout in seconds: longer than clients keep idle connections, so that the client always closes first.
 KEEP_ALIVE_S = 75
 
-MAX_HEAD_BYTES = 32 * 1024
-
 # Connections that asyncio accepts in one turn of the event loop, before any of them is counted.
 ACCEPTS_PER_TURN = 32
 
@@ -61,6 +59,7 @@ def run(settings: Settings) -> None:
         application(door),
         http=Connection,
         ws=WebSocket,
+        loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -68,7 +67,6 @@ def run(settings: Settings) -> None:
         timeout_graceful_shutdown=DRAIN_S,
         timeout_keep_alive=KEEP_ALIVE_S,
         backlog=ACCEPTS_PER_TURN,
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
     )
     with listening(settings.host, settings.door_port) as listener:
         DoorServer(config, door).run(sockets=[listener])

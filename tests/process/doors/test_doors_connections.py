@@ -1,0 +1,116 @@
+"""HTTP/1.1 on a connection of the door: what its parser leaves to it."""
+
+import socket
+import time
+
+import pytest
+
+from sie_triton.doors import connection
+from tests.support.controller import wait_for
+from tests.support.doors import door_of, listening
+
+BODY = b'{"items": ["a"]}'
+HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\n"
+REQUEST = HEAD + b"Content-Length: 16\r\n\r\n" + BODY
+LIVE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def client():
+    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
+        yield client
+
+
+def all_of(client: socket.socket) -> bytes:
+    """Return what the client receives until the door closes the connection."""
+    got = b""
+    while chunk := client.recv(2**16):
+        got += chunk
+    return got
+
+
+def test_requests_sent_together_are_answered_in_order(client):
+    client.sendall(LIVE + REQUEST + LIVE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    got = all_of(client)
+    assert got.count(b"HTTP/1.1 200 OK") == 3
+    assert got.index(b"text/plain") < got.index(b"application/msgpack") < got.rindex(b"text/plain")
+
+
+def test_requests_without_end_before_the_first_response_are_refused():
+    door, backend = door_of()
+    backend.seconds = 600
+    with listening(door) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
+        client.sendall(REQUEST * (connection.MAX_PIPELINED + 2))
+        assert all_of(client).startswith(b"HTTP/1.1 400")
+    assert backend.asked == []
+
+
+def test_the_call_of_a_client_that_disconnects_is_cancelled_whatever_else_it_has_sent():
+    door, backend = door_of()
+    backend.seconds = 600
+    with listening(door) as port:
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
+            client.sendall(REQUEST * 2)
+            wait_for(lambda: backend.asked)
+        wait_for(lambda: backend.was_cancelled)
+        assert len(backend.asked) == 1
+
+
+def test_the_start_of_a_next_request_has_time_while_the_first_is_answered(monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    door, backend = door_of()
+    backend.seconds = 0.5
+    with listening(door) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
+        client.sendall(REQUEST + REQUEST[:20])
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("hosts", [0, 2])
+def test_a_request_has_one_host(client, hosts):
+    client.sendall(b"GET /healthz HTTP/1.1\r\n" + b"Host: localhost\r\n" * hosts + b"\r\n")
+    assert all_of(client).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [HEAD, HEAD + b"X-A: ", HEAD + b"Transfer-Encoding: chunked\r\n\r\n10\r\n" + BODY + b"\r\n0\r\n"],
+    ids=["headers", "one header", "trailers"],
+)
+def test_headers_and_trailers_are_bounded(client, start):
+    line = b"a" * 1000 if start.endswith(b": ") else b"X-A: " + b"a" * 100 + b"\r\n"
+    client.sendall(start)
+    got, sent = b"", 0
+    try:
+        while not got and sent < 2**20:
+            sent += len(line)
+            client.sendall(line)
+            time.sleep(0.0005)
+        got = client.recv(100)
+    except OSError:
+        pass
+    assert sent < 4 * connection.MAX_HEAD_BYTES
+
+
+def test_a_proposal_of_http_2_is_ignored(client):
+    more = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nContent-Length"
+    for _ in range(2):
+        client.sendall(REQUEST.replace(b"Content-Length", more))
+        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_a_proxy_s_request_is_refused(client):
+    client.sendall(b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost:80\r\n\r\n")
+    assert all_of(client).startswith(b"HTTP/1.1 400")
+
+
+def test_a_kept_connection_may_become_a_websocket(client, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    client.sendall(LIVE)
+    assert client.recv(4096).startswith(b"HTTP/1.1 200")
+    upgrade = (
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA\r\n\r\n"
+    )
+    client.sendall(b"GET /ws/status HTTP/1.1\r\nHost: localhost\r\n" + upgrade)
+    end = time.monotonic() + 1
+    while time.monotonic() < end:
+        assert client.recv(2**16)
