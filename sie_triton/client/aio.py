@@ -1,9 +1,8 @@
 """Client for asyncio, with the calls of SIEClient as coroutines."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -90,11 +89,10 @@ class AsyncSIEClient:
         model, options = await self._resolved(model, options, deadline)
         call = calls.EncodeCall(self._connection.triton, model, items, options)
 
-        async def responses() -> Any:
+        async def results() -> Any:
             return call.results(await self._responses(call, deadline))
 
-        async with self._explaining(call, model, deadline):
-            return await self._once_served(model, deadline, responses)
+        return await self._explained(call, model, deadline, results)
 
     async def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
@@ -138,11 +136,15 @@ class AsyncSIEClient:
         """Return the names of the models that are ready, as `org/name`."""
         return calls.model_names(await self._ask("get_inference_statistics", Deadline.after(self._timeout)))
 
-    @asynccontextmanager
-    async def _explaining(self, call: calls.ClientCall, model: str, deadline: Deadline) -> AsyncIterator[None]:
-        """Add the served models to a NotServed, and the inputs that the model takes to an InputError."""
+    async def _explained(
+        self, call: calls.ClientCall, model: str, deadline: Deadline, results: Callable[[], Awaitable[Any]]
+    ) -> Any:
+        """Return the results of a served model.
+
+        Add the served models to a NotServed, and the inputs that the model takes to an InputError.
+        """
         try:
-            yield
+            return await self._once_served(model, deadline, results)
         except NotServed as exc:
             if exc.model:
                 raise
@@ -182,10 +184,9 @@ class AsyncSIEClient:
 
     async def _results(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
         """Return the results of a call whose verb may have an ensemble of its own, found on first use and cached."""
-        async with self._explaining(call, model, deadline):
-            if not call.pieces:
-                return call.results([])
-            return await self._once_served(model, deadline, lambda: self._results_of_verb(call, model, deadline))
+        if not call.pieces:
+            return call.results([])
+        return await self._explained(call, model, deadline, lambda: self._results_of_verb(call, model, deadline))
 
     async def _results_of_verb(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
         if known := self._ensembles.get((model, call.verb.name)):

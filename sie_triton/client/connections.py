@@ -41,7 +41,8 @@ class AsyncConnection:
     """
 
     def __init__(self, address: Address) -> None:
-        self.triton: Any = import_module(f"tritonclient.{address.transport}.aio")
+        is_grpc = address.transport == "grpc"
+        self.triton: Any = import_module("sie_triton.client.grpc_aio" if is_grpc else "tritonclient.http.aio")
         self.is_met = False
         self.hangs_up = True
         self._address = address
@@ -74,6 +75,8 @@ class AsyncConnection:
     async def _send(self, method: str, seconds: float, arguments: dict[str, Any]) -> Any:
         send = getattr(self._client(), method)
         if self._address.transport == "grpc":
+            if method == "infer":
+                return await send(client_timeout=seconds, hangs_up=self.hangs_up, **arguments)
             call = send(client_timeout=seconds, **arguments)
             return await (call if self.hangs_up else _to_its_end(call))
         async with asyncio.timeout(seconds):  # the timeout also closes the connection

@@ -163,9 +163,11 @@ def output_values(response: Any, output_type: str, dtype: str) -> list[Any]:
     if output_type not in ENCODE_OUTPUTS:
         return own_values(response, output_type)
     output = ENCODE_OUTPUTS[output_type]
-    tensors = {tensor.name: response.as_numpy(tensor.name) for tensor in output.tensors}
-    if any(tensor is None for tensor in tensors.values()):
-        return []
+    tensors: dict[str, Any] = {}
+    for tensor in output.tensors:
+        if (values := response.as_numpy(tensor.name)) is None:
+            return []
+        tensors[tensor.name] = values
     if output.quantized and dtype != "float32":
         tensors[output_type] = response.as_numpy(output.quantized.name).view(VIEWS[dtype])
     pieces = {

@@ -1,9 +1,12 @@
 """Calls abandoned by their clients: some versions of Triton do not survive their end."""
 
 import asyncio
+import gc
 from types import SimpleNamespace
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from sie_triton.client.address import Address
 from sie_triton.client.connections import AsyncConnection
@@ -21,7 +24,7 @@ class Slow:
     def __init__(self) -> None:
         self.told = []
 
-    async def infer(self, client_timeout):
+    async def get_model_metadata(self, client_timeout):
         try:
             await asyncio.sleep(0.05)
         except asyncio.CancelledError:
@@ -36,7 +39,7 @@ def test_a_cancelled_call_is_ended_only_where_triton_survives_that(hangs_up, tol
     async def run() -> Slow:
         connection = AsyncConnection(Address.parse("grpc://x:1"))
         connection.hangs_up, connection._opened = hangs_up, Slow()
-        task = asyncio.create_task(connection.ask("infer", Deadline.after(5)))
+        task = asyncio.create_task(connection.ask("get_model_metadata", Deadline.after(5)))
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -45,6 +48,48 @@ def test_a_cancelled_call_is_ended_only_where_triton_survives_that(hangs_up, tol
         return connection._opened
 
     assert asyncio.run(run()).told == [told]
+
+
+class SlowServer(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """gRPC server whose inference takes 0.1 s."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+        self.told = []
+
+    async def ModelInfer(self, request, context):
+        self.has_begun.set()
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            self.told.append("cancelled")
+            raise
+        self.told.append("answered")
+        return service_pb2.ModelInferResponse()
+
+
+@pytest.mark.parametrize(("hangs_up", "told"), [(True, "cancelled"), (False, "answered")])
+def test_a_cancelled_inference_is_ended_only_where_triton_survives_that(hangs_up, told):
+    async def run() -> list[str]:
+        servicer, server = SlowServer(), grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        connection = AsyncConnection(Address.parse(f"grpc://127.0.0.1:{port}"))
+        connection.hangs_up = hangs_up
+        task = asyncio.create_task(connection.ask("infer", Deadline.after(5), model_name="m", inputs=[]))
+        await servicer.has_begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()  # gRPC would cancel a call that nothing refers to
+        await asyncio.sleep(0.3)
+        await connection.close()
+        await server.stop(None)
+        return servicer.told
+
+    assert asyncio.run(run()) == [told]
 
 
 @pytest.mark.parametrize(
