@@ -1,7 +1,8 @@
 """queue → inference → postprocess: plan, forward and answer, with cold starts, bulk requests and failures.
 
-A small amount of work for an idle device is answered from `execute`, the fastest way. Other work is deferred and waits
-for the scheduler's lanes, so that the next batch is read while this one runs, and no deadline passes unnoticed in
+A small amount of work for an idle device is answered from `execute`, the fastest way. So are several requests whose
+pass is quick: Triton gathers the next ones meanwhile, and their answers return together. Other work is deferred and
+waits for the scheduler's lanes, so that the next batch is read while this one runs, and no deadline passes unnoticed in
 Triton's queue. A request of more than one sub-batch is bulk and gives way to the others.
 """
 
