@@ -157,7 +157,8 @@ def test_files_come_as_bytes_or_as_base64(http, sie):
     plain = http.post(f"/v1/encode/{CLIP}", json={"items": [{"images": [way]} for way in ways]}).json()["items"]
     packed = post(http, f"/v1/encode/{CLIP}", {"items": [{"images": [{"data": picture, "format": "jpeg"}]}]})["items"]
     for item in (*plain, *packed):
-        assert np.array_equal(np.array(item["dense"]["values"], np.float32), expected)
+        # Two images of one request share a pass, which rounds differently.
+        assert np.allclose(np.array(item["dense"]["values"], np.float32), expected, atol=1e-6)
 
 
 def test_a_pdf_has_a_result_of_each_page(http, sie):
