@@ -311,17 +311,24 @@ def test_the_gpus_of_windows_count(tmp_path, monkeypatch):
     assert list(preflight.check_device("auto", "cuda:0", len(visible_gpus()), "2.13.0", has_nvml=True)) == []
 
 
-@pytest.mark.parametrize(("files", "installs"), [((), "+cpu"), (("nvidiactl",), ""), (("dxg",), "")])
-def test_the_environment_gets_a_pytorch_for_the_gpu_that_is_there(tmp_path, files, installs):
-    """scripts/env's own function, in which /dev is another directory and nothing is installed."""
+@pytest.mark.parametrize(
+    ("files", "torch", "extras"),
+    [
+        ((), "torch==1+cpu", "server,demo,onnx"),
+        (("nvidiactl",), "torch==1", "server,demo"),
+        (("dxg",), "torch==1", "server,demo"),
+    ],
+)
+def test_the_environment_gets_what_fits_the_gpu_that_is_there(tmp_path, files, torch, extras):
+    """The functions of scripts/env, for which /dev is another directory and nothing is installed."""
     for name in files:
         (tmp_path / name).touch()
-    script = (Path(__file__).parents[3] / "scripts" / "env").read_text()
+    script = (Path(__file__).parents[3] / "scripts" / "env").read_text().replace("/dev/", f"{tmp_path}/")
+    choice = script[script.index("has_gpu() {") : script.index("stamp=")]
     function = script[script.index("install_torch() {") : script.index('if [ ! -e "$stamp" ]')]
-    code = f'torch=torch==1\ninstall() {{ echo "$@"; }}\n{function.replace("/dev/nv", f"{tmp_path}/nv")}\ninstall_torch'
-    code = code.replace("/dev/dxg", f"{tmp_path}/dxg")
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"torch==1{installs}\n"
+    code = f'torch=torch==1\ninstall() {{ echo "$@"; }}\n{choice}{function}\ninstall_torch\necho "$extras"'
+    done = subprocess.run(["bash", "-c", code, "env", "server", "demo"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [torch, extras]
 
 
 def test_serve_refuses_an_unusable_device_at_startup(machine, tmp_path):
