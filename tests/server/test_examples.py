@@ -61,7 +61,7 @@ NOT_RUN = {
     "SIE_HOST=0.0.0.0 SIE_AUTH_MODE=token SIE_AUTH_TOKENS=@/etc/sie/tokens scripts/serve": (
         "tests/pure/settings/test_settings.py and tests/server/test_serve.py have tokens"
     ),
-    "pip install -c constraints.txt '.[server,embedded,demo,onnx]'   # with a GPU: without onnx": INSTALLS,
+    "pip install -c constraints.txt '.[server,embedded,demo,onnx]'": INSTALLS,
     "sie-triton serve": BY_HAND,
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
     "scripts/perf sentence-transformers/all-MiniLM-L6-v2": "tests/server/test_serve.py runs perf_analyzer",
