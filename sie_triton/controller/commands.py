@@ -36,10 +36,10 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
     if not watch:
         answer = ask(settings, MODELS)
         console.print(table_of(answer, console.width))
-        for line in faults(answer):
-            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
         for speedup in answer.get("speedups", []):
             console.print(f"faster: {speedup}", markup=False, highlight=False, soft_wrap=True)
+        for line in faults(answer):
+            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
         if picture is not None:
             console.save_svg(str(picture), title="sie-triton status")
         return

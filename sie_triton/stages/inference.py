@@ -71,8 +71,8 @@ class Inference(ColdStage[Worker]):
         self._is_quick = not (family(spec.family).generates or self._is_remote)
         self._desk = Desk(spec, Seal(status.directory, is_open=spec.runtime.open_steps))
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
-        computed_on, max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
-        self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, max_requests)
+        computed_on, self._max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
+        self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, self._max_requests)
         self._set_budget(spec.admission_cost)
         self._on_cpu = computed_on == "cpu"
         self._cost_per_s = 0.0  # of one lane
@@ -187,7 +187,7 @@ class Inference(ColdStage[Worker]):
     def _run_now(self, jobs: Sequence[Work]) -> None:
         """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
         slots = sorted(slots_of(jobs), key=cost)
-        if len({job.group for job in jobs}) == 1:
+        if len(jobs) <= self._max_requests and len({job.group for job in jobs}) == 1:
             with self._reserved(slots, len(jobs)) as threads:
                 if threads:
                     self._run(slots, threads)

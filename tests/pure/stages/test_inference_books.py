@@ -202,6 +202,18 @@ def test_other_requests_are_deferred(tmp_path, monkeypatch, cost_per_s, device, 
     stage.close()
 
 
+def test_requests_that_waited_for_a_load_do_not_exceed_the_requests_of_a_pass(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
+    stage = made(tmp_path, runtime=replace(OPEN, cpu_threads=2, max_batch_requests=2))
+    stage._loader = FakeLoader(stage, sub_batch_cost=50, cost_per_s=4000.0)
+    requests = [tokens([7]) for _ in range(6)]
+    assert stage.execute(requests) == [DEFERRED] * 6
+    for request in requests:
+        assert request.answered.wait(60)
+    assert max(stage.worker.batches) <= 2
+    stage.close()
+
+
 def test_a_short_request_of_several_items_is_not_divided_among_lanes(loading):
     requests = quick(loading, cost_per_s=4000.0)
     assert requests
