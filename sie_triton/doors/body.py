@@ -16,10 +16,8 @@ BODY_S, BYTES_A_SECOND = 10.0, 256 * 1024
 CLOSE = {"Connection": "close"}
 
 
-async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, held: Held, *, is_here: bool = False
-) -> bytes | bytearray:
-    """Return the whole body, charged to `held`. `is_here`: the connection has received all of it.
+async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, held: Held) -> bytearray:
+    """Return the whole body, charged to `held`.
 
     Failure 413 as soon as the body is too large, 408 if it arrives too slowly, 415 if it is compressed, and 503 if the
     bodies in progress hold too much memory. A slow upload is ended when other requests need its memory.
@@ -29,8 +27,6 @@ async def read_body(
     with suppress(ValueError):  # the HTTP parser has already refused an invalid number
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes)
-    if is_here:
-        return await _read_whole(receive, max_bytes, held)
     try:
         async with asyncio.timeout(BODY_S) as limit:
             held.end_upload = lambda: limit.reschedule(0) if not limit.expired() else None
@@ -41,23 +37,12 @@ async def read_body(
         held.end_upload = None
 
 
-async def _read_whole(receive: Receive, max_bytes: int, held: Held) -> bytes:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if message["type"] == "http.disconnect":
-        raise _incomplete()
-    if len(body) > max_bytes:
-        raise _too_large(max_bytes)
-    held.take(len(body))
-    return body
-
-
 async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: Held) -> bytearray:
     body = bytearray()
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise _incomplete()
+            raise invalid("body", "the connection ended before the body was complete")
         chunk = message.get("body", b"")
         if len(body) + len(chunk) > max_bytes:
             raise _too_large(max_bytes)
@@ -68,10 +53,6 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: 
         when = limit.when()
         if when is not None:
             limit.reschedule(when + len(chunk) / BYTES_A_SECOND)
-
-
-def _incomplete() -> Failure:
-    return invalid("body", "the connection ended before the body was complete")
 
 
 def _too_large(max_bytes: int) -> Failure:

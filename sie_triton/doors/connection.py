@@ -1,17 +1,17 @@
 """uvicorn's HTTP/1.1 connection, with timeouts for slow clients and a limit on the number of connections.
 
-llhttp parses requests. It limits neither the size of headers and trailers nor the number of requests that a client
-sends before it has a response, and does not require a Host; Connection does.
+The parser, llhttp, limits neither the size of headers and trailers nor the number of requests that a client sends
+before the first response, and requires no Host. It does not read the body of a request that proposes another protocol.
+Connection adds this.
 """
 
 import asyncio
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
-from urllib.parse import unquote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sie_triton.doors.connections import Connections, Phase
 
@@ -31,9 +31,6 @@ REST_S = 2.0
 # Minimum speed at which a client must read a response: READ_BYTES every READ_S seconds.
 READ_BYTES, READ_S = 256 * 1024, 10.0
 
-# Bodies up to this size, in bytes, are copied to be sent with their headers in one system call.
-JOINED_BYTES = 64 * 1024
-
 # Response to a connection beyond the limit.
 FULL_BODY = b'{"detail": {"code": "RESOURCE_EXHAUSTED", "message": "all connections are busy; retry later"}}'
 FULL = (
@@ -43,8 +40,8 @@ FULL = (
 
 INVALID = "Invalid HTTP request received."
 
-# Key of `scope` with the Exchange of the request.
-EXCHANGE = "sie_triton.exchange"
+# Key of `scope` with the Connection of the request.
+CONNECTION = "sie_triton.connection"
 
 
 class Part(Enum):
@@ -55,65 +52,29 @@ class Part(Enum):
     NONE = 2  # the request is complete, and its response is not
 
 
-class Exchange(RequestResponseCycle):
-    """One request and its response, whose headers are sent together with the body.
+class Connection(HttpToolsProtocol):
+    """Connection of a door. `read_body` limits the size and duration of a body.
 
-    Responses must have a Content-Length. `when_gone` is called once if the client disconnects before the response.
+    `has_gone` is True once the client has disconnected.
     """
 
-    when_gone: Callable[[], object] | None = None
-    _head = b""
+    has_gone = False
 
-    def end(self) -> None:
-        """End the exchange, because the client has disconnected."""
-        if not self.response_complete:
-            self.disconnected = True
-            if self.when_gone is not None:
-                self.when_gone()
-        self.message_event.set()
-
-    async def send(self, message: Any) -> None:
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        if message["type"] == "http.response.start":
-            self.response_started, self.waiting_for_100_continue = True, False
-            self._head = self._written(message["status"], message.get("headers", ()))
-            return
-        head, self._head = self._head, b""
-        body = b"" if self.scope["method"] == "HEAD" else message.get("body", b"")
-        if len(body) <= JOINED_BYTES:
-            self.transport.write(head + body)
-        else:
-            self.transport.write(head)
-            self.transport.write(body)
-        if not message.get("more_body", False):
-            self.response_complete = True
-            self.message_event.set()
-            if not self.keep_alive:
-                self.transport.close()
-            self.on_response()
-
-    def _written(self, status: int, headers: Any) -> bytes:
-        lines = [STATUS_LINE[status]]
-        for name, value in (*self.default_headers, *headers):
-            if name == b"connection":
-                self.keep_alive = self.keep_alive and value.lower() != b"close"
-            else:
-                lines += (name, b": ", value, b"\r\n")
-        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        return b"".join(lines)
-
-
-class Connection(HttpToolsProtocol):
-    """Connection of a door. `read_body` limits the size and duration of a body."""
-
+    _when_gone: Callable[[], object] | None = None
     _part = Part.HEAD
     _num_idle_bytes = 0  # since the last progress: the end of headers, or a part of a body
-    _answered: Exchange | None = None  # being answered; `cycle` is the latest request
+    _answered: RequestResponseCycle | None = None  # the request being answered; `cycle` is the latest one
     _head: asyncio.TimerHandle | None = None
     _answer: asyncio.TimerHandle | None = None
+
+    def watch(self, when_gone: Callable[[], object] | None) -> None:
+        """Call `when_gone` if the client disconnects before it has the response to its request, which has been read.
+
+        uvicorn reads no further after a large body, and without reading it does not notice a disconnect.
+        """
+        self._when_gone = when_gone
+        if when_gone is not None:
+            self.flow.resume_reading()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -158,58 +119,24 @@ class Connection(HttpToolsProtocol):
         self._feed(b"".join(head) + b"\r\n" + rest)
 
     def on_message_begin(self) -> None:
-        self.url, self.headers, self.expect_100_continue = b"", [], False
+        super().on_message_begin()
         self._part, self._num_idle_bytes = Part.HEAD, 0
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._part is Part.HEAD:  # no trailer of a body
+        if self._part is Part.HEAD:  # not a trailer of a body
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._part, self._num_idle_bytes = Part.BODY, 0
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("the door is no proxy")
-        self._part, self._num_idle_bytes = Part.BODY, 0
-        version = self.parser.get_http_version()
-        raw_path, _, query = self.url.partition(b"?")
-        self.scope: Any = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "method": self.parser.get_method().decode("ascii"),
-            "root_path": "",
-            "path": unquote(raw_path.decode("ascii")),
-            "raw_path": raw_path,
-            "query_string": query,
-            "headers": self.headers,
-        }
-        if version == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
+        if self.parser.get_http_version() == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
             raise ValueError("HTTP/1.1 requires one Host")
-        if not self.parser.should_upgrade():
-            self._begin(version)
-
-    def _begin(self, version: str) -> None:
-        exchange = self.scope[EXCHANGE] = self.cycle = Exchange(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
-        if self._answered is None or self._answered.response_complete:
-            self._start_asgi_task(exchange, self.app)
-        elif len(self.pipeline) < MAX_PIPELINED:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((exchange, self.app))
-        else:
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            return  # is read again without its Upgrade
+        super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
             raise ValueError("too many requests before the first response")
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -231,14 +158,14 @@ class Connection(HttpToolsProtocol):
         """Answer 400 to bytes that are not HTTP; if a response has begun already, abort the connection instead."""
         answered = self._answered
         is_begun = answered is not None and answered.response_started and self._is_open(answered)
-        self._end_exchanges()  # the request ends here; a later response to it is dropped
+        self._end_requests()  # a later response is dropped
         if is_begun:
             self.transport.abort()
         else:
             super().send_400_response(msg)
 
-    def _is_open(self, exchange: Exchange) -> bool:
-        return not exchange.response_complete or (exchange is self.cycle and self._part is Part.BODY)
+    def _is_open(self, request: RequestResponseCycle) -> bool:
+        return not request.response_complete or (request is self.cycle and self._part is Part.BODY)
 
     def on_response_complete(self) -> None:
         if self._part is Part.BODY and self._answered is self.cycle:
@@ -265,17 +192,21 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
         self._expect_no_progress()
-        self._end_exchanges()
+        self._end_requests()
         super().connection_lost(exc)
 
     def give_way(self) -> None:
         """Abort the connection to make room for another one."""
         self.transport.abort()
 
-    def _end_exchanges(self) -> None:
+    def _end_requests(self) -> None:
         self.pipeline.clear()
+        self.has_gone = True
         if self._answered is not None:
-            self._answered.end()
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+        if self._when_gone is not None:
+            self._when_gone()
 
     def _leave(self) -> None:
         self._expect_no_head()
@@ -301,7 +232,7 @@ class Connection(HttpToolsProtocol):
             self._head.cancel()
             self._head = None
 
-    def _check_rest(self, answered: Exchange) -> None:
+    def _check_rest(self, answered: RequestResponseCycle) -> None:
         if self.cycle is answered and self._part is Part.BODY:
             self.transport.abort()
 

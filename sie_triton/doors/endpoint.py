@@ -8,9 +8,9 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from random import getrandbits
 from time import monotonic
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from sie_triton.client.failures import NotServed
 from sie_triton.doors.backend import Backend
 from sie_triton.doors.body import read_body
-from sie_triton.doors.connection import EXCHANGE, Exchange
+from sie_triton.doors.connection import CONNECTION, Connection
 from sie_triton.doors.connections import Connections, affordable
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
 from sie_triton.doors.measure import VALUE_BYTES
@@ -63,10 +63,10 @@ class Door:
 class DoorRequest:
     """Request for a handler. `path` holds the parameters of the route's path, `content` the decoded body of a POST.
 
-    `exchange` is the connection's, None in tests without a connection.
+    `connection` is None in tests without one.
     """
 
-    __slots__ = ("arrived_at", "content", "door", "exchange", "headers", "kind", "method", "path", "trace_id")
+    __slots__ = ("arrived_at", "connection", "content", "door", "headers", "kind", "method", "path", "trace_id")
 
     def __init__(self, scope: Scope, door: Door) -> None:
         self.arrived_at = monotonic()
@@ -74,7 +74,7 @@ class DoorRequest:
         self.method: str = scope["method"]
         self.path: Mapping[str, str] = scope.get("path_params", {})
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.exchange: Exchange | None = scope.get(EXCHANGE)
+        self.connection: Connection | None = scope.get(CONNECTION)
         self.content: Any = None
         self.kind = JSON
         self.trace_id = _trace_id(self)
@@ -90,8 +90,7 @@ class DoorRequest:
         event loop.
         """
         self.kind = media_type(self.header("content-type"), types)
-        is_here = self.exchange is not None and not self.exchange.more_body
-        body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held, is_here=is_here)
+        body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held)
         held.take(len(body) * (COPIES - 1))
         if len(body) <= SMALL_BODY_BYTES:
             held.take(num_values(body, self.kind) * VALUE_BYTES)
@@ -184,7 +183,7 @@ class DoorEndpoint:
             except Failure as failure:
                 response = failure_response(failure, self._dialect)
             if response is not None:
-                response.raw_headers.append((b"x-trace-id", request.trace_id.encode()))
+                response.headers["X-Trace-ID"] = request.trace_id
                 is_small = len(response.body) <= SMALL_BODY_BYTES
                 await response(scope, receive, send if is_small else send_all(send))
 
@@ -211,23 +210,23 @@ class DoorEndpoint:
 
     async def _handled(self, request: DoorRequest) -> Response | None:
         """Call the handler, and cancel it when the client disconnects."""
-        task, exchange = asyncio.current_task(), request.exchange
+        task, connection = asyncio.current_task(), request.connection
         assert task is not None
-        if exchange is not None:
-            if exchange.disconnected:
+        if connection is not None:
+            if connection.has_gone:
                 return None
-            exchange.when_gone = task.cancel
+            connection.watch(task.cancel)
         try:
             answer = await self._handler(request)
             return await answer.response() if isinstance(answer, Answer) else answer
         except asyncio.CancelledError:
             task.uncancel()
-            if exchange is None or not exchange.disconnected:
+            if connection is None or not connection.has_gone:
                 raise _ending() from None
             return None
         finally:
-            if exchange is not None:
-                exchange.when_gone = None
+            if connection is not None:
+                connection.watch(None)
 
 
 def failure_response(failure: Failure, dialect: Dialect = SIE) -> Response:
@@ -259,4 +258,4 @@ def _trace_id(request: DoorRequest) -> str:
     """Return the client's trace id, from its traceparent or X-Request-ID header; else a random one."""
     _, _, rest = (request.header("traceparent") or "").partition("-")
     given = rest.partition("-")[0] or request.header("x-request-id") or ""
-    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 128 else f"{getrandbits(128):032x}"
+    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 128 else uuid4().hex

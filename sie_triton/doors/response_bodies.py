@@ -1,7 +1,6 @@
 """Convert results of the client to the response bodies of SIE's own server."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,12 +56,7 @@ def timing_headers(timing: Mapping[str, float]) -> dict[str, str]:
     >>> timing_headers({"total_ms": 1.25, "queue_ms": 0.0})
     {'X-Total-Time': '1.25', 'X-Queue-Time': '0.00'}
     """
-    return {_timing_header(name): f"{ms:.2f}" for name, ms in timing.items()}
-
-
-@cache
-def _timing_header(name: str) -> str:
-    return f"X-{name.removesuffix('_ms').title()}-Time"
+    return {f"X-{name.removesuffix('_ms').title()}-Time": f"{ms:.2f}" for name, ms in timing.items()}
 
 
 def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 import socket
 import time
+from http.client import HTTPResponse
 
 import pytest
+from uvicorn.protocols.http import httptools_impl
 
 from sie_triton.doors import connection
 from tests.support.controller import wait_for
@@ -27,6 +29,14 @@ def all_of(client: socket.socket) -> bytes:
     while chunk := client.recv(2**16):
         got += chunk
     return got
+
+
+def answer_to(client: socket.socket, request: bytes) -> HTTPResponse:
+    client.sendall(request)
+    answer = HTTPResponse(client)
+    answer.begin()
+    answer.read()
+    return answer
 
 
 def test_requests_sent_together_are_answered_in_order(client):
@@ -54,6 +64,25 @@ def test_the_call_of_a_client_that_disconnects_is_cancelled_whatever_else_it_has
             wait_for(lambda: backend.asked)
         wait_for(lambda: backend.was_cancelled)
         assert len(backend.asked) == 1
+
+
+def test_a_client_that_disconnects_after_a_large_body_is_noticed(monkeypatch):
+    monkeypatch.setattr(httptools_impl, "HIGH_WATER_LIMIT", 1000)
+    door, backend = door_of()
+    backend.seconds = 600
+    body = b'{"items": ["%b"]}' % (b"a" * 50_000)
+    with listening(door) as port:
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
+            client.sendall(HEAD + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % len(body))
+            assert client.recv(4096).startswith(b"HTTP/1.1 100")
+            client.sendall(body)
+            wait_for(lambda: backend.asked)
+        wait_for(lambda: backend.was_cancelled)
+
+
+def test_trailers_are_not_headers(client):
+    body = b"Transfer-Encoding: chunked\r\n\r\n10\r\n" + BODY + b"\r\n0\r\nX-Request-ID: trailer\r\n\r\n"
+    assert answer_to(client, HEAD + b"X-Request-ID: header\r\n" + body).headers["X-Trace-ID"] == "header"
 
 
 def test_the_start_of_a_next_request_has_time_while_the_first_is_answered(monkeypatch):
@@ -94,8 +123,7 @@ def test_headers_and_trailers_are_bounded(client, start):
 def test_a_proposal_of_http_2_is_ignored(client):
     more = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nContent-Length"
     for _ in range(2):
-        client.sendall(REQUEST.replace(b"Content-Length", more))
-        assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        assert answer_to(client, REQUEST.replace(b"Content-Length", more)).status == 200
 
 
 def test_a_proxy_s_request_is_refused(client):
@@ -105,8 +133,7 @@ def test_a_proxy_s_request_is_refused(client):
 
 def test_a_kept_connection_may_become_a_websocket(client, monkeypatch):
     monkeypatch.setattr(connection, "HEAD_S", 0.2)
-    client.sendall(LIVE)
-    assert client.recv(4096).startswith(b"HTTP/1.1 200")
+    assert answer_to(client, LIVE).status == 200
     upgrade = (
         b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA\r\n\r\n"
     )
