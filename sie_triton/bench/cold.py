@@ -11,11 +11,11 @@ import psutil
 import yaml
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from sie_triton.bench import known
 from sie_triton.bench.compare import MODEL
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.catalog import starter_set
 from sie_triton.client import SIEClient
 from sie_triton.controller.memory import processes
@@ -32,6 +32,8 @@ NUM_FIRST_ANSWERS = 5
 # Time within which Triton ends an evicted process, in seconds.
 SETTLE_S = 3.0
 
+HEAD = ("measured in one run", "")
+
 
 def run(num_models: int, output: Path | None) -> None:
     """Measure with `num_models` copies of the demo model, print the table, and write `output` if given."""
@@ -40,16 +42,11 @@ def run(num_models: int, output: Path | None) -> None:
         settings = settings_of(Path(scratch), names)
         rows = known.measure(settings, names[-NUM_FIRST_ANSWERS:])
         rows += measure(settings, names, Console(stderr=True))
-    table = Table(title=f"{num_models} cold models")
-    for column in ("measured in one run", ""):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    print_table(f"{num_models} cold models", HEAD, rows)
     if output is not None:
         command = f"scripts/bench --what cold --models {num_models}"
         head = f"{num_models} cold models, copies of {MODEL}. Printed by `{command}`."
-        output.write_text("\n".join([head, "", "| | |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows), ""]))
+        output.write_text(f"{head}\n\n{markdown_table(HEAD, rows)}")
 
 
 def measure(settings: Settings, names: Sequence[str], console: Console) -> list[tuple[str, str]]:

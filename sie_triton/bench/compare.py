@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.bench.reference import Reference
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.client import SIEClient
 from sie_triton.names import triton_name
 from sie_triton.perf import perf_analyzer
@@ -59,14 +59,16 @@ class Comparison:
         return json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in document.items()})
 
     def to_markdown(self, rounds: int, seconds: float) -> str:
-        lines = [f"| {name} | {value} |" for name, value in self.rows()]
         command = f"scripts/bench --rounds {rounds} --seconds {seconds:g} --clients {self.clients}"
         head = [
             f"{MODEL}, fp32, texts of 20 to 60 words, medians of {rounds} interleaved rounds",
             f"({_machine()}). Printed by `{command}`.",
             "The last row is the median of the rounds' ratios, not the ratio of the medians above it.",
         ]
-        return "\n".join([*head, "", "| | |", "|---|---|", *lines, ""])
+        return "\n".join([*head, "", markdown_table(HEAD, self.rows())])
+
+
+HEAD = ("measured in one run", "median")
 
 
 def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> None:
@@ -76,12 +78,7 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
     with tempfile.TemporaryDirectory() as scratch:
         measured = list(_rounds(Path(scratch), rounds, seconds, clients, console))
     report = Comparison.of(measured, clients)
-    table = Table(title=f"{MODEL}, fp32, 20–60 words, {rounds} rounds")
-    table.add_column("measured in one run")
-    table.add_column("median", justify="right")
-    for name, value in report.rows():
-        table.add_row(name, value)
-    Console().print(table)
+    print_table(f"{MODEL}, fp32, 20–60 words, {rounds} rounds", HEAD, report.rows())
     if output is not None:
         output.write_text(report.to_markdown(rounds, seconds))
     print(report.to_json())

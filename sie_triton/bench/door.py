@@ -16,12 +16,11 @@ from threading import local
 
 import psutil
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from sie_triton.bench.compare import MODEL
 from sie_triton.bench.library_comparison import tiny_file
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.client import SIEClient
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts
@@ -44,17 +43,14 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
     with tempfile.TemporaryDirectory() as scratch, served(Path(scratch)) as (settings, pid):
         found = {model: measure(settings, pid, model, rounds, seconds, clients) for model in (MODEL, TINY)}
     rows = [row for model, measured in found.items() for row in rows_of(model, measured, clients)]
-    table = Table("", *COLUMNS, title="One text per request, medians over rounds")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    print_table("One text per request, medians over rounds", COLUMNS, rows)
     if output is not None:
         command = f"scripts/bench --what door --rounds {rounds} --seconds {seconds:g} --clients {clients}"
         output.write_text(markdown(rows, command))
     print(json.dumps({"clients": clients, **{model: summary(measured) for model, measured in found.items()}}))
 
 
-COLUMNS = ("1 client, p50 ms", "clients", "requests/s", "the door's CPU-ms per request")
+COLUMNS = ("", "1 client, p50 ms", "clients", "requests/s", "the door's CPU-ms per request")
 
 
 @contextmanager
@@ -179,6 +175,4 @@ def summary(measured: Mapping[str, Mapping[str, list[float]]]) -> dict[str, floa
 
 def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
     head = f"The door beside Triton's own HTTP, one text per request ({platform.machine()}, {os.cpu_count()} cores)."
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    columns = [f"| | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    return "\n".join([f"{head} Printed by `{command}`.", "", *columns, *lines, ""])
+    return f"{head} Printed by `{command}`.\n\n{markdown_table(COLUMNS, rows)}"

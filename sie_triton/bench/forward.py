@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from sie_triton.bench.architectures import ARCHITECTURES, build, save
 from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, timed, token_batch
 from sie_triton.bench.outputs import outputs
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.catalog import recognise, select
 from sie_triton.contract import Batch
 from sie_triton.engines.torch.encoder import load_encoder
@@ -41,16 +41,10 @@ SIZES: Mapping[str, dict[str, int]] = {
 def run(what: str, *, rounds: int, output: Path | None) -> None:
     """Measure `what`, print its table, and write `output` if given."""
     title, columns, rows = MEASUREMENTS[what](rounds)
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=140).print(table)
+    print_table(title, columns, rows)
     if output is not None:
-        lines = [f"| {' | '.join(row)} |" for row in [columns, ["---"] * len(columns), *rows]]
         head = f"{title}. Printed by `scripts/bench --what {what} --rounds {rounds}`."
-        output.write_text("\n".join([head, "", *lines, ""]))
+        output.write_text(f"{head}\n\n{markdown_table(columns, rows)}")
 
 
 def sizes(rounds: int) -> tuple[str, list[str], list[list[str]]]:

@@ -19,11 +19,11 @@ import numpy as np
 import tritonclient.http as triton
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from sie_triton.bench import handmade
 from sie_triton.bench.library_comparison import MINILM, dense_file, grpc_of, serving, tiny_file
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.client import SIEClient
 from sie_triton.engines.onnx.graph import Graph
 from sie_triton.engines.onnx.session import is_installed
@@ -283,9 +283,5 @@ def table_of_crowds(crowds: Mapping[str, list[float]], rounds: int) -> str:
 
 def shown(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Print the table, and return it as Markdown."""
-    table = Table(*head, title=title)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join([title, "", *lines, ""])
+    print_table(title, head, rows)
+    return f"{title}\n\n{markdown_table(head, rows)}"

@@ -10,12 +10,11 @@ from threading import Lock
 from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from sie_triton.bench.architectures import save
 from sie_triton.bench.lanes import median_ratio
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.client import SIEClient
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
@@ -100,10 +99,7 @@ def report(title: str, unit: str, rates: Mapping[str, list[float]], command: str
         [name, f"{statistics.median(each):.1f} {unit}", f"{median_ratio(ours, each):.2f} x"]
         for name, each in rates.items()
     ]
-    table = Table("", "", "first ÷ this", title=title)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    columns = ("", "", "first ÷ this")
+    print_table(title, columns, rows)
     head = f"{title} ({platform.machine()}). Printed by `{command}`."
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([head, "", "| | | first ÷ this |", "|---|---|---|", *lines, ""])
+    return f"{head}\n\n{markdown_table(columns, rows)}"

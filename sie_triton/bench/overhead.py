@@ -19,10 +19,10 @@ import psutil
 import tritonclient.grpc as triton
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from sie_triton.bench import handmade
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.names import triton_name
 from sie_triton.perf import perf_analyzer
 from sie_triton.perf.workload import texts, write_input_data
@@ -94,10 +94,7 @@ def run(*, rounds: int, seconds: float, before: Path | None, output: Path | None
     rows = [
         row for model, by_load in measured.items() for load, by in by_load.items() for row in rows_of(load, by, model)
     ]
-    table = Table(*COLUMNS, title="Throughput, latency and CPU time of a request, medians over rounds")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    print_table("Throughput, latency and CPU time of a request, medians over rounds", COLUMNS, rows)
     if output is not None:
         output.write_text(markdown(rows, f"scripts/bench --what overhead --rounds {rounds} --seconds {seconds:g}"))
         draw(measured[TINY], output.with_suffix(".png"))
@@ -215,8 +212,7 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
         "of a request, and by process. Servers take turns; medians over the rounds. "
         f"Printed by `{command} [--before CHECKOUT]`."
     )
-    lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
-    return "\n".join(["# Overhead of a request", "", head, "", *lines, ""])
+    return f"# Overhead of a request\n\n{head}\n\n{markdown_table(COLUMNS, rows)}"
 
 
 def draw(measured: Mapping[Load, Mapping[str, Sequence[Figures]]], path: Path) -> None:

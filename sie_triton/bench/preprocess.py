@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 import yaml
-from rich.console import Console
-from rich.table import Table
 from safetensors.numpy import save_file
 
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts
 from sie_triton.render.build import write_repository
@@ -51,10 +50,7 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
             with tempfile.TemporaryDirectory() as scratch:
                 found[workers].append(measure(Path(scratch), seconds, preprocessor_workers=workers))
     rows = rows_of(found)
-    table = Table(*COLUMNS, title="Tokenization, medians over rounds")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    print_table("Tokenization, medians over rounds", COLUMNS, rows)
     if output is not None:
         output.write_text(markdown(rows, f"scripts/bench --what preprocess --rounds {rounds} --seconds {seconds:g}"))
     print(json.dumps({str(workers): figures for workers, figures in found.items()}))
@@ -84,8 +80,7 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
         f"clients, texts of 20 to 60 words; bulk: two clients of another model, {NUM_BULK_TEXTS} texts a request. In "
         f"brackets the ratio to {WORKERS[0]} workers. Printed by `{command}`."
     )
-    lines = ["| " + " | ".join(row) + " |" for row in (COLUMNS, ["---"] * len(COLUMNS), *rows)]
-    return "\n".join(["# Tokenization", "", head, "", *lines, ""])
+    return f"# Tokenization\n\n{head}\n\n{markdown_table(COLUMNS, rows)}"
 
 
 def measure(scratch: Path, seconds: float, **given: Any) -> Figures:
