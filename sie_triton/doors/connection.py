@@ -155,17 +155,9 @@ class Connection(HttpToolsProtocol):
         self._part, self._num_idle_bytes = Part.HEAD if is_over else Part.NONE, 0
 
     def send_400_response(self, msg: str) -> None:
-        """Answer 400 to bytes that are not HTTP; if a response has begun already, abort the connection instead."""
-        answered = self._answered
-        is_begun = answered is not None and answered.response_started and self._is_open(answered)
-        self._end_requests()  # a later response is dropped
-        if is_begun:
-            self.transport.abort()
-        else:
-            super().send_400_response(msg)
-
-    def _is_open(self, request: RequestResponseCycle) -> bool:
-        return not request.response_complete or (request is self.cycle and self._part is Part.BODY)
+        """Answer 400 to bytes that are not HTTP, and end the requests in progress."""
+        self._end_requests()
+        super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
         if self._part is Part.BODY and self._answered is self.cycle:
@@ -200,7 +192,6 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def _end_requests(self) -> None:
-        self.pipeline.clear()
         self.has_gone = True
         if self._answered is not None:
             self._answered.disconnected = True

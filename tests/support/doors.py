@@ -85,7 +85,14 @@ def post(door: Door, body: object = None, path: str = "/v1/encode/org/m", **opti
 def listening(door: Door):
     """Serve the door on a socket, and yield its port."""
     port = free_ports(1)[0]
-    config = uvicorn.Config(application(door), port=port, http=Connection, ws=WebSocket, log_config=None)
+    config = uvicorn.Config(
+        application(door),
+        port=port,
+        http=Connection,
+        ws=WebSocket,
+        log_config=None,
+        timeout_graceful_shutdown=10,
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -1,13 +1,14 @@
 """HTTP/1.1 on a connection of the door: what its parser leaves to it."""
 
 import socket
+import threading
 import time
 from http.client import HTTPResponse
 
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
-from sie_triton.doors import connection
+from sie_triton.doors import connection, endpoint, wire
 from tests.support.controller import wait_for
 from tests.support.doors import door_of, listening
 
@@ -78,6 +79,25 @@ def test_a_client_that_disconnects_after_a_large_body_is_noticed(monkeypatch):
             client.sendall(body)
             wait_for(lambda: backend.asked)
         wait_for(lambda: backend.was_cancelled)
+
+
+def test_a_request_whose_client_disconnects_before_it_is_decoded_is_dropped(monkeypatch):
+    door, backend = door_of()
+    is_read = threading.Event()
+
+    def read_late(body, kind):
+        is_read.set()
+        wait_for(lambda: not len(door.connections))
+        return wire.read(body, kind)
+
+    monkeypatch.setattr(endpoint, "read", read_late)
+    body = b'{"items": ["%b"]}' % (b"a" * endpoint.SMALL_BODY_BYTES)
+    with listening(door) as port:
+        with socket.create_connection(("127.0.0.1", port), 30) as client:
+            client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert is_read.wait(30)
+        wait_for(lambda: not door.memory.used)
+    assert backend.asked == []
 
 
 def test_trailers_are_not_headers(client):
