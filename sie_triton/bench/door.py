@@ -158,9 +158,8 @@ def rows_of(model: str, measured: Mapping[str, Mapping[str, list[float]]], clien
     rows = []
     for way, figures in measured.items():
         ms, rate, cpu_ms = (statistics.median(figures[name]) for name in ("ms", "rate", "cpu_ms"))
-        rows.append(
-            [f"{model}, {way}", f"{ms:.2f}", str(clients), f"{rate:.0f}", f"{cpu_ms:.2f}" if way == DOOR else ""]
-        )
+        name = f"{model.rpartition('/')[2]}, {way}"
+        rows.append([name, f"{ms:.2f}", str(clients), f"{rate:.0f}", f"{cpu_ms:.2f}" if way == DOOR else ""])
     return rows
 
 
