@@ -22,7 +22,7 @@ from rich.progress import track
 
 from sie_triton.bench import handmade
 from sie_triton.bench.ports import ports_of_a_server
-from sie_triton.bench.tables import markdown_table, print_table
+from sie_triton.bench.tables import Figures, markdown_table, print_table
 from sie_triton.names import triton_name
 from sie_triton.perf import perf_analyzer
 from sie_triton.perf.workload import texts, write_input_data
@@ -42,7 +42,6 @@ MIN_REQUESTS, MIN_TEXTS = 16, 512
 
 PROCESSES = ("tritonserver", "preprocess", "inference", "worker", "postprocess")
 
-Figures = dict[str, float]
 Measured = dict[str, dict[Load, dict[str, list[Figures]]]]
 
 # Serves both models until stdin is closed. Runs in another checkout too, so it uses what earlier commits have.
@@ -197,7 +196,8 @@ def rows_of(load: Load, by_server: Mapping[str, Sequence[Figures]], model: str) 
     for name, rounds in by_server.items():
         medians = Medians(rounds)
         ratio = statistics.median(a["per_second"] / b["per_second"] for a, b in zip(rounds, base, strict=True))
-        numbers = [f"{medians.of('per_second'):,.0f}", f"{ratio:.2f}"]
+        rate = medians.of("per_second")
+        numbers = [f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}", f"{ratio:.2f}"]
         numbers += [f"{medians.of(each):.1f}" for each in ("p50_ms", "p99_ms")]
         numbers += [f"{medians.cpu_ms:.2f}", *(f"{medians.of(each):.2f}" for each in PROCESSES)]
         rows.append([model.rpartition("/")[2], f"{load[0]} x {load[1]}", name, *numbers])
@@ -220,7 +220,7 @@ def draw(measured: Mapping[Load, Mapping[str, Sequence[Figures]]], path: Path) -
     from matplotlib.figure import Figure
 
     bars = [
-        (f"{name}\n{load[0]} client{'s' * (load[0] > 1)}", Medians(rounds))
+        (f"{name.replace(' ', chr(10))}\n{load[0]} client{'s' * (load[0] > 1)}", Medians(rounds))
         for load, by_server in measured.items()
         if load[1] == 1
         for name, rounds in by_server.items()

@@ -3,10 +3,9 @@
 import json
 import os
 import shutil
-import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -20,7 +19,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from sie_triton.bench.ports import ports_of_a_server
-from sie_triton.bench.tables import markdown_table, print_table
+from sie_triton.bench.tables import Figures, markdown_table, print_table, rows_with_ratios
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts
 from sie_triton.render.build import write_repository
@@ -39,8 +38,6 @@ SIZES = (1, 32, 256)
 NUM_BULK_TEXTS = 4000
 NUM_SMALL = 300
 
-Figures = dict[str, float]
-
 
 def run(*, rounds: int, seconds: float, output: Path | None) -> None:
     """Measure the numbers of workers in turns, print a table and one line of JSON, and write `output` if given."""
@@ -49,7 +46,7 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
         for workers in WORKERS:
             with tempfile.TemporaryDirectory() as scratch:
                 found[workers].append(measure(Path(scratch), seconds, preprocessor_workers=workers))
-    rows = rows_of(found)
+    rows = rows_with_ratios(found, {name: name for name in found[WORKERS[0]][0]})
     print_table("Tokenization, medians over rounds", COLUMNS, rows)
     if output is not None:
         output.write_text(markdown(rows, f"scripts/bench --what preprocess --rounds {rounds} --seconds {seconds:g}"))
@@ -57,21 +54,6 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
 
 
 COLUMNS = ("", *(f"{workers} worker{'s' * (workers > 1)}" for workers in WORKERS))
-
-
-def rows_of(found: Mapping[int, Sequence[Figures]]) -> list[list[str]]:
-    """Return a row for each figure: its median, and for all but the first column the median of the rounds' ratios."""
-    usual = found[WORKERS[0]]
-    rows = []
-    for name in usual[0]:
-        row = [name]
-        for measured in found.values():
-            median = statistics.median(each[name] for each in measured)
-            ratio = statistics.median(each[name] / base[name] for each, base in zip(measured, usual, strict=True))
-            shown = f"{median:,.0f}" if median >= 100 else f"{median:.1f}"
-            row.append(shown if measured is usual else f"{shown} (× {ratio:.2f})")
-        rows.append(row)
-    return rows
 
 
 def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
