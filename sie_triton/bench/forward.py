@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.progress import track
 
 from sie_triton.bench.architectures import ARCHITECTURES, build, save
-from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, timed, token_batch
+from sie_triton.bench.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, peak, timed, token_batch
+from sie_triton.bench.long_texts import long_texts
 from sie_triton.bench.outputs import outputs
 from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.catalog import recognise, select
@@ -130,7 +131,13 @@ def architectures(rounds: int) -> tuple[str, list[str], list[list[str]]]:
     )
 
 
-MEASUREMENTS = {"sizes": sizes, "lengths": lengths, "architectures": architectures, "outputs": outputs}
+MEASUREMENTS = {
+    "sizes": sizes,
+    "lengths": lengths,
+    "architectures": architectures,
+    "outputs": outputs,
+    "long": long_texts,
+}
 
 
 def fidelity(architecture: str) -> tuple[Any, float, float]:
@@ -183,9 +190,3 @@ def flops_of(batch: Batch, *, hidden: int, layers: int, **_: int) -> float:
     input_ids, lengths = tokens(batch)
     squares = float((lengths.astype(np.int64) ** 2).sum())
     return layers * (24.0 * hidden**2 * len(input_ids) + 4.0 * hidden * squares)
-
-
-def peak(precision: str, size: int = 1536) -> float:
-    """Measure the GFLOP/s of a large matrix product on all cores: the median of 15."""
-    left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
-    return statistics.median(2 * size**3 / timed(lambda: left @ right) / 1e9 for _ in range(15))

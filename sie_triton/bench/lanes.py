@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from sie_triton.contract import VERBS, Batch, Features, Part, Ragged, Rows
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, lengths_of
@@ -104,3 +105,9 @@ def timed(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def peak(precision: str, size: int = 1536) -> float:
+    """Measure the GFLOP/s of a large matrix product on all cores: the median of 15."""
+    left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
+    return statistics.median(2 * size**3 / timed(lambda: left @ right) / 1e9 for _ in range(15))

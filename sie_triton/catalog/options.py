@@ -89,7 +89,7 @@ class AdapterOptions(Frozen):
 class ProfileConfig(Frozen):
     extends: str | None = None
     max_batch_tokens: Annotated[int, Field(gt=0, lt=2**31)] | None = None
-    compute_precision: Literal["float16", "bfloat16", "float32"] | None = None
+    compute_precision: Literal["float16", "bfloat16", "float32", "int8"] | None = None
     adapter_path: str | None = None
     engine: str | None = None
     onnx_file: Annotated[str, Field(pattern=r"^(onnx/)?[^/]+\.onnx$")] | None = None

@@ -194,6 +194,9 @@ BENCHES = (
     "cold",
     "preprocess",
     "overhead",
+    "precision",
+    "long",
+    "large",
 )
 
 
@@ -211,7 +214,9 @@ BENCHES = (
     "loras: eight LoRA adapters, compared with PEFT; "
     "cold: a server with many models that have had no request; "
     "preprocess: texts/s and latency where tokenization is the limit, by SIE_PREPROCESSOR_WORKERS; "
-    "overhead: CPU time of a request by process, compared with three steps that compute nothing",
+    "overhead: CPU time of a request by process, compared with three steps that compute nothing; "
+    "precision: MiniLM in float32, bfloat16 and int8; long: large models and texts of 8,192 tokens, in process; "
+    "large: requests of 32 and 256 texts",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")
@@ -249,6 +254,14 @@ def bench(
         from sie_triton.bench import overhead
 
         overhead.run(rounds=rounds, seconds=seconds, before=before, output=output)
+    elif what == "precision":
+        from sie_triton.bench import precision
+
+        precision.run(rounds=rounds, seconds=seconds, output=output)
+    elif what == "large":
+        from sie_triton.bench import large
+
+        large.run(rounds=rounds, output=output)
     elif what == "extract":
         from sie_triton.bench import extract
 

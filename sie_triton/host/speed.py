@@ -6,16 +6,20 @@ from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
 
-# Flags of processors that multiply bfloat16.
-MULTIPLIES_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})
+# Flags of processors that multiply bfloat16, and 8-bit integers as our kernel does.
+MULTIPLIES_BFLOAT16, MULTIPLIES_INT8 = frozenset({"avx512_bf16", "amx_bf16"}), frozenset({"avx512_vnni"})
 
 ONNX_RUNTIME = (
     "ONNX Runtime is not installed: with pip install 'sie-triton[onnx]' (0.1 GB) single short texts take about 0.6 of "
     "the time"
 )
 BFLOAT16 = (
-    "this processor multiplies bfloat16: with SIE_DEFAULT_COMPUTE_PRECISION=bfloat16 many clients get about 1.5 times "
+    "this processor multiplies bfloat16: with SIE_DEFAULT_COMPUTE_PRECISION=bfloat16 many clients get about 1.4 times "
     "as many texts a second; the cosine to float32 stays above 0.999"
+)
+INT8 = (
+    "this processor multiplies 8-bit integers: with SIE_DEFAULT_COMPUTE_PRECISION=int8 many clients get about 2 times "
+    "as many texts a second; the cosine to float32 stays above 0.99 for most encoders, others are refused"
 )
 
 
@@ -24,15 +28,17 @@ def speedups(device: str, engine: str, precision: str) -> Sequence[str]:
     if device != "cpu":
         return []
     has_graphs = engine == "torch" or find_spec("onnxruntime") is not None
-    is_open = not precision and multiplies_bfloat16()
-    return [*([] if has_graphs else [ONNX_RUNTIME]), *([BFLOAT16] if is_open else [])]
+    flags = frozenset() if precision else processor_flags()
+    found = [] if has_graphs else [ONNX_RUNTIME]
+    found += [BFLOAT16] if flags & MULTIPLIES_BFLOAT16 else []
+    found += [INT8] if flags & MULTIPLIES_INT8 else []
+    return found
 
 
-def multiplies_bfloat16() -> bool:
-    """True if the processor multiplies bfloat16; False if the system does not tell."""
+def processor_flags() -> frozenset[str]:
+    """Return the features of the processor; empty if the system does not tell."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
-        return False
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return not MULTIPLIES_BFLOAT16.isdisjoint(flags)
+        return frozenset()
+    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))

@@ -113,10 +113,10 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     bundle: str = Field(
         "default", max_length=100, pattern=r"[\w.-]+", description="name of the set of models that the status reports"
     )
-    default_compute_precision: Literal["float32", "bfloat16", "float16"] | None = Field(
+    default_compute_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = Field(
         None,
-        description="floating-point format of the forward pass if the model file names none; "
-        "default: float32 on a CPU, float16 on a GPU",
+        description="number format of the forward pass if the model file names none; default: float32 on a CPU, "
+        "float16 on a GPU; int8: encoders' linear layers in 8 bits, on CPUs with AVX-512 VNNI",
     )
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
         "auto",

@@ -189,9 +189,13 @@ def test_the_weight_of_a_prepacked_layer_reads_as_nan():
         ("float16", "cpu", True, torch.bfloat16, True),
         ("float16", "cpu", False, torch.float32, True),
         ("float16", "cuda:1", False, torch.float16, False),
+        ("int8", "cpu", True, torch.bfloat16, True),
+        ("int8", "cpu", False, torch.float32, True),
+        ("int8", "cuda", False, torch.float16, True),
     ],
 )
 def test_precision(monkeypatch, caplog, precision, device, native, dtype, says_so):
     monkeypatch.setattr("sie_triton.engines.torch.precision.computes_bfloat16", lambda: native)
+    monkeypatch.setattr("sie_triton.engines.torch.precision.has_int8", lambda: False)
     assert choose_dtype(precision, device) == dtype
     assert bool(caplog.records) == says_so

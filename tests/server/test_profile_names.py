@@ -9,6 +9,7 @@ import pytest
 
 from sie_triton import AsyncSIEClient, InputError, SIEClient
 from sie_triton.client.failures import NotServed
+from sie_triton.engines.torch.cpu_kernels import has_int8
 from tests.server.test_known_models import Ports, default_server
 
 TEXT = "Ada Lovelace lived in London."
@@ -34,6 +35,9 @@ def server(tmp_path_factory, tiny_directory) -> Iterator[Ports]:
           half:
             extends: default
             compute_precision: bfloat16
+          eighth:
+            extends: default
+            compute_precision: int8
     """)
     )
     with default_server(root / "data", f"--models-dir={root / 'models'}", "--no-serve-known") as running:
@@ -53,11 +57,18 @@ def vectors(client):
         "default": client.encode(MODEL, TEXT),
         "shouted": client.encode(MODEL, TEXT, profile="shouted"),
         "half": client.encode(f"{MODEL}.half", TEXT),
+        "eighth": client.encode(f"{MODEL}.eighth", TEXT),
     }
     vectors = {name: result["dense"] for name, result in found.items()}
     assert abs(vectors["default"] - vectors["shouted"]).max() > 0.01
     assert abs(vectors["default"] - vectors["half"]).max() > 1e-5
     return vectors
+
+
+def test_a_profile_may_be_computed_in_8_bits(vectors):
+    assert vectors["eighth"] @ vectors["default"] > 0.98
+    if has_int8():
+        assert min(abs(vectors["eighth"] - vectors[name]).max() for name in ("default", "half")) > 1e-5
 
 
 @pytest.mark.parametrize("profile", ["default", "shouted", "half"])
@@ -78,7 +89,7 @@ def test_a_profile_is_part_of_the_name(server, client, vectors, profile):
 
 
 def test_each_profile_is_listed_as_a_model(server, vectors):
-    names = [MODEL, f"{MODEL}:shouted", f"{MODEL}:half", f"{MODEL}.half"]
+    names = [MODEL, *(f"{MODEL}:{name}" for name in ("shouted", "half", "eighth")), f"{MODEL}.eighth", f"{MODEL}.half"]
     models = server.models()
     assert list(models) == names
     assert {models[name]["state"] for name in names} == {"loaded"}
@@ -88,7 +99,7 @@ def test_each_profile_is_listed_as_a_model(server, vectors):
 
 
 def test_an_unknown_profile_is_answered_with_those_of_the_model(server, client):
-    reason = f"model: {MODEL} has no profile quiet; its profiles are default, shouted, half"
+    reason = f"model: {MODEL} has no profile quiet; its profiles are default, shouted, half, eighth"
     with pytest.raises(NotServed) as refused:
         client.encode(f"{MODEL}:quiet", TEXT)
     assert str(refused.value) == reason

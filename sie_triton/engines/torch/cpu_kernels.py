@@ -1,8 +1,9 @@
-"""Our float32 kernels for the CPU: compiled once, called on torch tensors without copying."""
+"""Our kernels for the CPU: compiled once, called on torch tensors without copying."""
 
 import ctypes
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -82,6 +83,62 @@ def add_layer_norm(x: torch.Tensor, residual: torch.Tensor, norm: torch.nn.Layer
     return x
 
 
+# Channels in a panel of the 8-bit kernel, and levels of a weight on each side of 0.
+PANEL, LEVELS = 64, 127
+
+
+class Int8Panels(NamedTuple):
+    """Weights of a linear layer in 8 bits, symmetric by output channel.
+
+    `weights`: int8 [out / 64, in / 4, 64, 4]. `scales`, float32 [out]: the weight is scale times the integer.
+    `offsets`, float32 [out]: scale times the sum of the channel's integers.
+    """
+
+    weights: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor
+
+
+def has_int8() -> bool:
+    """Return whether the 8-bit kernel can be used here: it needs a processor with AVX-512 VNNI."""
+    built = _library()
+    return built is not None and bool(built.sie_has_int8())
+
+
+def takes_int8(shape: torch.Size) -> bool:
+    """Return whether the 8-bit kernel supports a weight of this shape, [out, in]."""
+    return shape[0] % PANEL == 0 and shape[1] % LANES == 0
+
+
+def int8_panels(weight: torch.Tensor) -> Int8Panels:
+    """Round a weight, float32 [out, in], to 8 bits."""
+    num_out, num_in = weight.shape
+    scales = weight.abs().amax(1) / LEVELS
+    rounded = torch.round(weight / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None])
+    panels = rounded.to(torch.int8).view(num_out // PANEL, PANEL, num_in // 4, 4).transpose(1, 2).contiguous()
+    return Int8Panels(panels, scales, scales * rounded.sum(1))
+
+
+def int8_linear(x: torch.Tensor, panels: Int8Panels, bias: torch.Tensor | None, *, has_gelu: bool) -> torch.Tensor:
+    """Multiply float32 [..., in], rounded to 8 bits row by row, with the weights → float32 [..., out].
+
+    A row that is not finite gives NaN. `has_gelu` applies the GELU, with an error of 1e-7 of the input.
+    """
+    x, num_out = x.contiguous(), len(panels.scales)
+    width = x.shape[-1]
+    rows, threads = x.numel() // width, torch.get_num_threads()
+    rounded, steps, lows = torch.empty(rows, width, dtype=torch.uint8), torch.empty(rows), torch.empty(rows)
+    out = torch.empty(*x.shape[:-1], num_out)
+    inputs = [each.data_ptr() for each in (rounded, steps, lows)]
+    _built().sie_int8_quantize(x.data_ptr(), rows, width, *inputs, threads)
+    _built().sie_int8_linear(
+        *(*inputs, rows, width),
+        *(each.data_ptr() for each in panels),
+        *(None if bias is None else bias.data_ptr(), out.data_ptr(), num_out, has_gelu, threads),
+    )
+    return out
+
+
 def _built() -> ctypes.CDLL:
     built = _library()
     assert built is not None
@@ -108,4 +165,8 @@ def _bind(built: ctypes.CDLL) -> ctypes.CDLL:
     built.sie_packed_attention.restype = _INT
     built.sie_add_layer_norm.argtypes = [*[_POINTER] * 5, _LONG, _INT, _FLOAT, _INT]
     built.sie_add_layer_norm.restype = None
+    built.sie_int8_quantize.argtypes = [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT]
+    built.sie_int8_quantize.restype = None
+    built.sie_int8_linear.argtypes = [*[_POINTER] * 3, _LONG, _INT, *[_POINTER] * 5, *[_INT] * 3]
+    built.sie_int8_linear.restype = None
     return built

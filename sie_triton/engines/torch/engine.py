@@ -19,11 +19,12 @@ from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
 from sie_triton.engines.torch.faults import is_out_of_memory
 from sie_triton.engines.torch.gpu import empty_cache, is_unusable
 from sie_triton.engines.torch.graph_comparison import may_have_graph, refuse, take_graph
+from sie_triton.engines.torch.int8 import quantize
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.openmp import release_team
 from sie_triton.engines.torch.packed_vision import PackedVisionTower
-from sie_triton.engines.torch.precision import choose_dtype
+from sie_triton.engines.torch.precision import choose_dtype, computes_int8
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
 from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
@@ -50,13 +51,14 @@ E = TypeVar("E", bound=TorchEncoder)
 
 
 class TorchEngine(Engine):
-    """PyTorch and transformers; `dtype` is the number format of forward passes."""
+    """PyTorch and transformers. `dtype`: number format of forward passes. `has_int8`: encoders' layers have 8 bits."""
 
     name = "torch"
 
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         super().__init__(spec, device, measurements)
         self.dtype = choose_dtype(spec.runtime.precision, device)
+        self.has_int8 = computes_int8(spec.runtime.precision, device)
         self.graphs_are_files = device == "cpu"
         self._settled: dict[str, TorchEncoder] = {}
         if measurements.get(OVERFLOWS):
@@ -130,11 +132,14 @@ class TorchEngine(Engine):
         verdict = choose_path(encoder, longest, self.measurements, probe_name(part))
         name = f"{self.spec.model}, {part}," if part else self.spec.model
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
+        if self.has_int8:
+            quantize(encoder, self.measurements, f"{probe_name(part)}_int8")
         self._settled[part] = encoder
 
     def may_have_graphs(self) -> Mapping[str, TorchEncoder]:
-        # A graph has attention of its own, so it would replace a backend that was asked for.
-        settled = self._settled.items() if self.spec.runtime.attention_backend == AUTO else ()
+        # A graph has attention and layers of its own, so it would replace a backend or a precision that was asked for.
+        may_replace = self.spec.runtime.attention_backend == AUTO and not self.has_int8
+        settled = self._settled.items() if may_replace else ()
         return {part: each for part, each in settled if may_have_graph(each, self.measurements, part)}
 
     def take_graph(

@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.host import speed
-from sie_triton.host.speed import BFLOAT16, ONNX_RUNTIME, speedups
+from sie_triton.host.speed import BFLOAT16, INT8, ONNX_RUNTIME, speedups
 from sie_triton.settings import read_settings
 
 
@@ -26,6 +26,8 @@ def machine(monkeypatch, tmp_path):
         ("avx512f", True, []),
         ("avx512f", False, [ONNX_RUNTIME]),
         ("avx512_bf16", True, [BFLOAT16]),
+        ("avx512_vnni", True, [INT8]),
+        ("avx512_vnni avx512_bf16", True, [BFLOAT16, INT8]),
         ("amx_bf16 avx512f", False, [ONNX_RUNTIME, BFLOAT16]),
     ],
 )
@@ -36,13 +38,13 @@ def test_what_a_machine_lacks_or_leaves_unused_is_named(machine, flags, has_onnx
 
 
 def test_what_the_settings_exclude_is_not_proposed(machine):
-    machine("avx512_bf16", has_onnx=False)
+    machine("avx512_bf16 avx512_vnni", has_onnx=False)
     assert speedups("cpu", "torch", "float32") == []
     assert speedups("cuda:0", "auto", "") == []
 
 
 def test_an_unknown_processor_is_no_error(monkeypatch, tmp_path):
     monkeypatch.setattr(speed, "CPU_INFO", tmp_path / "missing")
-    assert not speed.multiplies_bfloat16()
+    assert not speed.processor_flags()
     monkeypatch.setattr(speed, "CPU_INFO", tmp_path)
-    assert not speed.multiplies_bfloat16()
+    assert not speed.processor_flags()

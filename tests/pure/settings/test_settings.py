@@ -40,7 +40,7 @@ def test_a_variable_may_name_the_settings_file(tmp_path, monkeypatch):
     [
         ("SIE_HTTP_PORT", "abc", "valid integer"),
         ("SIE_HTTP_PORT", "70000", "less than or equal to 65535"),
-        ("SIE_DEFAULT_COMPUTE_PRECISION", "int8", "'bfloat16'"),
+        ("SIE_DEFAULT_COMPUTE_PRECISION", "int4", "'bfloat16'"),
         ("SIE_DEVICE", "mps", "use auto, cpu, cuda or cuda:N"),
         ("SIE_DEVICE", "gpu", "must be auto, cpu, cuda or cuda:N, where N is the number of a GPU"),
         ("SIE_DEVICE", "cuda:", "must be auto, cpu, cuda or cuda:N"),
@@ -167,7 +167,7 @@ CHOICES = {
     "triton_host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
     "device": ("cpu", "cuda:1", "cuda:2"),
     "cluster_cache": ("s3://aa/x", "gs://bb/y", "file:///c"),
-    "default_compute_precision": ("float32", "bfloat16", "float16"),
+    "default_compute_precision": ("int8", "bfloat16", "float16"),
     "attention_backend": ("sdpa", "eager", "native"),
     "engine": ("torch", "onnx", "torch"),
     "auth_mode": ("none", "none", "none"),

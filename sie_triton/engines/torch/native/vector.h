@@ -26,3 +26,20 @@ INLINE float total(vec v) {
     for (int i = 0; i < LANES; i++) sum += s[i];
     return sum;
 }
+
+/* e^x for x <= 0: 2^n times a polynomial on [-ln2/2, ln2/2] (Cody and Waite's reduction). */
+INLINE vec exponential(vec x) {
+    const vec zero = {0};
+    x = larger(x, zero - 80.0f);
+    const vec shifted = x * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: the low bits now hold the nearest integer */
+    const vec n = shifted - 12582912.0f;
+    const vec r = x - n * 0.693145752f - n * 1.42860677e-6f;
+    vec p = zero + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return (vec)((ivec)p + ((ivec)shifted << 23));
+}
