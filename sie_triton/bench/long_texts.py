@@ -24,6 +24,7 @@ from sie_triton.engines.torch.int8 import quantize
 from sie_triton.engines.torch.precision import DTYPES, INT8, computes_bfloat16
 from sie_triton.engines.torch.prepack import PrepackedLinear
 from sie_triton.measurements import Measurements
+from sie_triton.processes.freed_memory import return_freed
 
 LONGEST = 8192
 
@@ -113,7 +114,7 @@ def shapes_of(encoder: TorchEncoder) -> Iterator[torch.Size]:
 def measure(encoder: TorchEncoder, lengths: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[float, float, int]:
     """Return the seconds of a pass, those within attention, and the peak of the memory that it needs, in bytes."""
     input_ids = np.random.default_rng(0).integers(1000, 20000, lengths.sum(), dtype=np.int32)
-    gc.collect()
+    return_freed()
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # sets VmHWM to VmRSS
     with timed_attention() as spent:

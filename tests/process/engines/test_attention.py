@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sie_triton.engines.torch import cpu_kernels as native
-from sie_triton.engines.torch.attention import attending
+from sie_triton.engines.torch.attention import attending, kernels
 from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel
 from sie_triton.engines.torch.attention.packed import packed_attention
 from sie_triton.engines.torch.attention.segments import Segments
@@ -39,6 +39,25 @@ def test_non_key_tokens_are_not_attended_to(name, heads, kv_heads, width, window
     ours = KERNELS[name](query, key, value, Segments.of(lengths, keys), 0.3, window)
     expected = formula(query, key, value, lengths, 0.3, window, keys)
     torch.testing.assert_close(ours.double(), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("window", [(-1, 0), (30, 10), (0, 0), (10, -1)], ids=str)
+def test_masks_are_made_for_few_queries_at_a_time(monkeypatch, window):
+    monkeypatch.setattr(kernels, "BLOCK", 16)
+    made, visible = [], kernels.visible
+
+    def noted(*args):
+        made.append(visible(*args))
+        return made[-1]
+
+    monkeypatch.setattr(kernels, "visible", noted)
+    lengths, keys = (90, 90, 17, 40), (90, 60, 17, 33)
+    query, key, value = tensors(4, 2, 32, sum(lengths))
+    ours = KERNELS["sdpa"](query, key, value, Segments.of(lengths, keys), 0.3, window)
+    expected = formula(query, key, value, lengths, 0.3, window, keys)
+    torch.testing.assert_close(ours.double(), expected.nan_to_num(), atol=2e-5, rtol=0)
+    assert max(mask.shape[0] for mask in made) == 16
+    assert (max(mask.shape[1] for mask in made) < 60) == (min(window) >= 0)
 
 
 def test_adjacent_items_of_equal_lengths_and_keys_form_one_run():

@@ -6,17 +6,22 @@ Each kernel takes query [1, heads, tokens, d] and key, value [1, kv_heads, token
 
 import logging
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.torch import cpu_kernels as native
-from sie_triton.engines.torch.attention.segments import EVERYTHING, Segments, Window
+from sie_triton.engines.torch.attention.segments import CAUSAL, EVERYTHING, Segments, Window
 from sie_triton.spec import AUTO
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments, float, Window], torch.Tensor]
+
+# Queries that share a mask in PyTorch's kernel.
+BLOCK = 1024
+
+ALL = slice(None)
 
 HALF = (torch.float16, torch.bfloat16)
 AMPERE = (8, 0)
@@ -72,14 +77,36 @@ def varlen_attention(
 def sdpa_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: Segments, scaling: float, window: Window
 ) -> torch.Tensor:
-    """PyTorch's fused kernel, a call for each run of items of equal length."""
-    grouped = query.shape[1] != key.shape[1]
+    """PyTorch's fused kernel, a call for each run of items of equal length.
 
-    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        mask = None if window == EVERYTHING else visible(query.shape[2], window, query.device)[:, : key.shape[2]]
-        return sdpa(query, key, value, attn_mask=mask, scale=scaling, enable_gqa=grouped)
+    Windows have a mask for at most BLOCK queries and the keys that these see, so that memory grows with the length of
+    an item, not with its square.
+    """
+    attend = partial(sdpa, scale=scaling, enable_gqa=query.shape[1] != key.shape[1])
 
-    return _by_run(attend, query, key, value, segments)
+    def attend_items(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        num_queries, num_keys = query.shape[2], key.shape[2]
+        if window == EVERYTHING:
+            return attend(query, key, value)
+        if window == CAUSAL and num_queries == num_keys:
+            return attend(query, key, value, is_causal=True)
+        blocks = []
+        for start in range(0, num_queries, BLOCK):
+            queries = slice(start, min(start + BLOCK, num_queries))
+            keys = _seen(queries, num_keys, window)
+            mask = visible(num_queries, window, query.device, queries, keys)
+            blocks.append(attend(query[:, :, queries], key[:, :, keys], value[:, :, keys], attn_mask=mask))
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
+
+    return _by_run(attend_items, query, key, value, segments)
+
+
+def _seen(queries: slice, num_keys: int, window: Window) -> slice:
+    """Return the keys that at least one of the queries sees; at least one key."""
+    left, right = window
+    first = max(0, queries.start - left) if left >= 0 else 0
+    last = min(num_keys, queries.stop + right) if right >= 0 else num_keys
+    return slice(min(first, num_keys - 1), max(last, 1))
 
 
 def eager_attention(
@@ -182,16 +209,16 @@ def flash_attn_lacks() -> str | None:
     return None
 
 
-def visible(length: int, window: Window, device: torch.device) -> torch.Tensor:
-    """Return bool [length, length]: True where a query (row) sees a key (column).
+def visible(length: int, window: Window, device: torch.device, queries: slice = ALL, keys: slice = ALL) -> torch.Tensor:
+    """Return bool [queries, keys] of an item of `length` tokens: True where a query (row) sees a key (column).
 
     >>> visible(3, (1, 0), torch.device("cpu")).int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
-    index = torch.arange(length, device=device)
-    ahead = index[None, :] - index[:, None]
+    index = torch.arange(length, device=device, dtype=torch.int32)
+    ahead = index[None, keys] - index[queries, None]
     left, right = window
-    seen = torch.ones(length, length, dtype=torch.bool, device=device)
+    seen = torch.ones_like(ahead, dtype=torch.bool)
     if left >= 0:
         seen &= ahead >= -left
     if right >= 0:

@@ -14,6 +14,7 @@ from sie_triton.engines.torch.transfers import Indices
 Window = tuple[int, int]
 
 EVERYTHING: Window = (-1, -1)
+CAUSAL: Window = (-1, 0)
 
 
 @dataclass(frozen=True)
