@@ -29,13 +29,14 @@ from sie_triton.perf.workload import texts, write_input_data
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings
 
-TINY, MINILM = "bench/tiny", "sentence-transformers/all-MiniLM-L6-v2"
+TINY, STATIC, MINILM = "bench/tiny", "bench/static", "sentence-transformers/all-MiniLM-L6-v2"
 LIMIT, NOW, BEFORE = "three empty steps", "server", "server before"
 
 # (number of clients, number of texts per request) by model
 Load = tuple[int, int]
 LOADS: Mapping[str, Sequence[Load]] = {
     TINY: [(1, 1), (16, 1), (64, 1), (64, 8), (4, 32), (64, 64)],
+    STATIC: [(64, 1), (64, 8), (64, 64), (4, 256)],  # its pass costs nearly nothing, as on a fast device
     MINILM: [(64, 1), (4, 32)],
 }
 MIN_REQUESTS, MIN_TEXTS = 16, 512
@@ -44,19 +45,25 @@ PROCESSES = ("tritonserver", "preprocess", "inference", "worker", "postprocess")
 
 Measured = dict[str, dict[Load, dict[str, list[Figures]]]]
 
-# Serves both models until stdin is closed. Runs in another checkout too, so it uses what earlier commits have.
+# Serves the models until stdin is closed. Runs in another checkout too, so it uses what earlier commits have.
 SERVE = """
 import sys, yaml
 from pathlib import Path
-from sie_triton.bench.library_comparison import tiny_file
+from sie_triton.bench.library_comparison import dense_file, tiny_file
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.bench.preprocess import DIM, saved
 from sie_triton.client import SIEClient
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings
 scratch, names = Path(sys.argv[1]), sys.argv[2:]
 (scratch / "models").mkdir(parents=True)
-(scratch / "models" / "tiny.yaml").write_text(yaml.safe_dump({"sie_id": names[0], **tiny_file(scratch)}))
+static = dense_file(str(saved(scratch / "static")), DIM)
+static["profiles"]["default"]["adapter_path"] = "static_embedding"
+for name, file in zip(names, (tiny_file(scratch), static)):
+    (scratch / "models" / name.replace("bench/", "")).with_suffix(".yaml").write_text(
+        yaml.safe_dump({"sie_id": name, **file})
+    )
 settings = read_settings(
     data_dir=scratch / "data", models_dir=scratch / "models", device="cpu", engine="torch", fork_stubs=False,
     **ports_of_a_server()
@@ -102,7 +109,7 @@ def run(*, rounds: int, seconds: float, before: Path | None, output: Path | None
 
 @contextmanager
 def serving(python: Path, scratch: Path) -> Iterator[int]:
-    """Start a server of both models by the interpreter of a checkout, with its code; yield its gRPC port."""
+    """Start a server of the models by the interpreter of a checkout, with its code; yield its gRPC port."""
     root = python.absolute().parents[2]
     command = [str(python.absolute()), "-c", SERVE, str(scratch), *LOADS]
     log = scratch.with_suffix(".log")
