@@ -100,7 +100,7 @@ def encoder_of(shape: str, precision: str) -> TorchEncoder:
     encoder.prepare()
     encoder.use(PACKED)
     if precision == INT8:
-        quantize(encoder, Measurements(), shape)
+        quantize(encoder, LONGEST, Measurements(), shape)
     return encoder
 
 

@@ -133,7 +133,7 @@ class TorchEngine(Engine):
         name = f"{self.spec.model}, {part}," if part else self.spec.model
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
         if self.has_int8:
-            quantize(encoder, self.measurements, f"{probe_name(part)}_int8")
+            quantize(encoder, longest, self.measurements, f"{probe_name(part)}_int8")
         self._settled[part] = encoder
 
     def may_have_graphs(self) -> Mapping[str, TorchEncoder]:

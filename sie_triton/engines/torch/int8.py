@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.engines.torch import cpu_kernels as kernels
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.prepack import GELU, PrepackedLinear
@@ -17,7 +18,7 @@ from sie_triton.measurements import Measurements
 # Least cosine between an item's states, summed over its tokens, in 8 bits and in float32.
 MIN_COSINE = 0.98
 
-# Lengths, in tokens, of the random items that are compared.
+# Lengths, in tokens, of the random items that are compared, if the model reads so many.
 LENGTHS = np.array([3, 12, 33, 64], np.int32)
 
 log = logging.getLogger(__name__)
@@ -38,19 +39,21 @@ class Int8Linear(PrepackedLinear):
 
 
 @torch.inference_mode()
-def quantize(encoder: TorchEncoder, measurements: Measurements, name: str) -> None:
+def quantize(encoder: TorchEncoder, max_length: int, measurements: Measurements, name: str) -> None:
     """Round the prepacked layers of `encoder`, which has a path, to 8 bits.
 
-    The least cosine to float32 is stored in the measurements as `name`. Raise LoadError if it is below MIN_COSINE.
+    `max_length`: the number of tokens that the model reads. The least cosine to float32 is stored in the measurements
+    as `name`. Raise LoadError if it is below MIN_COSINE.
     """
     known = measurements.get(name)
-    before = None if known is not None else _vectors(encoder)
+    lengths = np.minimum(LENGTHS, max_length)
+    before = None if known is not None else _vectors(encoder, lengths)
     num_layers = _replace_layers(encoder)
     if not num_layers:
         log.warning("int8 was requested, but this encoder has no linear layer that supports it: using float32")
         return
     if before is not None:
-        known = float(torch.cosine_similarity(before, _vectors(encoder)).min())
+        known = float(torch.cosine_similarity(before, _vectors(encoder, lengths)).min())
         measurements.put(**{name: known})
     if not known >= MIN_COSINE:
         message = f"int8 changes this model's vectors: the cosine to float32 is {known:.3f}, below {MIN_COSINE}"
@@ -58,10 +61,10 @@ def quantize(encoder: TorchEncoder, measurements: Measurements, name: str) -> No
     log.info("%d linear layers are computed in 8 bits, with a cosine of %.4f to float32", num_layers, known)
 
 
-def _vectors(encoder: TorchEncoder) -> torch.Tensor:
+def _vectors(encoder: TorchEncoder, lengths: Ints) -> torch.Tensor:
     low, high = encoder.vocab_size // 4, 3 * encoder.vocab_size // 4
-    input_ids = np.random.default_rng(1).integers(low, high, LENGTHS.sum(), dtype=np.int32)
-    states = torch.split(encoder.hidden_states(input_ids, LENGTHS), LENGTHS.tolist())
+    input_ids = np.random.default_rng(1).integers(low, high, lengths.sum(), dtype=np.int32)
+    states = torch.split(encoder.hidden_states(input_ids, lengths), lengths.tolist())
     return torch.stack([each.sum(0) for each in states])
 
 

@@ -97,9 +97,9 @@ def test_a_row_that_is_not_finite_gives_nan_and_spoils_no_other(number):
     assert torch.equal(found[[0, 2]], expected[[0, 2]])
 
 
-def settled(directory, measurements=None, name=INT8):
+def settled(directory, measurements=None, name=INT8, max_length=128):
     """Return an encoder as a worker loads it, and its engine."""
-    of = spec(max_sequence_length=128, runtime=Runtime(precision=name))
+    of = spec(max_sequence_length=max_length, runtime=Runtime(precision=name))
     engine = TorchEngine(of, "cpu", measurements or Measurements())
     encoder = engine.encoder(engine.load(directory))
     engine.settle(encoder)
@@ -191,8 +191,17 @@ def test_a_model_that_8_bits_change_is_refused_also_by_a_later_process(with_outl
 def test_a_model_is_compared_once(minilm_directory, monkeypatch):
     measurements = Measurements()
     settled(minilm_directory, measurements)
-    monkeypatch.setattr(int8, "_vectors", lambda _: pytest.fail("compared again"))
+    monkeypatch.setattr(int8, "_vectors", lambda *_: pytest.fail("compared again"))
     encoder, _ = settled(minilm_directory, measurements)
+    assert any(isinstance(layer, Int8Linear) for layer in encoder.model.modules())
+
+
+@needs_vnni
+def test_a_model_that_reads_few_tokens_is_compared_with_few(tmp_path):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+    config = BertConfig(vocab_size=1000, max_position_embeddings=16, **sizes)
+    BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    encoder, _ = settled(tmp_path, max_length=16)
     assert any(isinstance(layer, Int8Linear) for layer in encoder.model.modules())
 
 
