@@ -165,8 +165,9 @@ def _bind(built: ctypes.CDLL) -> ctypes.CDLL:
     built.sie_packed_attention.restype = _INT
     built.sie_add_layer_norm.argtypes = [*[_POINTER] * 5, _LONG, _INT, _FLOAT, _INT]
     built.sie_add_layer_norm.restype = None
-    built.sie_int8_quantize.argtypes = [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT]
-    built.sie_int8_quantize.restype = None
-    built.sie_int8_linear.argtypes = [*[_POINTER] * 3, _LONG, _INT, *[_POINTER] * 5, *[_INT] * 3]
-    built.sie_int8_linear.restype = None
+    if built.sie_has_int8():
+        built.sie_int8_quantize.argtypes = [_POINTER, _LONG, _INT, *[_POINTER] * 3, _INT]
+        built.sie_int8_quantize.restype = None
+        built.sie_int8_linear.argtypes = [*[_POINTER] * 3, _LONG, _INT, *[_POINTER] * 5, *[_INT] * 3]
+        built.sie_int8_linear.restype = None
     return built

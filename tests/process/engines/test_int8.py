@@ -1,5 +1,7 @@
 """Linear layers in 8 bits: the kernel beside the same arithmetic in float64, and encoders beside float32."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,9 @@ from sie_triton.engines.torch.int8 import Int8Linear
 from sie_triton.engines.torch.precision import INT8
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
+from sie_triton.native.compiler import compile_shared
 from sie_triton.spec import Runtime
+from tests.support.attention import formula
 from tests.support.loras import least_cosine, save_lora
 from tests.support.models import CONFIGS, save_encoder
 from tests.support.stages import spec
@@ -213,6 +217,16 @@ def test_layers_of_other_widths_stay_in_float32(tmp_path, monkeypatch, caplog):
     encoder, _ = settled(tmp_path)
     assert "int8 was requested, but this encoder has no linear layer that supports it: using float32" in caplog.text
     assert encoder.dtype is torch.float32
+
+
+def test_kernels_compiled_for_avx2_have_no_8_bits_and_compute_the_rest(tmp_path, monkeypatch):
+    sources = sorted(kernels.SOURCES.glob("*.c"))
+    assert compile_shared(sources, tmp_path / "kernels.so", "-O3", "-march=haswell", "-fopenmp")
+    monkeypatch.setattr(kernels, "_library", lambda: kernels._bind(ctypes.CDLL(str(tmp_path / "kernels.so"))))
+    assert not kernels.has_int8()
+    x = torch.randn(1, 2, 40, 32)
+    found = kernels.attention(x, x, x, (13, 27), (13, 27), 0.2, (-1, -1))
+    torch.testing.assert_close(found.double(), formula(x, x, x, (13, 27), 0.2, (-1, -1)), atol=2e-5, rtol=0)
 
 
 def test_without_a_kernel_another_format_is_used(minilm_directory, monkeypatch):

@@ -1,4 +1,4 @@
-/* Linear layer in 8 bits for processors with AVX-512 VNNI; elsewhere the functions exist and compute nothing.
+/* Linear layer in 8 bits for processors with AVX-512 VNNI; elsewhere only sie_has_int8 exists.
  *
  * A row of inputs is x = low + step * q with q from 0 to 255, between the row's own least and largest number, so that
  * its result depends on no other row. A channel's weights are w = scale * p with p from -127 to 127. Hence
@@ -8,10 +8,6 @@
 
 #ifndef __AVX512VNNI__
 int sie_has_int8(void) { return 0; }
-void sie_int8_quantize(const float *x, long rows, int width, uint8_t *to, float *steps, float *lows, int threads) {}
-void sie_int8_linear(const uint8_t *x, const float *steps, const float *lows, long rows, int width,
-                     const int8_t *panels, const float *scales, const float *offsets, const float *bias, float *out,
-                     int channels, int has_gelu, int threads) {}
 #else
 #include <immintrin.h>
 
