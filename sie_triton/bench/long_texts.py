@@ -18,10 +18,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sie_triton.bench.lanes import peak
 from sie_triton.engines.torch.attention import PACKED_ATTENTION
-from sie_triton.engines.torch.cpu_kernels import has_int8
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.int8 import quantize
-from sie_triton.engines.torch.precision import DTYPES, INT8, computes_bfloat16
+from sie_triton.engines.torch.precision import DTYPES, INT8, native_precisions
 from sie_triton.engines.torch.prepack import PrepackedLinear
 from sie_triton.measurements import Measurements
 from sie_triton.processes.freed_memory import return_freed
@@ -59,8 +58,7 @@ COLUMNS = ["model", "precision", "tokens", "tokens/s", "share of the peak", "att
 
 def long_texts(rounds: int) -> tuple[str, list[str], list[list[str]]]:
     """Measure each pass `rounds` times, those with a text of 8,192 tokens once."""
-    precisions = ["float32", *(["bfloat16"] if computes_bfloat16() else []), *([INT8] if has_int8() else [])]
-    cases = [(shape, precision) for shape in SHAPES for precision in precisions]
+    cases = [(shape, precision) for shape in SHAPES for precision in native_precisions()]
     rows = [row for case in track(cases, "long texts", console=Console(stderr=True)) for row in rows_of(*case, rounds)]
     title = (
         f"One forward pass at a time, packed, medians of {rounds} rounds (8,192 tokens: one); share "

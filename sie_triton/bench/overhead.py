@@ -216,7 +216,8 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
         f"A request over gRPC, float32, texts of 20 to 60 words ({len(os.sched_getaffinity(0))} cores, "
         f"{platform.machine()}, which the load generator shares). *three empty steps*: three Triton steps that compute "
         "nothing. *ratio*: median of the rounds' ratios of requests/s to the first row of the load. *CPU-ms*: CPU time "
-        "of a request, and by process. Servers take turns; medians over the rounds. "
+        "of a request, and by process. *static*: a model whose pass costs nearly nothing. Servers take turns; medians "
+        "over the rounds. "
         f"Printed by `{command} [--before CHECKOUT]`."
     )
     return f"# Overhead of a request\n\n{head}\n\n{markdown_table(COLUMNS, rows)}"

@@ -15,8 +15,7 @@ from sie_triton.bench.library_comparison import MINILM, dense_file, grpc_of, ser
 from sie_triton.bench.overhead import Medians, measure
 from sie_triton.bench.tables import Figures, markdown_table, print_table, rows_with_ratios
 from sie_triton.client import SIEClient
-from sie_triton.engines.torch.cpu_kernels import has_int8
-from sie_triton.engines.torch.precision import INT8, computes_bfloat16
+from sie_triton.engines.torch.precision import native_precisions
 from sie_triton.names import triton_name
 from sie_triton.perf import perf_analyzer
 from sie_triton.perf.workload import texts
@@ -43,7 +42,7 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
             name: stack.enter_context(
                 serving(root / name, MODEL, file, engine="auto", default_compute_precision=name, fork_stubs=False)
             )
-            for name in precisions()
+            for name in native_precisions()
         }
         vectors = {name: vectors_of(settings) for name, settings in servers.items()}
         found: dict[str, list[Figures]] = {name: [] for name in servers}
@@ -63,11 +62,6 @@ def run(*, rounds: int, seconds: float, output: Path | None) -> None:
         command = f"scripts/bench --what precision --rounds {rounds} --seconds {seconds:g}"
         note = f"In brackets the median of the rounds' ratios to float32. Cosine: {NUM_COMPARED} texts. "
         output.write_text(f"{title}. {note}Printed by `{command}`.\n\n{markdown_table(head, rows)}")
-
-
-def precisions() -> list[str]:
-    """Return the number formats that this processor computes, float32 first."""
-    return ["float32", *(["bfloat16"] if computes_bfloat16() else []), *([INT8] if has_int8() else [])]
 
 
 def vectors_of(settings: Settings) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
