@@ -77,6 +77,14 @@ CONFIGS: dict[str, Any] = {
 }
 
 
+def small_bert(width: int, intermediate: int, **sizes: Any) -> transformers.BertModel:
+    """A BERT of two layers, two heads and 1,000 words, without a pooler."""
+    torch.manual_seed(0)
+    usual = {"vocab_size": 1000, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.BertConfig(**usual | sizes, hidden_size=width, intermediate_size=intermediate)
+    return transformers.BertModel(config, add_pooling_layer=False)
+
+
 def save_bert(directory: Path, tokenizer: Path, architecture: str = "bert", **options: Any) -> Path:
     """A sentence-transformers directory of a tiny encoder; `options` as for `build`."""
     build(directory / "encoder", tokenizer, architecture, **options).save(

@@ -5,7 +5,6 @@ import ctypes
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
 from sie_triton.engines.torch import cpu_kernels as kernels
 from sie_triton.engines.torch import engine as engine_module
@@ -19,7 +18,7 @@ from sie_triton.native.compiler import compile_shared
 from sie_triton.spec import Runtime
 from tests.support.attention import formula
 from tests.support.loras import least_cosine, save_lora
-from tests.support.models import CONFIGS, save_encoder
+from tests.support.models import CONFIGS, save_encoder, small_bert
 from tests.support.stages import spec
 
 needs_vnni = pytest.mark.skipif(not kernels.has_int8(), reason="this processor or this machine has no 8-bit kernel")
@@ -168,9 +167,7 @@ def test_an_adapter_changes_the_layers_in_8_bits_too(tmp_path, minilm_directory)
 @pytest.fixture
 def with_outliers(tmp_path):
     """A model whose first layer's states have one channel far larger than all others, which the next layers ignore."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    model = BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False)
+    model = small_bert(64, 128)
     with torch.no_grad():
         for layer in model.encoder.layer:
             layer.intermediate.dense.weight.mul_(20)
@@ -202,16 +199,13 @@ def test_a_model_is_compared_once(minilm_directory, monkeypatch):
 
 @needs_vnni
 def test_a_model_that_reads_few_tokens_is_compared_with_few(tmp_path):
-    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
-    config = BertConfig(vocab_size=1000, max_position_embeddings=16, **sizes)
-    BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    small_bert(64, 128, max_position_embeddings=16).save_pretrained(tmp_path)
     encoder, _ = settled(tmp_path, max_length=16)
     assert any(isinstance(layer, Int8Linear) for layer in encoder.model.modules())
 
 
 def test_layers_of_other_widths_stay_in_float32(tmp_path, monkeypatch, caplog):
-    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 40}
-    BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False).save_pretrained(tmp_path)
+    small_bert(24, 40).save_pretrained(tmp_path)
     monkeypatch.setattr(engine_module, "computes_int8", lambda *_: True)
     monkeypatch.setattr(precision, "has_int8", lambda: True)
     encoder, _ = settled(tmp_path)

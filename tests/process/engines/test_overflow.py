@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel
 
 from sie_triton.contract import Batch, Ragged
 from sie_triton.engines.base import Encoder, Overflow
@@ -26,6 +25,7 @@ from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as worker
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import Failed, PassResult
+from tests.support.models import small_bert
 from tests.support.stages import spec
 
 NAN, INFINITE = float("nan"), float("inf")
@@ -118,9 +118,7 @@ def test_out_of_memory_aborts_the_probe(error):
 @pytest.fixture
 def large(tmp_path):
     """A model whose states exceed float16's range between two layers."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    model = BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False)
+    model = small_bert(32, 64)
     with torch.no_grad():
         model.encoder.layer[0].intermediate.dense.weight.mul_(100)
         model.encoder.layer[0].output.dense.weight.mul_(1e5)
