@@ -273,7 +273,8 @@ def named(served: Served, pid: int) -> str:
             for record in records:
                 if pid in (record["pid"], record["worker_pid"]):
                     return f"{stage} {model}{' worker' if pid == record['worker_pid'] else ''}"
-    return " ".join(psutil.Process(pid).cmdline()[:3])[-60:]
+    program, *arguments = psutil.Process(pid).cmdline()
+    return " ".join([Path(program).name, *arguments])[:60]
 
 
 def grown_after_a_minute(served: Served, before: dict[int, int]) -> dict[str, str]:
