@@ -75,7 +75,7 @@ class Inference(ColdStage[Worker]):
         self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, self._max_requests)
         self._set_budget(spec.admission_cost)
         self._on_cpu = computed_on == "cpu"
-        self._cost_per_s = 0.0  # of one lane
+        self._cost_per_s = self._least_s = 0.0  # of one lane
         self._busy, self._loads = BusyLog(), BusyLog()
         self._books = Lock()
         self._replacing = Lock()
@@ -111,7 +111,7 @@ class Inference(ColdStage[Worker]):
         if worker.loaded.sub_batch_cost:
             at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
             self._set_budget(min(at_once, self._spec.max_batch_cost))
-        self._cost_per_s = worker.loaded.cost_per_s
+        self._cost_per_s, self._least_s = worker.loaded.cost_per_s, worker.loaded.least_s
         for phase, seconds in worker.loaded.seconds.items():
             self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
@@ -196,8 +196,9 @@ class Inference(ColdStage[Worker]):
         """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
         total = sum(map(cost, slots))
         lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
-        quick_s = min(QUICK_S, max(UNDIVIDED_S, QUICK_PER_REQUEST_S * num_requests))
-        if self._on_cpu and lane_s <= quick_s and total <= self._budget:
+        is_quick = num_requests > 1 and lane_s <= min(QUICK_S, QUICK_PER_REQUEST_S * num_requests)
+        is_undivided = self._least_s + lane_s <= UNDIVIDED_S
+        if self._on_cpu and (is_quick or is_undivided) and total <= self._budget:
             return self._scheduler.reserve_lane(QUICK_S)
         if total <= LITTLE * self._budget and (len(slots) == 1 or not self._on_cpu):
             return self._scheduler.reserve_idle_device()

@@ -119,11 +119,11 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     with naming_out_of_memory(engine, "the weights"):
         adapter = load_adapter(spec, order.directory, engine)
     seconds.lap("weights")
-    best = Calibration(0, 0.0)
+    best = Calibration(0, 0.0, 0.0)
     if not spec.runtime.max_sub_batch_cost:
         engine.use_threads(order.threads)
         limit = max(1, spec.max_batch_cost // order.num_lanes)
-        best = Calibration(limit, 0.0)
+        best = Calibration(limit, 0.0, 0.0)
         if not spec.endpoint:
             with naming_out_of_memory(engine, "a forward pass beside the weights"):
                 device = Device(engine, order.num_lanes)
@@ -141,6 +141,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
         seconds.laps,
         on_device(engine),
         best.cost_per_s,
+        best.least_s,
     )
     return engine, adapter, loaded
 

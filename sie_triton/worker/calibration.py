@@ -55,7 +55,7 @@ class Sampler:
         costs = self.cost(np.arange(1, longest_of_all + 1, dtype=np.int32))
         lengths: list[int] = []
         while total > 0:
-            longest = int(np.searchsorted(costs, total, side="right"))
+            longest = max(1, int(np.searchsorted(costs, total, side="right")))
             lengths.append(min(longest, self.kind.sample_length(rng)))
             total -= int(costs[lengths[-1] - 1])
         lengths.sort()
@@ -97,10 +97,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The cost at which a sub-batch is most efficient, and the cost that one lane then computes per second."""
+    """The cost at which a sub-batch is most efficient, the cost that one lane then computes per second, and least_s.
+
+    `least_s`: seconds of a lane's shortest pass, over one item of cost 1.
+    """
 
     sub_batch_cost: int
     cost_per_s: float
+    least_s: float
 
 
 def calibrate(
@@ -112,18 +116,20 @@ def calibrate(
     """
     name = calibration_name(device.num_lanes)
     known = measurements.get(name)
-    if known is None:
+    if known is None or "least_s" not in known:
         rates = measure(adapter.forward, sampler, max_cost, device)
         best = choose(rates)
         path = faster_path(adapter, sampler.batch(best), device)
-        known = {"sub_batch_cost": best, "path": path, "cost_per_s": rates}
+        adapter.encoder.use(path)
+        least_s = round(device.shortest(adapter.forward, sampler.batch(1), REPEATS), 6)
+        known = {"sub_batch_cost": best, "path": path, "cost_per_s": rates, "least_s": least_s}
         if not device.was_short:  # the next start may have more memory
             measurements.put(**{name: known})
         _log.info("calibrated: %s", known)
     adapter.encoder.use(known["path"])
     best = int(known["sub_batch_cost"])
     rates = {int(size): float(rate) for size, rate in known["cost_per_s"].items()}
-    return Calibration(best, rates[best])
+    return Calibration(best, rates[best], float(known["least_s"]))
 
 
 def calibration_name(num_lanes: int) -> str:

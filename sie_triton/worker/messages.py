@@ -90,6 +90,7 @@ class Loaded:
 
     `sub_batch_cost` is 0 without calibration, `device_bytes` 0 on a CPU. `seconds` is the duration of each phase.
     `cost_per_s`: the cost that one lane computes per second, as calibrated; 0 if it is not known.
+    `least_s`: seconds of its shortest pass.
     """
 
     limits: Mapping[str, int]
@@ -99,6 +100,7 @@ class Loaded:
     seconds: Mapping[str, float] = field(default_factory=dict)
     device_bytes: int = 0
     cost_per_s: float = 0.0
+    least_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

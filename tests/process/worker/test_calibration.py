@@ -86,8 +86,15 @@ def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
         == kept["cost_per_s"]["1024"]
         == pytest.approx(1024 / (2e-3 + 1024 * 5e-6 + AROUND_S), rel=0.01)
     )
+    assert again.least_s == kept["least_s"] == pytest.approx(2e-3 + 5e-6)  # one token
     calibrate(adapter, TOKENS, 4096, Measurements(path, redo=True), DEVICE)
     assert adapter.passes > passes
+
+
+def test_it_is_measured_again_where_an_earlier_version_did_not_measure_the_shortest_pass(timed_adapter):
+    measurements = Measurements()
+    measurements.put(calibration_1_lanes={"sub_batch_cost": 77, "path": PACKED, "cost_per_s": {"77": 5.0}})
+    assert calibrate(timed_adapter(), TOKENS, 4096, measurements, DEVICE).sub_batch_cost == 1024
 
 
 def test_it_is_measured_again_for_another_number_of_lanes(timed_adapter):

@@ -31,7 +31,7 @@ def calibrated(monkeypatch):
     """List the requested calibrations: sampler and limit."""
     asked = []
     monkeypatch.setattr(
-        module, "calibrate", lambda _, sampler, limit, *__: asked.append((sampler, limit)) or Calibration(33, 9.0)
+        module, "calibrate", lambda _, sampler, limit, *__: asked.append((sampler, limit)) or Calibration(33, 9.0, 0.5)
     )
     monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: 1234)
     return asked
@@ -46,7 +46,7 @@ def test_a_lane_is_calibrated_for_its_share_of_the_batch_cost(tmp_path, calibrat
     of = spec(**OWN, max_batch_cost=101, max_sequence_length=7, batch_cost="attention")
     engine, adapter, loaded = load(tmp_path, of)
     assert (type(engine), type(adapter)) == (OwnEngine, OwnAdapter)
-    assert (loaded.sub_batch_cost, loaded.cost_per_s) == (33, 9.0)
+    assert (loaded.sub_batch_cost, loaded.cost_per_s, loaded.least_s) == (33, 9.0, 0.5)
     ((sampler, limit),) = calibrated
     assert limit == 50
     assert (sampler.outputs, sampler.max_length) == ({"dense", "tags"}, 7)
@@ -255,10 +255,12 @@ def test_a_calibration_batch_has_the_form_of_a_request_batch():
 
 def test_stored_measurements_are_reused(monkeypatch):
     measurements = Measurements()
-    measurements.put(calibration_1_lanes={"sub_batch_cost": 77, "path": "other", "cost_per_s": {"77": 5.0, "154": 5.1}})
+    rates = {"77": 5.0, "154": 5.1}
+    known = {"sub_batch_cost": 77, "path": "other", "cost_per_s": rates, "least_s": 0.5}
+    measurements.put(calibration_1_lanes=known)
     used = OwnAdapter(Encoder())
     monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
-    assert calibrate(used, sampler(), 500, measurements, DEVICE) == Calibration(77, 5.0)
+    assert calibrate(used, sampler(), 500, measurements, DEVICE) == Calibration(77, 5.0, 0.5)
     assert used.encoder.path == "other"
 
 

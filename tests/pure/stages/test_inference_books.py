@@ -168,9 +168,9 @@ def test_sub_batch_size_is_limited_by_measurement_and_model_file(loading, measur
     assert loading.worker.batches == [used] * 4
 
 
-def quick(stage, cost_per_s):
+def quick(stage, cost_per_s, least_s=0.0):
     """Load a worker whose lanes compute that much per second, and let no time pass in `execute`."""
-    stage._loader = FakeLoader(stage, sub_batch_cost=50, cost_per_s=cost_per_s)
+    stage._loader = FakeLoader(stage, sub_batch_cost=50, cost_per_s=cost_per_s, least_s=least_s)
     stage.warm_up()
     return [tokens([7] * 3), tokens([8] * 4), tokens([9] * 5), tokens([6] * 4)]
 
@@ -215,15 +215,24 @@ def test_requests_that_waited_for_a_load_do_not_exceed_the_requests_of_a_pass(tm
 
 
 def test_a_short_request_of_several_items_is_not_divided_among_lanes(loading):
-    requests = quick(loading, cost_per_s=4000.0)
-    assert requests
-    (answer,) = loading.execute([tokens([7] * 3, [8] * 4, [9] * 5)])  # 3 ms
+    quick(loading, cost_per_s=6000.0, least_s=0.001)
+    (answer,) = loading.execute([tokens([7] * 3, [8] * 4, [9] * 5)])  # 1 + 2 ms
     assert answer["dense"].tolist() == [[7, 3], [8, 4], [9, 5]]
     assert loading.worker.batches == [12]
     request = tokens([7] * 3, [8] * 4, [9] * 6)
     assert loading.execute([request]) == [DEFERRED]
     assert request.answered.wait(60)
     assert sum(loading.worker.batches) == 25
+
+
+@pytest.mark.parametrize(("least_s", "threads"), [(0.001, 1), (0.0011, 2)], ids=["undivided", "by both"])
+def test_the_shortest_pass_counts_where_a_text_takes_one_lane(loading, monkeypatch, least_s, threads):
+    """A pass over few tokens takes longer than their share of a large one: 12 tokens of a model of 12 layers."""
+    used = []
+    monkeypatch.setattr(loading, "_run", lambda _, threads: used.append(threads))
+    quick(loading, cost_per_s=6000.0, least_s=least_s)
+    loading.execute([tokens([7] * 12)])
+    assert used == [threads]
 
 
 def test_only_loads_after_start_up_ask_for_memory(loading):
