@@ -21,6 +21,7 @@ from sie_triton.inputs.pdf_pages import ALL, PageReader
 from sie_triton.inputs.request_parts import Framed
 from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.slots import Slots
+from sie_triton.settings import read_settings
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.preparing import Preparation
 
@@ -67,7 +68,8 @@ def run(*, rounds: int, clients: int, output: Path | None) -> None:
             }
             rates = interleaved(ways, len(photos), rounds)
         decoded = interleaved({f"{n} image workers": decoding(Path(scratch) / "model", n) for n in (2, 1)}, 8, rounds)
-    title = f"CLIP ViT-B/32, fp32, {NUM_PHOTOS} JPEG photos of {SIZE[0]} × {SIZE[1]}, medians of {rounds} rounds"
+    precision = read_settings().default_compute_precision or "float32"  # of the server; the library has float32
+    title = f"CLIP ViT-B/32, {precision}, {NUM_PHOTOS} JPEG photos of {SIZE[0]} × {SIZE[1]}, medians of {rounds} rounds"
     command = f"scripts/bench --what images --clients {clients} --rounds {rounds}"
     large = f"Decoding and resizing alone, JPEG photos of {LARGE[0]} × {LARGE[1]}"
     told = [report(title, "images/s", rates, command), report(large, "images/s", decoded, command)]
