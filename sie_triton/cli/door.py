@@ -16,6 +16,7 @@ from sie_triton.settings.door import DoorSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+LOGS = ("log_json", "log_requests", "log_slow_ms")
 OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")
 
 
@@ -24,7 +25,7 @@ class DoorStopped(Exception):
 
 
 @click.command()
-@settings_options(["host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token", *OF_DOOR])
+@settings_options(["host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token", *LOGS, *OF_DOOR])
 def door(**flags: Any) -> None:
     """Run only the door, on --host, in front of a Triton and a controller on --triton-host.
 

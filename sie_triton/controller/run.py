@@ -16,6 +16,8 @@ from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.settings import CONTROL_TOKEN, Settings, words
+from sie_triton.telemetry import logs
+from sie_triton.telemetry.spans import close_spans
 
 # Idle timeout of a connection without a complete request, in seconds.
 KEEP_ALIVE_S = 30.0
@@ -33,7 +35,7 @@ def is_not_the_clients_fault(record: logging.LogRecord) -> bool:
 
 
 def run(settings: Settings) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    logs.configure(settings.telemetry)
     logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     raise_limit()
     held = lock(settings.status_dir)
@@ -46,6 +48,7 @@ def run(settings: Settings) -> None:
         # Closing the channel fails the loads in progress; their errors are ignored.
         logging.disable()
         control.close()
+        close_spans()
         held.close()
 
 

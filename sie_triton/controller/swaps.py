@@ -9,6 +9,8 @@ from threading import Lock
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.model_control import ModelControl
+from sie_triton.names import sie_name
+from sie_triton.telemetry.spans import event
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +39,7 @@ class Swaps:
         if not self._is_under_way(name, resident):
             self.counts[model, reason] = self.counts.get((model, reason), 0) + 1
             log.info("%s: %s", name, reason)
-            self._under_way[name, resident] = self._pool.submit(self._swap, model, name, resident)
+            self._under_way[name, resident] = self._pool.submit(self._swap, model, name, resident, reason)
         return self._under_way[name, resident]
 
     def evict(self, model: str, reason: str) -> Future[None]:
@@ -62,9 +64,9 @@ class Swaps:
     def _is_under_way(self, name: str, resident: bool) -> bool:
         return (name, resident) in self._under_way and not self._under_way[name, resident].done()
 
-    def _swap(self, model: str, name: str, resident: bool) -> None:
+    def _swap(self, model: str, name: str, resident: bool, reason: str) -> None:
         try:
-            with self.none_of(model):
+            with self.none_of(model), event(f"swap {name}", {"sie.model": sie_name(model), "sie.reason": reason}):
                 self._control.swap(name, resident=resident)
         except InferenceServerException as exc:
             log.error("%s: Triton did not load it: %s", name, exc.message())

@@ -2,7 +2,10 @@
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 from sie_triton.client import AsyncSIEClient
@@ -16,7 +19,7 @@ from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
 from sie_triton.doors.memory import hold
 from sie_triton.errors import SIEError
 from sie_triton.names import split_profile
-from sie_triton.records.calls import CallBook, OpenCall
+from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, words
 
 # Maximum number of concurrent requests to Triton that one large request is split into.
@@ -33,6 +36,9 @@ LEARN_S = 1.0
 QUESTION_S = 5.0
 
 Items = Sequence[Mapping[str, Any]]
+
+# The identity of the request that this task handles, as request parameters: see telemetry/identity.py.
+forwarded: ContextVar[Mapping[str, str]] = ContextVar("forwarded", default=MappingProxyType({}))
 
 
 class TritonClient(AsyncSIEClient):
@@ -98,31 +104,27 @@ class Backend:
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> list[EncodeResult]:
-        with self._call() as token:
-            return await self._client.encode(
-                _ensemble(model), items, options=_without_none(parameters) | token, timeout=seconds
-            )
+        with self._call(parameters) as options:
+            return await self._client.encode(_ensemble(model), items, options=options, timeout=seconds)
 
     async def score(
         self, model: str, query: Mapping[str, Any], items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> ScoreResult:
-        with self._call() as token:
-            return await self._client.score(
-                _ensemble(model), query, items, options=_without_none(parameters) | token, timeout=seconds
-            )
+        with self._call(parameters) as options:
+            return await self._client.score(_ensemble(model), query, items, options=options, timeout=seconds)
 
     async def extract(
         self, model: str, items: Items, labels: Sequence[str], seconds: float, parameters: Mapping[str, Any]
     ) -> list[ExtractResult]:
-        with self._call() as token:
-            return await self._client.extract(
-                _ensemble(model), items, labels, options=_without_none(parameters) | token, timeout=seconds
-            )
+        with self._call(parameters) as options:
+            return await self._client.extract(_ensemble(model), items, labels, options=options, timeout=seconds)
 
-    def _call(self) -> OpenCall:
-        """Return a context manager with the request parameters that name one call; on exit the call ends."""
+    @contextmanager
+    def _call(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Give the parameters of a request, and those that name its call and its client's request."""
         assert self._calls is not None
-        return self._calls.call()
+        with self._calls.call() as token:
+            yield {**_without_none(parameters), **token, **forwarded.get()}
 
     async def names(self) -> list[str]:
         """Return the names of the served models, as `org/name`."""

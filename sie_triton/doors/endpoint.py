@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic
+from time import monotonic, monotonic_ns
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -17,13 +17,14 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.client.failures import NotServed
-from sie_triton.doors.backend import Backend
+from sie_triton.doors.backend import Backend, forwarded
 from sie_triton.doors.body import read_body
 from sie_triton.doors.connection import CONNECTION, Connection
 from sie_triton.doors.connections import Connections, affordable
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
 from sie_triton.doors.measure import VALUE_BYTES
 from sie_triton.doors.memory import Held, MemoryBudget
+from sie_triton.doors.request_log import MAX_URL, DoorLog
 from sie_triton.doors.served import ServedModels
 from sie_triton.doors.trust import Trust
 from sie_triton.doors.wire import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
@@ -31,6 +32,9 @@ from sie_triton.errors import SIEError
 from sie_triton.records.preloads import Preloads
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
+from sie_triton.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT
+from sie_triton.telemetry.spans import spans
+from sie_triton.telemetry.trace import Trace
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,9 @@ MAX_TIMEOUT_S = 3600.0
 
 # Bodies up to this size, in bytes, are decoded on the event loop: a handover to a thread would cost more.
 SMALL_BODY_BYTES = 32 * 1024
+
+# Responses from this status on are the server's fault.
+SERVER_ERROR = 500
 
 # Upper bound for the copies of a body in memory at a time: as received, decoded, as tensors, and as sent to Triton.
 COPIES = 4
@@ -57,6 +64,7 @@ class Door:
         self.memory = MemoryBudget(settings.door_max_memory_bytes)
         self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False
+        self.request_log = DoorLog(settings.telemetry)
         self.routes: Sequence[BaseRoute] = ()
 
 
@@ -66,22 +74,47 @@ class DoorRequest:
     `connection` is None in tests without one.
     """
 
-    __slots__ = ("arrived_at", "connection", "content", "door", "headers", "kind", "method", "path", "trace_id")
+    __slots__ = (
+        "arrived_at",
+        "arrived_ns",
+        "connection",
+        "content",
+        "door",
+        "headers",
+        "kind",
+        "method",
+        "path",
+        "request_id",
+        "trace",
+        "url",
+    )
 
     def __init__(self, scope: Scope, door: Door) -> None:
-        self.arrived_at = monotonic()
+        self.arrived_at, self.arrived_ns = monotonic(), monotonic_ns()
         self.door = door
         self.method: str = scope["method"]
+        self.url: str = scope["path"]
         self.path: Mapping[str, str] = scope.get("path_params", {})
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.connection: Connection | None = scope.get(CONNECTION)
         self.content: Any = None
         self.kind = JSON
-        self.trace_id = _trace_id(self)
+        self.request_id = _checked_id(self.header(REQUEST_ID) or "")
+        self.trace = _trace(self)
 
     def header(self, name: str) -> str | None:
         value = self.headers.get(name.lower().encode())
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def trace_id(self) -> str:
+        """Id of the request in logs and in the header X-Trace-ID: the client's, or a random one."""
+        return self.trace.trace_id or self.request_id
+
+    def identity(self) -> dict[str, str]:
+        """Return the id and the trace of the request for the stages, as request parameters."""
+        parameters = {REQUEST_ID: self.request_id or self.trace_id}
+        return {**parameters, TRACEPARENT: self.trace.traceparent} if self.trace.trace_id else parameters
 
     async def read(self, receive: Receive, types: Sequence[str], held: Held) -> None:
         """Read and decode the body of a POST; raise Failure if it is refused.
@@ -175,6 +208,7 @@ class DoorEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = DoorRequest(scope, self._door)
+        forwarded.set(request.identity())
         with self._door.memory.held() as held:
             try:
                 response = await self._answered(request, receive, held)
@@ -186,6 +220,18 @@ class DoorEndpoint:
                 response.headers["X-Trace-ID"] = request.trace_id
                 is_small = len(response.body) <= SMALL_BODY_BYTES
                 await response(scope, receive, send if is_small else send_all(send))
+                if not self._is_open:
+                    self._door.request_log.add(request, response.status_code)
+                    self._record(request, response.status_code)
+
+    def _record(self, request: DoorRequest, status: int) -> None:
+        """Record the door's span."""
+        if (tracing := spans()) and request.trace.is_recorded:
+            method, path = request.method, request.url[:MAX_URL]
+            attributes: dict[str, Any] = {"http.request.method": method, "url.path": path}
+            attributes |= {"http.response.status_code": status, "sie.request_id": request.identity()[REQUEST_ID]}
+            error = f"status {status}" if status >= SERVER_ERROR else ""
+            tracing.end(request.trace, f"{method} {path}", request.arrived_ns, attributes, error)
 
     async def _answered(self, request: DoorRequest, receive: Receive, held: Held) -> Response | None:
         """Return the response; None if the client has disconnected."""
@@ -254,8 +300,15 @@ def _ending() -> Failure:
     return Failure("unreachable", "the server shut down before it responded; retry", retry_after_s=AWAY_S)
 
 
-def _trace_id(request: DoorRequest) -> str:
-    """Return the client's trace id, from its traceparent or X-Request-ID header; else a random one."""
-    _, _, rest = (request.header("traceparent") or "").partition("-")
-    given = rest.partition("-")[0] or request.header("x-request-id") or ""
-    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 128 else uuid4().hex
+def _trace(request: DoorRequest) -> Trace:
+    """Return the trace of a request, of which the door's span is a part; without tracing, the client's, if any."""
+    traceparent, tracing = request.header(TRACEPARENT) or "", spans()
+    if tracing:
+        return tracing.begin(traceparent)
+    trace = Trace.unrecorded(traceparent)
+    return trace if trace.trace_id or request.request_id else Trace(uuid4().hex)
+
+
+def _checked_id(text: str) -> str:
+    """Return the id if it is short and printable, else an empty text."""
+    return text if text.isascii() and text.isprintable() and len(text) <= MAX_ID else ""

@@ -12,6 +12,8 @@ from sie_triton.doors.websocket import WebSocket
 from sie_triton.processes.freed_memory import keep_returning
 from sie_triton.processes.pulse import beat
 from sie_triton.settings import Settings
+from sie_triton.telemetry import logs
+from sie_triton.telemetry.spans import close_spans
 
 # Maximum time that requests in progress have to finish after SIGTERM, in seconds.
 DRAIN_S = 7
@@ -48,10 +50,11 @@ class DoorServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.is_draining = True
         await super().shutdown(sockets)
+        close_spans()
 
 
 def run(settings: Settings) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    logs.configure(settings.telemetry)
     # uvicorn logs a warning for each invalid request, with which any client could fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     door = Door(settings)

@@ -43,7 +43,8 @@ NUMBER = re.compile(rb"[0-9]+")
 class Quota:
     """Rate limiter of lines. Lines that differ only in their digits count as repetitions of one line."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_WINDOW_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._ends = 0.0
         self._num_bytes = 0
         self._repeats: Counter[bytes] = Counter()
@@ -52,7 +53,7 @@ class Quota:
     def allows(self, line: bytes) -> bool:
         """Count `line`; False if it exceeds a limit."""
         kind = NUMBER.sub(b"0", line)
-        is_allowed = self._repeats[kind] < MAX_REPEATS and self._num_bytes + len(line) <= MAX_WINDOW_BYTES
+        is_allowed = self._repeats[kind] < MAX_REPEATS and self._num_bytes + len(line) <= self._max_bytes
         if is_allowed:
             self._repeats[kind] += 1
             self._num_bytes += len(line)
@@ -78,17 +79,28 @@ class _File(RotatingFileHandler):
 class Log:
     """A log file and the pipe that leads to it.
 
-    Use as a context manager. Several programs may use one log: it closes when the last of them has left. All methods
-    may be called from any thread.
+    `form` turns a line into what is written, and `copy` receives that too. `max_window_bytes` is the limit of one
+    window. Use as a context manager. Several programs may use one log: it closes when the last of them has left. All
+    methods may be called from any thread.
     """
 
-    def __init__(self, path: Path, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        path: Path,
+        form: Callable[[str], str] = str,
+        *,
+        copy: Callable[[str], None] = lambda line: None,
+        max_window_bytes: int = MAX_WINDOW_BYTES,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.path = path
+        self._form, self._copy = form, copy
         self._clock = clock
+        self._max_window_bytes = max_window_bytes
         self._lock = RLock()
         self._num_users = 0
         self._is_open = False
-        self._quota = Quota()
+        self._quota = Quota(max_window_bytes)
         self._line = b""
         self._tail = b""
         self._num_bytes = 0
@@ -146,7 +158,7 @@ class Log:
             self._write(self._line)
             self._line, self._is_open = b"", False
             self._report(self._quota.end_window(float("inf")))
-            self._quota = Quota()
+            self._quota = Quota(self._max_window_bytes)
             with suppress(OSError):
                 self._file.close()
             for descriptor in (self._reader, self._writer, self._closing):
@@ -180,9 +192,14 @@ class Log:
 
     def _write(self, line: bytes) -> None:
         if line and self._quota.allows(line):
-            self._file.emit(logging.makeLogRecord({"msg": line.decode(errors="replace")}))
+            self._emit(line.decode(errors="replace"))
 
     def _report(self, num_left_out: int) -> None:
         if num_left_out:
-            text = f"[{num_left_out} lines were left out: repetitions, or too many within {WINDOW_S:g} s]"
-            self._file.emit(logging.makeLogRecord({"msg": text}))
+            self._emit(f"[{num_left_out} lines were left out: repetitions, or too many within {WINDOW_S:g} s]")
+
+    def _emit(self, text: str) -> None:
+        if not (line := self._form(text)):
+            return
+        self._file.emit(logging.makeLogRecord({"msg": line}))
+        self._copy(line)

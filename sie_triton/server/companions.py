@@ -17,7 +17,7 @@ from sie_triton.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.processes.log import Log
 from sie_triton.processes.supervisor import Companion
 from sie_triton.records.grants import expect_controller
-from sie_triton.server.data_dir import log_of, mark
+from sie_triton.server.data_dir import environment_of, log_of
 from sie_triton.server.launch import answers
 from sie_triton.settings import CONTROL_TOKEN, Settings
 from sie_triton.settings.sources import FILE_VARIABLE, variable
@@ -25,7 +25,7 @@ from sie_triton.spec import ModelSpec
 
 READY_TIMEOUT_S = 30.0
 
-CONTROLLER_LOG, DOOR_LOG = "controller.log", "door.log"
+CONTROLLER_LOG, DOOR_LOG = "controller", "door"
 
 # Seconds until a door is killed; its own timeout for requests in progress is shorter.
 DRAIN_S = 8.0
@@ -36,15 +36,15 @@ Say = Callable[[str], None]
 def controller(settings: Settings, control_token: str, say: Say = lambda line: None) -> Companion:
     """The controller, with the same settings as the server; models that load before it has started wait for it."""
     expect_controller(settings.status_dir)
-    log = log_of(settings.data_dir, CONTROLLER_LOG)
-    environment = {**resolved(settings), **mark(settings.data_dir), CONTROL_TOKEN: control_token}
+    log = log_of(settings, CONTROLLER_LOG)
+    environment = {**resolved(settings), **environment_of(settings), CONTROL_TOKEN: control_token}
     return Companion("the controller", ["sie_triton.cli", "controller"], log, environment, say, beats=True)
 
 
 @contextmanager
 def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None) -> Iterator[list[Companion]]:
     """Run the processes that share the door's port. At the end, all of them drain at once."""
-    log = log_of(settings.data_dir, DOOR_LOG)
+    log = log_of(settings, DOOR_LOG)
     environment = {**resolved(settings), **marked, **LARGE_BLOCKS}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
     options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
@@ -105,11 +105,11 @@ def _fork_server(settings: Settings, log: Log, say: Say) -> Companion:
 
 def fork_server_variables(settings: Settings) -> dict[str, str]:
     """Return the environment of a fork server, which its workers inherit."""
-    return {**mark(settings.data_dir), **worker_variables(settings.runtime.device)}
+    return {**environment_of(settings), **worker_variables(settings.runtime.device)}
 
 
 def _log(settings: Settings) -> Log:
-    return log_of(settings.data_dir, "workers.log")
+    return log_of(settings, "workers")
 
 
 def wait_for_controller(settings: Settings) -> None:
@@ -123,6 +123,6 @@ def _wait_for(name: str, settings: Settings, address: str, log: str, path: str) 
     deadline = time.monotonic() + READY_TIMEOUT_S
     while not answers(f"http://{address}{path}"):
         if time.monotonic() > deadline:
-            where = log_of(settings.data_dir, log).path
+            where = log_of(settings, log).path
             raise ServerError(f"{name} is not ready after {READY_TIMEOUT_S:.0f} s; see {where}")
         time.sleep(0.1)

@@ -13,10 +13,16 @@ import psutil
 
 from sie_triton.errors import ServerError
 from sie_triton.host.private import private_directory
-from sie_triton.processes.log import Log
-from sie_triton.settings import SERVED_FROM
+from sie_triton.processes.log import MAX_WINDOW_BYTES, Log
+from sie_triton.processes.standard_output import standard_output
+from sie_triton.settings import SERVED_FROM, Settings
+from sie_triton.telemetry.lines import as_json, for_people
 
 LOCK = "serve.lock"
+
+# A log may have so many times the usual lines in a window if each request has one.
+LINES_OF_REQUESTS = 16
+
 END_S = 5.0
 
 
@@ -66,9 +72,18 @@ def mark(data_dir: Path) -> dict[str, str]:
     return {SERVED_FROM: str(data_dir.resolve())}
 
 
-def log_of(data_dir: Path, name: str) -> Log:
-    """Return log file `name` of the server's processes."""
-    return Log(data_dir / "logs" / name)
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the environment variables of all processes of a server."""
+    return {**mark(settings.data_dir), **settings.telemetry.variables()}
+
+
+def log_of(settings: Settings, name: str) -> Log:
+    """Return the log file NAME.log of the server's processes."""
+    path, telemetry = settings.data_dir / "logs" / f"{name}.log", settings.telemetry
+    max_bytes = MAX_WINDOW_BYTES * (LINES_OF_REQUESTS if telemetry.log_requests else 1)
+    if telemetry.log_json:
+        return Log(path, as_json(name), copy=standard_output().write, max_window_bytes=max_bytes)
+    return Log(path, for_people, max_window_bytes=max_bytes)
 
 
 def end_leftovers(data_dir: Path) -> int:

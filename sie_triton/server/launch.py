@@ -15,10 +15,11 @@ from sie_triton.processes import hidden_arguments
 from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.render.repository import all_ensembles
 from sie_triton.server import stack
-from sie_triton.server.data_dir import end_leftovers, log_of, mark, remove_records, remove_regions
+from sie_triton.server.data_dir import end_leftovers, environment_of, log_of, remove_records, remove_regions
 from sie_triton.server.find_triton import find_triton, stage_directory
 from sie_triton.server.stub_forking.stubs import forked
 from sie_triton.settings import CONTROL_KEY, Settings
+from sie_triton.telemetry.identity import FORWARDED
 
 READY_TIMEOUT_S = 300.0
 # Triton's 30 s for a stub are too short for hundreds that start at once on a busy machine. It sees dead ones at once.
@@ -56,7 +57,7 @@ class Server:
         self._child: Started | None = None
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
-        self.log = log_of(settings.data_dir, "tritonserver.log")
+        self.log = log_of(settings, "tritonserver")
 
     def __enter__(self) -> "Server":
         with ExitStack() as stack:
@@ -90,8 +91,8 @@ class Server:
         self._child = start(
             self.command(),
             secrets=self.secrets(),
-            environment={**self._triton.environment, **mark(self._settings.data_dir)},
-            log=None if self._verbose else self.log,
+            environment={**self._triton.environment, **environment_of(self._settings)},
+            log=None if self._verbose and not self._settings.log_json else self.log,
             cwd=stage_directory(self._settings.data_dir),
             before=before_triton,
         )
@@ -122,6 +123,8 @@ class Server:
             "--grpc-infer-allocation-pool-size=0",  # otherwise Triton keeps the memory of its eight largest requests
             f"--metrics-address={s.inner_host}",
             f"--metrics-port={s.metrics_port}",
+            f"--http-header-forward-pattern={FORWARDED}",
+            f"--grpc-header-forward-pattern={FORWARDED}",
         ]
 
     def secrets(self) -> list[str]:

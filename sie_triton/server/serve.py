@@ -3,10 +3,10 @@
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import FrameType
@@ -30,18 +30,18 @@ from sie_triton.render.known import list_known
 from sie_triton.render.models_mirror import kept_in_sync, mirrored
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
-from sie_triton.server.companions import controller, doors, fork_servers, wait_for_controller, wait_for_door
-from sie_triton.server.data_dir import clean, clean_after_predecessor, lock, mark, remember
+from sie_triton.server.companions import Say, controller, doors, fork_servers, wait_for_controller, wait_for_door
+from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
 from sie_triton.server.room import MemoryPlan
+from sie_triton.server.terminal import Terminal
 from sie_triton.serving.serving_file import repository_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
+from sie_triton.telemetry.spans import check_tracing
 from sie_triton.weights.local_cache import use_local_cache
-
-STDERR = 2
 
 # Polling interval while models are loaded, in seconds.
 POLL_S = 0.1
@@ -67,24 +67,25 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     use_local_cache(settings.local_cache)
     raise_limit()
+    terminal = Terminal.of(settings.log_json)
     held = lock(settings.data_dir)
     for signum in SIGNALS:
         if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(signum, _stop)
+            signal.signal(signum, partial(_stop, terminal.say))
     try:
         if num_ended := clean_after_predecessor(held, settings.data_dir):
-            _say(f"ended {num_ended} processes that an earlier server had left")
+            terminal.say(f"ended {num_ended} processes that an earlier server had left")
         with plain(settings.data_dir.absolute()) as data_dir:
-            return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose)
+            return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose, terminal)
     except Stopped:
-        _say("stopped")
+        terminal.say("stopped")
         return 0
     finally:
         held.close()
 
 
-def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool) -> int:
-    console = Console(stderr=True)
+def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool, terminal: Terminal) -> int:
+    console, say = terminal.console(), terminal.say
     repository = clean(repository_of(settings.data_dir))
     clean(settings.status_dir)
     given, settings = settings, mirrored(settings)
@@ -96,17 +97,17 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     for warning in (*first.outcome.warnings, *room.warnings(specs)):
         console.print(warning, style="yellow", markup=False, soft_wrap=True)
     fetch_preloaded(settings, first.models, console)
-    server = Server(settings, repository, verbose=verbose, say=_say)
+    server = Server(settings, repository, verbose=verbose, say=say)
     remember(held, server.shm_prefix)
     with (
         # Ends last: if its workers ended before their stages, the stages would replace them, which takes seconds.
-        fork_servers(settings, specs, _say),
+        fork_servers(settings, specs, say),
         server,
-        controller(settings, server.control_token, _say),
+        controller(settings, server.control_token, say),
         # Ends first, as soon as its requests are answered.
-        doors(settings, mark(settings.data_dir), _say) if settings.door else nullcontext(),
-        file_faults.report_faults(settings.data_dir, _say),
-        kept_in_sync(given, _say),
+        doors(settings, environment_of(settings), say) if settings.door else nullcontext(),
+        file_faults.report_faults(settings.data_dir, say),
+        kept_in_sync(given, say),
     ):
         list_known(first.serving, settings)  # takes half a second, in which Triton starts
         _wait_ready(server, len(first.models), console)
@@ -116,16 +117,16 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         _wait_preloaded(settings, server, console)
         _introduce(settings, first, server, room, console)
         if first.models:
-            print(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n", file=sys.stderr)
-        print("SIE ready", flush=True)
-        return _stay(server)
+            terminal.show(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n")
+        terminal.ready()
+        return _stay(server, say)
 
 
-def _stay(server: Server) -> int:
+def _stay(server: Server, say: Say) -> int:
     try:
-        Supervisor(server, _say).keep_running()
+        Supervisor(server, say).keep_running()
     except ServerError as exc:
-        _say(f"error: {exc}")
+        say(f"error: {exc}")
         return 1
     return 0
 
@@ -151,6 +152,7 @@ def check_machine(settings: Settings, num_models: int) -> None:
             driver_cuda=preflight.cuda_of_driver(),
         ),
         *check_gpu_name(settings.runtime.device, visible_gpus()),
+        *check_tracing(settings.telemetry, os.environ),
     ]
     if problems:
         raise ServerError("\n".join(problems))
@@ -237,15 +239,9 @@ def url_of(settings: Settings) -> str:
     return f"http://{settings.inner_host}:{settings.http_port}"
 
 
-def _stop(signum: int, frame: FrameType | None) -> None:
+def _stop(say: Say, signum: int, frame: FrameType | None) -> None:
     # A second signal must not interrupt the shutdown that the first one started.
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
-    _say(f"stopping: {signal.Signals(signum).name}; requests in progress have up to {EXIT_TIMEOUT_S} s")
+    say(f"stopping: {signal.Signals(signum).name}; requests in progress have up to {EXIT_TIMEOUT_S} s")
     raise Stopped
-
-
-def _say(line: str) -> None:
-    """Print a line; safe in a signal handler, which must not enter a print that it has interrupted."""
-    with suppress(OSError):  # the terminal may be gone
-        os.write(STDERR, f"{line}\n".encode())

@@ -34,6 +34,7 @@ from sie_triton.settings.sources import (
     variable,
 )
 from sie_triton.spec import Runtime
+from sie_triton.telemetry.options import Telemetry
 
 LOOPBACK = "127.0.0.1"
 
@@ -102,6 +103,20 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     device: str = Field(
         "auto",
         description="device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
+    )
+    log_json: bool = Field(
+        False,
+        description="write all logs as JSON lines, into their files and to standard output; false: lines for people, "
+        "into the files only",
+    )
+    log_requests: bool = Field(False, description="write a log line about each request")
+    log_slow_ms: float = Field(
+        0, ge=0, description="write a log line about each request that takes longer, in milliseconds; 0: none"
+    )
+    tracing_enabled: bool = Field(
+        False,
+        description="send a trace of each request to OpenTelemetry's exporter, which its own variables configure: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER and others",
     )
     gpu_type: str = Field(
         "",
@@ -321,6 +336,11 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
             cache_dir=str(self.data_dir.absolute()),
             environments_dir=str(self.environments_dir.absolute()),
         )
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Settings of logs and traces, which every process reads from its environment."""
+        return Telemetry(self.log_json, self.log_requests, self.log_slow_ms, self.tracing_enabled)
 
     @property
     def speedups(self) -> Sequence[str]:

@@ -19,8 +19,11 @@ from sie_triton.errors import InputError
 from sie_triton.records.calls import CALL
 from sie_triton.scheduling.job import NEVER, deadline_ns
 from sie_triton.spec import Profile
-from sie_triton.stages.request import Request, vector
+from sie_triton.stages.request import Origin, Request, vector
 from sie_triton.stages.seal import SEAL_BYTES, Seal, Tensors
+from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT, identity, is_identity
+from sie_triton.telemetry.spans import spans
+from sie_triton.telemetry.trace import Trace
 
 
 @dataclass(slots=True)
@@ -49,6 +52,10 @@ class Context:
     loading_ns: int = 0
     pages: list[list[int]] = field(default_factory=list)
     truncated: list[int] = field(default_factory=list)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.id, Trace.parse(self.trace), self.arrived_ns)
 
     def to_json(self) -> bytes:
         fields = [
@@ -99,12 +106,13 @@ class Contexts:
 
     def enter(self, request: Request, verb: Verb, arrived_ns: int) -> tuple[Context, Options]:
         """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
-        sent = {name: value for name, value in request.parameters.items() if name != CALL}
+        sent = {name: value for name, value in request.parameters.items() if name != CALL and not is_identity(name)}
         given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(arrived_ns, request.timeout_us)
-        return Context(verb, options, request.id, request.trace, 0, arrived_ns, deadline), given
+        id, trace = identity_of(request)
+        return Context(verb, options, id, str(trace), 0, arrived_ns, deadline), given
 
     def read(self, request: Request, tensors: Tensors) -> Context:
         """Return the context that the previous step sent with `tensors`. Raise InputError if it did not seal them."""
@@ -130,6 +138,14 @@ class Contexts:
         if self._seal.is_open:
             context.options = check_parameters(context.options, parameters)
         return context
+
+
+def identity_of(request: Request) -> tuple[str, Trace]:
+    """Return the id of a client's request, which may be empty, and its trace, which begins here."""
+    headers, tracing = identity(request.parameters), spans()
+    traceparent = headers.get(TRACEPARENT, "")
+    trace = tracing.begin(traceparent) if tracing else Trace.unrecorded(traceparent)
+    return request.id or headers.get(REQUEST_ID, ""), trace
 
 
 def of_profile(profile: Profile, names: Collection[str]) -> dict[str, Any]:

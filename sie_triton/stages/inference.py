@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock
 from time import monotonic_ns
+from typing import TYPE_CHECKING
 
 from sie_triton.contract import Rows
 from sie_triton.errors import Cancelled, InputError, OutOfMemory, SIEError
@@ -27,13 +28,18 @@ from sie_triton.stages.loader import Loader
 from sie_triton.stages.loras import HeldLoras
 from sie_triton.stages.open_requests import GONE, expired
 from sie_triton.stages.replies import Replies
-from sie_triton.stages.request import Answer, Outputs, Request
+from sie_triton.stages.request import Answer, Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
-from sie_triton.stages.work import Desk, Work
+from sie_triton.stages.work import MAX_PASSES, Desk, Work
+from sie_triton.telemetry.spans import spans
+from sie_triton.telemetry.trace import Trace
 from sie_triton.worker.expected import expected_bytes
 from sie_triton.worker.process import Worker, WorkerDied
+
+if TYPE_CHECKING:
+    from sie_triton.telemetry.tracing import Spans
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +93,9 @@ class Inference(ColdStage[Worker]):
         self._loader = Loader(spec, device, status, self.closing, self._died)
         limit, is_known = spec.runtime.max_loras_per_model, self._desk.loras.holds
         self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, self.open, status, is_known)
+
+    def origin(self, request: Request) -> Origin:
+        return self._desk.origin(request)
 
     def deadline_ns(self, request: Request) -> int:
         known = self._desk.deadline_ns(request)
@@ -273,11 +282,30 @@ class Inference(ColdStage[Worker]):
             self._attempt(part, threads, halvings - 1)
         if parts:
             return
+        if tracing := spans():
+            self._record(tracing, slots, started, ended)
         self._count(slots)
         for job in done:
             self._collect(job)
             if job.is_deferred:
                 self._replies.later(job)
+
+    def _record(self, tracing: "Spans", slots: Batched, started_ns: int, ended_ns: int) -> None:
+        """Record a forward pass, if one of its requests has a recorded trace."""
+        jobs = {id(job): job for job, _ in slots}.values()
+        traces = {id(job): trace for job in jobs if (trace := Trace.parse(job.context.trace)).is_recorded}
+        if not traces:
+            return
+        attributes = {
+            "sie.model": self._spec.model,
+            "sie.batch.items": len(slots),
+            "sie.batch.requests": len(jobs),
+            "sie.batch.cost": sum(map(cost, slots)),
+        }
+        batch = tracing.batch("batch", started_ns, ended_ns, attributes, [*traces.values()])
+        for job in jobs:
+            if id(job) in traces and len(job.batches) < MAX_PASSES:
+                job.batches.append((started_ns, ended_ns, batch))
 
     def _collect(self, job: Work) -> None:
         """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""

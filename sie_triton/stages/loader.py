@@ -17,6 +17,7 @@ from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.serving.revisions import model_of
 from sie_triton.spec import AUTO, ONNX, ModelSpec
+from sie_triton.telemetry.spans import spans
 from sie_triton.weights import cache_of, loadable, locate, pin_of
 from sie_triton.weights.disk import graphs_record
 from sie_triton.weights.listing import listing
@@ -152,6 +153,9 @@ class Loader:
     def _quickened(self, quickened: Quickened) -> None:
         self._status.record["graph_tokens"] = quickened.max_tokens
         self._status.add(weights_bytes=quickened.num_bytes)
+        if tracing := spans():
+            attributes = {"sie.model": self._spec.model, "sie.max_tokens": quickened.max_tokens}
+            tracing.event("make graph", quickened.started_ns, quickened.ended_ns, attributes)
 
     def _measured(self, device_bytes: int) -> None:
         self._status.record["device_bytes"] = device_bytes

@@ -15,6 +15,7 @@ from sie_triton.stages.held_lora import HeldLora
 from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.sweep import Sweep
 from sie_triton.stages.work import Work
+from sie_triton.telemetry.spans import event
 from sie_triton.worker.process import Worker, WorkerDied
 
 log = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ class HeldLoras:
         self._write_records()
         try:
             each.directory = self._fetch(each.source)
-            with self._placing:
+            with self._placing, event("load lora", {"sie.lora": each.name}):
                 self._place(each)
         except SIEError as exc:
             self._fail(each, exc)

@@ -45,6 +45,7 @@ class OpenRequests:
     loading, for the error of expired requests. `call_of(request)` returns the request's call at the door; every POLL_S
     the clock checks if its client has disconnected. `gone()` is called for each such request. The clock calls
     `overdue()` every LOOK_S while requests are open; if it returns an error, all of them get that error.
+    `failed(request, error)` is called before each response that is an error, on the thread that sends it.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class OpenRequests:
         call_of: Callable[[Request], Call | None] = lambda request: None,
         gone: Callable[[], None] = lambda: None,
         overdue: Callable[[], SIEError | None] = lambda: None,
+        failed: Callable[[Request, SIEError], None] = lambda request, error: None,
     ) -> None:
         self._answered = answered
         self._fault = fault
@@ -62,6 +64,7 @@ class OpenRequests:
         self._call_of = call_of
         self._gone = gone
         self._overdue = overdue
+        self._failed = failed
         self._look_at = 0.0
         self._changed = Condition()
         self._open: dict[int, Request] = {}
@@ -133,6 +136,8 @@ class OpenRequests:
             del self._open[key]
             self._calls.pop(key, None)
             self._forget_answered()
+        if isinstance(answer, SIEError):
+            self._failed(request, answer)
         try:
             request.reply(answer)
         except Exception:

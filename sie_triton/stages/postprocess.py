@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,10 @@ from sie_triton.stages.context import Context, Contexts, timing_ms
 from sie_triton.stages.request import Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import internal_error
+from sie_triton.telemetry.identity import MAX_ID
+from sie_triton.telemetry.request_log import RequestLog
+from sie_triton.telemetry.spans import close_spans, recorded, spans
+from sie_triton.telemetry.trace import Trace
 
 
 @dataclass(slots=True)
@@ -45,6 +50,7 @@ class Postprocess:
         self._verbs = [VERBS[task] for task in spec.tasks]
         self._answering = {verb.name: verb.answering(self._model) for verb in self._verbs}
         self._forwarded = {verb.name: verb.forwarded(self._model) for verb in self._verbs}
+        self._log = RequestLog(spec.model)
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
         started = monotonic_ns()
@@ -52,10 +58,31 @@ class Postprocess:
         for name, answering in self._answering.items():
             of_verb = [each for each in read if isinstance(each, Arrived) and each.context.verb.name == name]
             self._prepare(answering, of_verb)
-        return [self._answer(each, started) if isinstance(each, Arrived) else each for each in read]
+        answers = [self._answer(each, started) if isinstance(each, Arrived) else each for each in read]
+        if self._log.is_on or spans():
+            self._tell(read, answers, started)
+        return answers
 
     def close(self) -> None:
-        pass
+        close_spans()
+
+    def _tell(self, read: Sequence[Arrived | SIEError], answers: Sequence[Answer], started_ns: int) -> None:
+        """Write the log lines, and record the spans, of the requests that end here."""
+        now, model = monotonic_ns(), self._model.spec.model
+        for arrived, answer in zip(read, answers, strict=True):
+            if isinstance(arrived, Arrived):
+                context = arrived.context
+                trace, latency_ms = Trace.parse(context.trace), (now - context.arrived_ns) / 1e6
+                error = f"{answer.kind}: {answer}" if isinstance(answer, SIEError) else ""
+                about: dict[str, Any] = {"verb": context.verb.name, "num_items": context.num_items}
+                if self._log.wants(latency_ms):
+                    self._log.add(latency_ms, context.id, trace.trace_id, error, **about)
+                if found := recorded(context.trace):
+                    tracing, trace = found
+                    tracing.add(trace, self.name, started_ns, now)
+                    about |= {"model": model, "request_id": context.id[:MAX_ID]}
+                    attributes = {f"sie.{name}": value for name, value in about.items()}
+                    tracing.end(trace, f"{context.verb.name} {model}", context.arrived_ns, attributes, error)
 
     def _read(self, request: Request) -> Arrived | SIEError:
         try:

@@ -29,12 +29,14 @@ from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.job import deadline_ns
 from sie_triton.scheduling.slots import Slots
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.context import Context, Contexts
+from sie_triton.stages.context import Context, Contexts, identity_of
 from sie_triton.stages.preparing import Pages, Preparation, takes_long
-from sie_triton.stages.request import DEFERRED, Answer, Outputs, Request
+from sie_triton.stages.request import DEFERRED, Answer, Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.tokenizing import Tokenization
+from sie_triton.telemetry.spans import recorded
+from sie_triton.telemetry.trace import Trace
 from sie_triton.weights import cache_of, locate, pin_of
 from sie_triton.weights.locate import SMALL_FILES
 
@@ -102,6 +104,13 @@ class Preprocess(ColdStage[Processor]):
 
     def refusal(self) -> BusyError:
         return self._limit.refusal()
+
+    def origin(self, request: Request) -> Origin:
+        try:
+            id, trace = identity_of(request)
+        except InputError:
+            id, trace = request.id, Trace()
+        return Origin(id, trace, monotonic_ns())
 
     def deadline_ns(self, request: Request) -> int:
         return deadline_ns(monotonic_ns(), request.timeout_us)
@@ -271,6 +280,9 @@ class Preprocess(ColdStage[Processor]):
         cost = min(int(self._cost(lengths).sum()), MAX_COST)
         context.truncated = truncated(features, context.num_items)
         context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()
+        if found := recorded(context.trace):
+            tracing, trace = found
+            tracing.add(trace, self.name, context.arrived_ns, context.preprocessed_ns, {"sie.cost": cost})
         sent = to_tensors(features, declared)
         return {
             **sent,

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import InputError, SIEError
+from sie_triton.telemetry.trace import Trace
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 
@@ -21,6 +22,14 @@ class Later(Enum):
 DEFERRED = Later.DEFERRED
 
 Answer = Outputs | SIEError | Later
+
+
+class Origin(NamedTuple):
+    """The client's id of a request, its trace, and when it arrived, in monotonic nanoseconds."""
+
+    id: str
+    trace: Trace
+    arrived_ns: int
 
 
 class Request(Protocol):
@@ -37,11 +46,6 @@ class Request(Protocol):
     @property
     def id(self) -> str:
         """The client's id of the request; empty if there is none."""
-        ...
-
-    @property
-    def trace(self) -> str:
-        """W3C trace context of this step; empty if the request is not traced."""
         ...
 
     @property

@@ -13,6 +13,7 @@ from time import monotonic, monotonic_ns
 from typing import Generic, TypeVar
 
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, ModelLoading, SIEError
+from sie_triton.names import sie_name
 from sie_triton.records.calls import CALL, Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
@@ -20,7 +21,10 @@ from sie_triton.scheduling.background import Background
 from sie_triton.serving.revisions import model_of
 from sie_triton.stages.leaving import Leaving
 from sie_triton.stages.open_requests import GONE, OpenRequests
-from sie_triton.stages.request import DEFERRED, Answer, Request
+from sie_triton.stages.request import DEFERRED, Answer, Origin, Request
+from sie_triton.telemetry.identity import MAX_ID
+from sie_triton.telemetry.request_log import RequestLog
+from sie_triton.telemetry.spans import close_spans, event, spans
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +66,11 @@ class ColdStage(ABC, Generic[Loaded]):
             self._known_call,
             lambda: status.add(num_cancelled=1),
             Leaving(status.is_awaited).overdue,
+            self._failed_with,
         )
         self._calls = Calls(status.directory)
+        self._model_name = sie_name(model_of(status.model))
+        self._log = RequestLog(self._model_name)
         self.background = Background(self.name, self.fault)
         self._lock = Lock()
         self._loaded: Loaded | None = None
@@ -79,6 +86,10 @@ class ColdStage(ABC, Generic[Loaded]):
     @abstractmethod
     def answer(self, loaded: Loaded, requests: Sequence[Request]) -> list[Answer]:
         """Return one answer per request; DEFERRED if `reply` will be called later."""
+
+    @abstractmethod
+    def origin(self, request: Request) -> Origin:
+        """Return where a request comes from, which may have failed before it was read."""
 
     @abstractmethod
     def deadline_ns(self, request: Request) -> int:
@@ -161,14 +172,19 @@ class ColdStage(ABC, Generic[Loaded]):
             answers = self._answer(accepted)
         except BaseException as exc:
             answers = self._failed(accepted, exc)
+        answers += [self.refusal()] * num_refused
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, SIEError):
+                self._failed_with(request, answer)
         num_deferred = answers.count(DEFERRED)
         self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
-        return [*answers, *[self.refusal()] * num_refused]
+        return answers
 
     def close(self) -> None:
         self.closing.set()
         self.background.close()
         self.open.close()
+        close_spans()
 
     def _answer(self, requests: Sequence[Request]) -> list[Answer]:
         with self._lock:
@@ -176,6 +192,19 @@ class ColdStage(ABC, Generic[Loaded]):
             if loaded is None:
                 return self._wait(requests)
         return self.answer(loaded, requests)
+
+    def _failed_with(self, request: Request, error: SIEError) -> None:
+        """Write the log line, and record the span, of a request that failed, if they are wanted."""
+        tracing = spans()
+        if not (self._log.is_on or tracing):
+            return
+        id, trace, arrived_ns = self.origin(request)
+        latency_ms, text = (monotonic_ns() - arrived_ns) / 1e6, f"{error.kind}: {error}"
+        if self._log.wants(latency_ms):
+            self._log.add(latency_ms, id, trace.trace_id, text)
+        if tracing and trace.is_recorded:
+            attributes = {"sie.model": self._model_name, "sie.request_id": id[:MAX_ID], "sie.error": error.kind}
+            tracing.end(trace, f"{self.name} {self._model_name}", arrived_ns, attributes, text)
 
     def _failed(self, requests: Sequence[Request], error: BaseException) -> list[Answer]:
         """Fail all `requests`, some of which may be deferred or already answered, and return their answers."""
@@ -230,7 +259,8 @@ class ColdStage(ABC, Generic[Loaded]):
         self.status.record["state"] = LOADING
         self._doing = ""
         try:
-            loaded = self.load()
+            with event(f"load {self.name}", {"sie.model": self._model_name}):
+                loaded = self.load()
         except BusyError:  # evicted meanwhile, which is not a failure
             self.status.record["state"] = COLD
             raise

@@ -32,6 +32,9 @@ from sie_triton.stages.request import Answer, Later, Outputs
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.shared_memory import AnswerRoom
 from sie_triton.stages.stage import ColdStage
+from sie_triton.telemetry.logs import JsonFormatter, PlainFormatter
+from sie_triton.telemetry.options import OPTIONS
+from sie_triton.telemetry.spans import spans
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +64,6 @@ class TritonRequest:
     def id(self) -> str:
         given: str = self._request.request_id()
         return given
-
-    @property
-    def trace(self) -> str:
-        context: str | None = self._request.trace().get_context()
-        return context or ""
 
     @property
     def timeout_us(self) -> int:
@@ -119,6 +117,7 @@ class TritonModel(ABC):
         _log_to_triton()
         _end_with_tritonserver()
         keep_returning()
+        spans()  # with the first request it would delay that
         parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
         spec = ModelSpec.from_json(parameters[SPEC_PARAMETER])
         self._stage = self.build(spec.on(instance_device(spec.runtime.device, args)), parameters, args)
@@ -266,7 +265,8 @@ class _TritonLogHandler(logging.Handler):
 
 
 def _log_to_triton() -> None:
-    log = logging.getLogger("sie_triton")
-    log.handlers = [_TritonLogHandler()]
+    log, handler = logging.getLogger("sie_triton"), _TritonLogHandler()
+    handler.setFormatter(JsonFormatter() if OPTIONS.log_json else PlainFormatter(head=""))  # Triton adds the head
+    log.handlers = [handler]
     log.setLevel(logging.INFO)
     log.propagate = False

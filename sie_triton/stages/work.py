@@ -1,6 +1,8 @@
 """A request inside inference: validated, queued for the device, and its results."""
 
 from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import TYPE_CHECKING
 
 from sie_triton.contract import LORA, VERBS, Rows
 from sie_triton.contract.tensors import CONTEXT, lengths_of, with_lengths
@@ -13,15 +15,27 @@ from sie_triton.spec import ModelSpec
 from sie_triton.stages.checks import array_of, check_features
 from sie_triton.stages.context import Context, Contexts
 from sie_triton.stages.deadly import DeadlyRequests
-from sie_triton.stages.request import Outputs, Request
+from sie_triton.stages.request import Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import BusyLog, covered_ns
+from sie_triton.telemetry.spans import recorded
+from sie_triton.telemetry.trace import Trace
 from sie_triton.worker.messages import Loaded
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+# Start and end of a forward pass, in monotonic nanoseconds, and its span.
+Passed = tuple[int, int, "SpanContext"]
+
+# Maximum number of forward passes in the trace of a request.
+MAX_PASSES = 64
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Work(Job):
     """The job of one request. `computed`: the tensors that its verb has made from the rows, once these are complete.
+    `batches`: its forward passes, if its trace is recorded.
 
     Triton's thread writes `is_deferred` before a lane can see the job; the lane that completes the job writes
     `computed`.
@@ -31,6 +45,7 @@ class Work(Job):
     context: Context
     computed: Rows = field(default_factory=dict)
     is_deferred: bool = False
+    batches: list["Passed"] = field(default_factory=list)
 
     @property
     def lora_name(self) -> str:
@@ -56,6 +71,10 @@ class Desk:
         """Return the deadline of a request that is not read yet; None if its context is unreadable."""
         context = self._contexts.peek(request)
         return None if context is None else context.deadline_ns
+
+    def origin(self, request: Request) -> Origin:
+        context = self._contexts.peek(request)
+        return Origin("", Trace(), monotonic_ns()) if context is None else context.origin
 
     def take(self, request: Request, loaded: Loaded) -> Work:
         """Read and validate a request. Raise InputError if it is invalid, ModelError if it ends workers.
@@ -97,7 +116,20 @@ class Desk:
         context.batch_wait_ns = busy.idle_ns(since, until)
         context.loading_ns = max(0, until - since - loads.idle_ns(since, until))
         context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)
+        _record(work, until)
         # Postprocess gets the lengths from preprocess.
         lengths = self._model.lengths_of(work.features)
         sealed = self._contexts.write(context, [*work.computed.values(), lengths])
         return {**work.computed, CONTEXT.name: sealed}
+
+
+def _record(work: Work, began_ns: int) -> None:
+    """Record the spans of a finished job, whose first forward pass began at `began_ns`."""
+    context = work.context
+    if (found := recorded(context.trace)) is None:
+        return
+    tracing, trace = found
+    waits = {"sie.loading_ms": context.loading_ns / 1e6, "sie.batch_wait_ms": context.batch_wait_ns / 1e6}
+    tracing.add(trace, "queue", context.preprocessed_ns, began_ns, waits)
+    for started, ended, batch in work.batches:
+        tracing.add(trace, "forward pass", started, ended, links=[batch])

@@ -25,6 +25,7 @@ from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
+from sie_triton.telemetry import logs
 from sie_triton.worker.calibration import Calibration, Device, Sampler, calibrate
 from sie_triton.worker.device_bytes import DeviceBytes
 from sie_triton.worker.expected import RESIDENT_BYTES
@@ -52,7 +53,7 @@ NO_MEMORY = Failed.of(OutOfMemory("there is not enough memory for the pass"))
 
 
 def main(descriptors: Sequence[int]) -> None:
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logs.configure(level=logging.WARNING)
     logging.getLogger("sie_triton").setLevel(logging.INFO)
     wait_briefly()
     ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]

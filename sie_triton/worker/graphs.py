@@ -129,7 +129,7 @@ class Graphs:
         are_here = directory.exists() or not self._engine.graphs_are_files
         self._wanted = 1 if are_here else PASSES_BEFORE_EXPORT
         self._reached.wait()
-        self.are_made = True
+        self.are_made, started = True, time.monotonic_ns()
         if not are_here and not self._export(directory, num_bytes):
             return
         before, threads = self._engine.used_bytes(), self._order.threads * self._order.num_lanes
@@ -139,7 +139,7 @@ class Graphs:
         if any(max_tokens):
             now = self._engine.used_bytes()
             self._engine.measurements.put(**{RESIDENT_BYTES: now})
-            self._change = Quickened(max(max_tokens), max(0, now - before))
+            self._change = Quickened(max(max_tokens), max(0, now - before), started, time.monotonic_ns())
 
     def _export(self, directory: Path, num_bytes: int) -> bool:
         """Write the graphs; True on success. Record a failure, unless memory or disk space may suffice later."""

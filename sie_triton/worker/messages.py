@@ -137,10 +137,15 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Quickened:
-    """Notice that passes of up to `max_tokens` are faster from now on; that takes `num_bytes` more memory."""
+    """Notice that passes of up to `max_tokens` are faster from now on; that takes `num_bytes` more memory.
+
+    Making or opening the graphs took from `started_ns` to `ended_ns`, in monotonic nanoseconds of this machine.
+    """
 
     max_tokens: int
     num_bytes: int
+    started_ns: int = 0
+    ended_ns: int = 0
 
 
 @sent_by_fields

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sie_triton.processes import fork_server
 from sie_triton.processes.fork_server import frozen_imports
+from sie_triton.telemetry.options import OPTIONS
 
 # Modules that the three stages import at start and with their first request. The stub itself imports asyncio, and
 # importlib.metadata imports email.parser. Modules imported here are in memory once, not once per stage.
@@ -30,6 +31,8 @@ IMPORTS = (
     "sie_triton.stages.postprocess",
     "tokenizers",
 )
+
+TRACING_IMPORTS = ("sie_triton.telemetry.tracing",)
 
 # Module that the stub itself provides.
 BUILT_IN = "c_python_backend_utils"
@@ -55,7 +58,7 @@ def prepare(backend: str) -> None:
     """Import all modules; those of Triton are in the directory `backend`."""
     sys.path.append(backend)
     with frozen_imports():
-        for name in IMPORTS:
+        for name in (*IMPORTS, *(TRACING_IMPORTS if OPTIONS.tracing else ())):
             import_module(name)
         with suppress(ModuleNotFoundError):
             import_module(BUILT_IN)

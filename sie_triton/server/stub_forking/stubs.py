@@ -15,7 +15,7 @@ from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.stand_in import HANDLE
 from sie_triton.processes.supervisor import Companion
-from sie_triton.server.data_dir import clean, log_of, mark
+from sie_triton.server.data_dir import clean, environment_of, log_of
 from sie_triton.server.find_triton import Triton, stage_directory
 from sie_triton.settings import Settings
 
@@ -53,7 +53,7 @@ class StubForkServer(Companion):
         super().__init__(
             "the stub fork server",
             [str(self._directory)],
-            log_of(settings.data_dir, "stubs.log"),
+            log_of(settings, "stubs"),
             environment,
             say,
             program=[str(self._directory / REAL_STUB)],
@@ -98,7 +98,7 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
         return triton, None
     for path in source.iterdir():
         (backend / (REAL_STUB if path.name == STUB else path.name)).symlink_to(path)
-    environment = {**triton.environment, **mark(settings.data_dir)}
+    environment = {**triton.environment, **environment_of(settings)}
     preloaded = ":".join(filter(None, [str(backend / LIBRARY), environment.get(PRELOAD)]))
     fork_server = StubForkServer(settings, {**environment, PRELOAD: preloaded}, say)
     return replace(triton, backend_directory=backend.parent), fork_server

@@ -147,16 +147,14 @@ def test_options_do_not_leak_into_the_next_request(seal):
 
 
 def test_the_id_trace_and_timeout_of_a_request_are_kept(seal):
-    request = FakeRequest({}, timeout_us=7)
-    request.id, request.trace = "an id", "a trace"
-    made, _ = Contexts(MODEL, seal).enter(request, ENCODE, 1000)
-    assert (made.verb, made.id, made.trace, made.arrived_ns, made.deadline_ns) == (
-        ENCODE,
-        "an id",
-        "a trace",
-        1000,
-        1000 + 7000,
-    )
+    headers = {"X-Request-Id": "of the header", "traceparent": f"00-{7:032x}-{8:016x}-00"}
+    request = FakeRequest(headers, timeout_us=7)
+    made, given = Contexts(MODEL, seal).enter(request, ENCODE, 1000)
+    assert (made.verb, made.id, made.trace) == (ENCODE, "of the header", f"{7:032x}")
+    assert (made.arrived_ns, made.deadline_ns) == (1000, 1000 + 7000)
+    assert not given  # neither header is a parameter
+    request.id = "of the body"
+    assert Contexts(MODEL, seal).enter(request, ENCODE, 1000)[0].id == "of the body"
     assert Contexts(MODEL, seal).enter(FakeRequest({}), ENCODE, 1000)[0].deadline_ns == NEVER
 
 

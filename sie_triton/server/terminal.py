@@ -1,0 +1,73 @@
+"""What the launcher prints: lines for people, or JSON lines like those of all logs."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from sie_triton.telemetry.lines import Form, as_json
+
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
+
+# Width of lines for programs, which are never wrapped.
+UNWRAPPED = 10_000
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Where the launcher prints, and in which form; `say` is safe in a signal handler."""
+
+    descriptor: int
+    form: Form
+
+    @classmethod
+    def of(cls, log_json: bool) -> "Terminal":
+        return cls(STANDARD_OUTPUT, as_json("sie_triton.server")) if log_json else cls(STANDARD_ERROR, str)
+
+    @property
+    def is_for_people(self) -> bool:
+        return self.form is str
+
+    def say(self, line: str) -> None:
+        """Print a line; a signal handler must not enter a print that it has interrupted."""
+        with suppress(OSError):  # the terminal may be gone
+            os.write(self.descriptor, f"{self.form(line)}\n".encode())
+
+    def console(self) -> Console:
+        """Return a console for colours and progress, or for the same lines as JSON."""
+        return Console(stderr=True) if self.is_for_people else Console(file=Lines(self.say), width=UNWRAPPED)
+
+    def ready(self) -> None:
+        """Print the line that programs wait for, on standard output."""
+        if self.is_for_people:
+            print(READY, flush=True)
+        else:
+            self.say(READY)
+
+    def show(self, text: str) -> None:
+        if self.is_for_people:
+            print(text, file=sys.stderr)
+        else:
+            self.say(text.strip())
+
+
+READY = "SIE ready"
+
+
+class Lines(io.StringIO):
+    """A text file whose lines go to `say`."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__()
+        self._say, self._line = say, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            if line.strip():
+                self._say(line)
+        return len(text)

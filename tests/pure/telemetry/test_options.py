@@ -1,0 +1,27 @@
+"""Telemetry settings cross into child processes by their environment."""
+
+import pytest
+
+from sie_triton.settings import read_settings
+from sie_triton.telemetry.options import Telemetry
+
+
+@pytest.mark.parametrize("text", ["1", "true", "True", " yes ", "on"])
+def test_words_for_true(text):
+    assert Telemetry.of({"SIE_LOG_JSON": text}).log_json
+
+
+@pytest.mark.parametrize("text", ["", "0", "false", "no", "maybe"])
+def test_other_words(text):
+    assert not Telemetry.of({"SIE_LOG_JSON": text}).log_json
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "x", ""])
+def test_a_wrong_threshold_counts_as_none(text):
+    assert Telemetry.of({"SIE_LOG_SLOW_MS": text}).log_slow_ms == 0
+
+
+def test_settings_reach_a_child():
+    settings = read_settings(log_json=True, log_requests=True, log_slow_ms=7, tracing_enabled=True)
+    assert Telemetry.of(settings.telemetry.variables()) == Telemetry(True, True, 7.0, True)
+    assert Telemetry.of(read_settings().telemetry.variables()) == Telemetry()
