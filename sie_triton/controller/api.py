@@ -258,6 +258,7 @@ class Api:
         served, of_model = self._controller.changes.served(model.name), adapters.get(model.name, ())
         described = describe(model) | {"num_loras": len(of_model), "lora_bytes": sum(of_model)}
         described |= {"failure_message": self._controller.failure_message(model) or None}
+        described |= {"traffic": self._controller.traffic_of(model.name)}
         return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})
 
     async def _find_unloaded(self, request: web.Request) -> str:

@@ -17,7 +17,8 @@ from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.model_states import ModelState, inference_records, models_of, read_stages, taken_bytes
 from sie_triton.controller.room import Room, withdraw
-from sie_triton.controller.swaps import Swaps
+from sie_triton.controller.swaps import Swaps, is_eviction
+from sie_triton.controller.traffic import TrafficBook
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.pids import ProcessId, is_alive
@@ -57,6 +58,7 @@ class Controller:
         self.swaps = Swaps(control, self._steps_of)
         self.changes = Changes(settings.data_dir, control, self.swaps)
         self.loras = ServedLoras(settings.loras_dir, self._directory, self.changes)
+        self.traffic = TrafficBook(self._directory)
         self._healing = Healing(self._directory, self.swaps)
         self.models: Mapping[str, ModelState] = {}
         self.memory = DeviceMemory(0, 1, "nothing measured yet")
@@ -85,6 +87,7 @@ class Controller:
         self.changes.tick(stages)
         self._healing.remove_orphans(self._triton)
         self._count_loads()
+        self.traffic.look(self.models, monotonic())
 
     def evict(self, model: str, reason: str) -> Future[None]:
         """Free a model's memory. A process that loads it stops once a new process takes the requests."""
@@ -111,6 +114,13 @@ class Controller:
     def knows(self, model: str) -> bool:
         """True if `model` is served, or could be."""
         return model in self.models or self._control.knows(model)
+
+    def traffic_of(self, model: str) -> dict[str, int | float | None]:
+        """Return the totals of a model's requests, loads and evictions since this controller has started."""
+        evictions = sum(
+            count for (name, reason), count in self.swaps.counts.copy().items() if name == model and is_eviction(reason)
+        )
+        return {**self.traffic.summary(model), "loads": self.num_loads.get(model, 0), "evictions": evictions}
 
     def failure_message(self, model: ModelState) -> str:
         """Reason why `model` could not be loaded, as text; empty if nothing failed or no message was written."""

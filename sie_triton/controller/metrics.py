@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+import numpy as np
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.model_states import STATES
 from sie_triton.names import sie_name
 from sie_triton.records.status import LOAD_PHASES
+from sie_triton.records.traffic import HISTOGRAMS, Histogram, Numbers
 
 
 class Collector:
@@ -20,6 +23,7 @@ class Collector:
         yield from self._memory()
         yield from self._models()
         yield from self._counts()
+        yield from self._traffic()
 
     def _memory(self) -> Iterator[Metric]:
         memory = self._controller.memory
@@ -62,3 +66,24 @@ class Collector:
         for name, count in self._controller.num_loads.copy().items():
             loads.add_metric([sie_name(name)], count)
         yield from (loads, swaps)
+
+    def _traffic(self) -> Iterator[Metric]:
+        totals = {sie_name(name): traffic for name, traffic in self._controller.traffic.totals().items()}
+        for histogram in HISTOGRAMS:
+            labels = ("model", "verb") if histogram.of_verbs else ("model",)
+            family = HistogramMetricFamily(histogram.name, histogram.doc, labels=labels)
+            for name, traffic in totals.items():
+                for verb, counts, total in traffic.rows(histogram):
+                    family.add_metric((name, verb)[: len(labels)], buckets(counts, histogram), total)
+            yield family
+        errors = CounterMetricFamily("sie_request_errors", "requests that failed", labels=["model", "kind"])
+        for name, traffic in totals.items():
+            for kind, count in traffic.errors.items():
+                errors.add_metric([name, kind], count)
+        yield errors
+
+
+def buckets(counts: Numbers, histogram: Histogram) -> list[tuple[str, float]]:
+    """Return the buckets as Prometheus has them: each counts the values up to its limit."""
+    limits = [*map(floatToGoString, histogram.bounds), "+Inf"]
+    return [*zip(limits, np.cumsum(counts).tolist(), strict=True)]

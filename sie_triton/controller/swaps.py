@@ -16,6 +16,13 @@ log = logging.getLogger(__name__)
 
 MAX_SWAPS = 4
 
+# Beginning of the reason of an eviction.
+EVICT = "evict: "
+
+
+def is_eviction(reason: str) -> bool:
+    return reason.startswith(EVICT)
+
 
 class Swaps:
     """The swaps under way, one at a time for each stage of a model, on a pool of MAX_SWAPS threads.
@@ -43,7 +50,7 @@ class Swaps:
         return self._under_way[name, resident]
 
     def evict(self, model: str, reason: str) -> Future[None]:
-        return self.swap(model, "inference", f"evict: {reason}")
+        return self.swap(model, "inference", f"{EVICT}{reason}")
 
     def is_evicting(self, model: str) -> bool:
         return self._is_under_way(f"{self._steps_of(model)}-inference", False)

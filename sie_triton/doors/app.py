@@ -7,11 +7,11 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute, Router
+from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sie_triton.doors import embed, health, models, openai, openapi, rerank, sie, tei
-from sie_triton.doors.endpoint import Door, failure_response
+from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, tei
+from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import words
 
@@ -30,6 +30,7 @@ DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
     embed.routes,
     tei.routes,
     health.routes,
+    metrics.routes,
     openapi.routes,
 )
 
@@ -41,6 +42,9 @@ def application(door: Door) -> ASGIApp:
             yield {"connections": door.connections}
 
     door.routes = [route for dialect in DIALECTS for route in dialect(door)]
+    for route in door.routes:
+        if isinstance(route, Route) and isinstance(route.endpoint, DoorEndpoint):
+            route.endpoint.route = route.path
     app = answering(Router(door.routes, redirect_slashes=False, default=_no_route, lifespan=lifespan))
     if origins := words(door.settings.door_cors_origins):
         return CORSMiddleware(app, allow_origins=origins, allow_methods=METHODS, allow_headers=["*"])

@@ -21,6 +21,7 @@ from sie_triton.doors.backend import Backend, forwarded
 from sie_triton.doors.body import read_body
 from sie_triton.doors.connection import CONNECTION, Connection
 from sie_triton.doors.connections import Connections, affordable
+from sie_triton.doors.counts import count
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
 from sie_triton.doors.measure import VALUE_BYTES
 from sie_triton.doors.memory import Held, MemoryBudget
@@ -186,7 +187,8 @@ class DoorEndpoint:
     """ASGI application of one of Starlette's routes.
 
     `dialect` is that of failures. `is_open` means that no token is needed. `types` are the accepted media types of a
-    body. `document` makes the route's operation in /openapi.json from the served models.
+    body. `document` makes the route's operation in /openapi.json from the served models. `route` is the pattern of its
+    path, which the application sets.
     """
 
     def __init__(
@@ -200,6 +202,7 @@ class DoorEndpoint:
         document: Callable[[Sequence[ModelSpec]], Mapping[str, Any]] | None = None,
     ) -> None:
         self.document = document
+        self.route = ""
         self._door = door
         self._handler = handler
         self._dialect = dialect
@@ -223,6 +226,7 @@ class DoorEndpoint:
                 if not self._is_open:
                     self._door.request_log.add(request, response.status_code)
                     self._record(request, response.status_code)
+                    count(self.route, response.status_code, monotonic() - request.arrived_at)
 
     def _record(self, request: DoorRequest, status: int) -> None:
         """Record the door's span."""

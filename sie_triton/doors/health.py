@@ -102,6 +102,7 @@ async def status(door: Door) -> dict[str, Any]:
             "memory_bytes": each["memory_bytes"],
             "queue_depth": each["pending"],
             "queue_pending_items": each["pending"],
+            "traffic": each["traffic"],
         }
         for name, each in sorted(states.models.items())
     ]

@@ -17,6 +17,7 @@ import numpy as np
 from sie_triton.errors import REASONS
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.failures import write_failure
+from sie_triton.records.traffic import TrafficWriter, traffic_path
 from sie_triton.serving.revisions import model_of, revision_of
 from sie_triton.spec import ONNX, REMOTE, TORCH
 
@@ -106,6 +107,7 @@ class StatusWriter:
         self.record["version"] = VERSION
         self._lock = Lock()
         self._running: list[int] = []
+        self.traffic = TrafficWriter.of(traffic_path(self._path))
 
     def add(self, **counts: int) -> None:
         with self._lock:
@@ -196,7 +198,7 @@ class StatusWriter:
         return loras_path(self._path)
 
     def remove(self) -> None:
-        for path in (self._path, self.loras_path):
+        for path in (self._path, self.loras_path, traffic_path(self._path)):
             path.unlink(missing_ok=True)
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sie_triton.doors.counts import variables as counts_variables
 from sie_triton.engines import IN_FORK_SERVER
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
@@ -45,7 +46,7 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
 def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None) -> Iterator[list[Companion]]:
     """Run the processes that share the door's port. At the end, all of them drain at once."""
     log = log_of(settings, DOOR_LOG)
-    environment = {**resolved(settings), **marked, **LARGE_BLOCKS}
+    environment = {**resolved(settings), **marked, **LARGE_BLOCKS, **counts_variables(settings.status_dir)}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
     options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
     processes = [Companion(name, ["sie_triton.doors"], log, environment, say, **options) for name in names]

@@ -19,6 +19,7 @@ from sie_triton.errors import Cancelled, InputError, OutOfMemory, SIEError
 from sie_triton.families import family
 from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
+from sie_triton.records.traffic import BATCH_COST, BATCH_FILL, BATCH_ITEMS
 from sie_triton.scheduling import balanced, plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
 from sie_triton.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side, slots_of
@@ -352,6 +353,11 @@ class Inference(ColdStage[Worker]):
         self.status.add(num_sub_batches=1, num_items=len(slots), total_cost=total)
         if len(slots) > 1:
             self.status.raise_to(max_sub_batch_cost=total)
+        with self._counting:
+            traffic = self.status.traffic
+            traffic.observe(BATCH_ITEMS, len(slots))
+            traffic.observe(BATCH_COST, total)
+            traffic.observe(BATCH_FILL, 1000 * total // self._scheduler.budget)
 
     def _outputs(self, job: Work) -> Outputs:
         with self._books:

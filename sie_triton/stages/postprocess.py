@@ -13,6 +13,7 @@ from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of
+from sie_triton.records.traffic import ITEMS, LATENCY, QUEUE, TOKENS, TrafficWriter
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.checks import array_of, check_computed, widths_of
 from sie_triton.stages.context import Context, Contexts, timing_ms
@@ -43,7 +44,8 @@ class Postprocess:
 
     name = "postprocess"
 
-    def __init__(self, spec: ModelSpec, seal: Seal) -> None:
+    def __init__(self, spec: ModelSpec, seal: Seal, traffic: TrafficWriter) -> None:
+        self._traffic = traffic
         self._model = model_of(spec)
         self._contexts = Contexts(self._model, seal)
         self._widths = widths_of(self._model)
@@ -59,12 +61,26 @@ class Postprocess:
             of_verb = [each for each in read if isinstance(each, Arrived) and each.context.verb.name == name]
             self._prepare(answering, of_verb)
         answers = [self._answer(each, started) if isinstance(each, Arrived) else each for each in read]
+        self._count(read, answers)
         if self._log.is_on or spans():
             self._tell(read, answers, started)
         return answers
 
     def close(self) -> None:
         close_spans()
+
+    def _count(self, read: Sequence[Arrived | SIEError], answers: Sequence[Answer]) -> None:
+        now = monotonic_ns()
+        for arrived, answer in zip(read, answers, strict=True):
+            if isinstance(answer, SIEError):
+                self._traffic.fail(answer)
+            elif isinstance(arrived, Arrived):
+                context, verb = arrived.context, arrived.context.verb.name
+                waited = context.queue_ns + context.batch_wait_ns + context.loading_ns
+                self._traffic.observe(LATENCY, now - context.arrived_ns, verb)
+                self._traffic.observe(QUEUE, waited, verb)
+                self._traffic.observe(ITEMS, context.num_items, verb)
+                self._traffic.observe(TOKENS, int(arrived.lengths.sum()), verb)
 
     def _tell(self, read: Sequence[Arrived | SIEError], answers: Sequence[Answer], started_ns: int) -> None:
         """Write the log lines, and record the spans, of the requests that end here."""

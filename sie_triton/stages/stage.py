@@ -72,7 +72,7 @@ class ColdStage(ABC, Generic[Loaded]):
         self._model_name = sie_name(model_of(status.model))
         self._log = RequestLog(self._model_name)
         self.background = Background(self.name, self.fault)
-        self._lock = Lock()
+        self._lock, self._counting = Lock(), Lock()
         self._loaded: Loaded | None = None
         self._waiting: list[Request] = []
         self._failure: tuple[LoadError, float] | None = None
@@ -194,7 +194,9 @@ class ColdStage(ABC, Generic[Loaded]):
         return self.answer(loaded, requests)
 
     def _failed_with(self, request: Request, error: SIEError) -> None:
-        """Write the log line, and record the span, of a request that failed, if they are wanted."""
+        """Count an error; write the log line, and record the span, of its request, if they are wanted."""
+        with self._counting:
+            self.status.traffic.fail(error)
         tracing = spans()
         if not (self._log.is_on or tracing):
             return

@@ -184,8 +184,9 @@ class PostprocessModel(ColdModel):
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
         from sie_triton.stages import postprocess
 
-        directory = self.status(spec, parameters, args).directory
-        return postprocess.Postprocess(spec, Seal(directory, is_open=spec.runtime.open_steps))
+        status = self.status(spec, parameters, args)
+        seal = Seal(status.directory, is_open=spec.runtime.open_steps)
+        return postprocess.Postprocess(spec, seal, status.traffic)
 
 
 def _load_if_resident(stage: ColdStage[Any], spec: ModelSpec, parameters: Mapping[str, str]) -> None:

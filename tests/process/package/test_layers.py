@@ -80,6 +80,7 @@ MAY_IMPORT = {
     "server": {
         *FOUNDATION,
         "catalog",
+        "doors",
         "engines",
         "environments",
         "families",

@@ -7,6 +7,7 @@ from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, Tensor
 from sie_triton.errors import InputError
 from sie_triton.families import model_of
+from sie_triton.records.traffic import TrafficWriter
 from sie_triton.stages.checks import array_of, check_computed, check_features, widths_of
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
@@ -159,7 +160,7 @@ def test_impossible_results_of_a_forward_pass_are_refused(changes, complaint):
 
 
 def test_postprocess_takes_no_vectors_of_another_size(tmp_path):
-    stage = Postprocess(spec(), Seal(tmp_path, is_open=True))
+    stage = Postprocess(spec(), Seal(tmp_path, is_open=True), TrafficWriter.private())
     same = {"context": context("encode", 1), "lengths": ints(3)[None]}
     good, bad = run(stage, [FakeRequest(dense=np.ones((1, 1, n), np.float32), **same) for n in (2, 3)])
     assert good["dense"].shape == (1, 2)

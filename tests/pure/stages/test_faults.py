@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from sie_triton.errors import Cancelled, InputError, ModelError
 from sie_triton.records.status import StatusWriter
+from sie_triton.records.traffic import TrafficWriter
 from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.stages import shared_memory
 from sie_triton.stages.open_requests import NEVER, OpenRequests
@@ -178,7 +179,7 @@ COLBERT = {"family": "multivector", "dims": {"multivector": 4}}
     ],
 )
 def test_postprocess_takes_nothing_that_reaches_beyond_its_request(tmp_path, changed, complaint):
-    stage = Postprocess(spec(**COLBERT), Seal(tmp_path, is_open=True))
+    stage = Postprocess(spec(**COLBERT), Seal(tmp_path, is_open=True), TrafficWriter.private())
     sent = {
         "multivector": np.ones((1, 3, 4), np.float32),
         "multivector_lengths": [[2, 1]],

@@ -8,6 +8,7 @@ import pytest
 from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.families import model_of
+from sie_triton.records.traffic import TrafficWriter
 from sie_triton.spec import MuveraConfig, Profile
 from sie_triton.stages.context import Context, Contexts, timing_ms
 from sie_triton.stages.postprocess import Postprocess
@@ -39,7 +40,7 @@ def test_muvera_distinguishes_queries_and_documents_in_one_batch(seal):
         vectors({"is_query": flag}, multivector=rows, multivector_lengths=each)
         for flag, rows, each in zip(is_query, tokens, lengths, strict=True)
     ]
-    answers = run(Postprocess(spec(**COLBERT), seal), requests)
+    answers = run(Postprocess(spec(**COLBERT), seal, TrafficWriter.private()), requests)
     muvera = Muvera(MUVERA, 8)
     for got, flag, rows, each in zip(answers, is_query, tokens, lengths, strict=True):
         np.testing.assert_allclose(got["muvera"], muvera.encode(rows, each, is_query=flag), rtol=1e-5, atol=1e-6)
@@ -52,7 +53,7 @@ def test_truncated_items_are_reported_as_preprocess_found_them(seal):
         lengths=np.array([[4, 9, 9]], np.int32),
         context=context(num_items=3, truncated=[1, 2]),
     )
-    (answer,) = run(Postprocess(spec(), seal), [request])
+    (answer,) = run(Postprocess(spec(), seal, TrafficWriter.private()), [request])
     assert answer["truncated"].dtype == np.bool_
     assert answer["truncated"].tolist() == [False, True, True]
 
@@ -71,7 +72,10 @@ def test_truncated_items_are_reported_as_preprocess_found_them(seal):
 def test_normalization_follows_the_request_before_the_profile(seal, parameters, length):
     model = model_of(spec(profiles=(Profile(), Profile("raw", {"normalize": False}))))
     entered, _ = Contexts(model, seal).enter(FakeRequest(parameters), VERBS["encode"], 0)
-    (got,) = run(Postprocess(model.spec, seal), [vectors(entered.options, dense=np.array([[3.0, 4.0]], np.float32))])
+    (got,) = run(
+        Postprocess(model.spec, seal, TrafficWriter.private()),
+        [vectors(entered.options, dense=np.array([[3.0, 4.0]], np.float32))],
+    )
     assert np.linalg.norm(got["dense"]) == pytest.approx(length)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from sie_triton.errors import ModelError
+from sie_triton.records.traffic import TrafficWriter
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
 from sie_triton.transforms import Muvera
@@ -33,7 +34,7 @@ def test_only_the_request_that_fails_encoding_gets_an_error(seal, monkeypatch, p
 
     monkeypatch.setattr(Muvera, "encode", fail_of_7)
     requests = [colbert(7 if i == place else i + 1) for i in range(3)]
-    answers = run(Postprocess(spec(**COLBERT), seal), requests)
+    answers = run(Postprocess(spec(**COLBERT), seal, TrafficWriter.private()), requests)
     assert isinstance(answers[place], ModelError)
     assert "secret" not in str(answers[place])
     assert [len(each["muvera"]) for i, each in enumerate(answers) if i != place] == [2, 2]
@@ -41,7 +42,7 @@ def test_only_the_request_that_fails_encoding_gets_an_error(seal, monkeypatch, p
 
 def test_scales_come_only_with_scaled_outputs(seal):
     """The output of scales exists nevertheless, without rows."""
-    stage = Postprocess(spec(**COLBERT, scaled=("multivector", "muvera")), seal)
+    stage = Postprocess(spec(**COLBERT, scaled=("multivector", "muvera")), seal, TrafficWriter.private())
     dtypes = ["float32", "float16", "int8", "uint8", "ubinary"]
     answers = run(stage, [colbert(3, output_dtype=dtype) for dtype in dtypes])
     found = {

@@ -8,6 +8,7 @@ import pytest
 from sie_triton.errors import BusyError, InputError, OutOfMemory
 from sie_triton.families.shared.token_batch import prompt_tokens
 from sie_triton.families.shared.token_batch import tokens as tokens_of
+from sie_triton.records.traffic import TrafficWriter
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
 from tests.support.stages import FakeRequest, context, run, spec, tokens
@@ -127,7 +128,7 @@ def test_the_query_has_prompt_tokens_of_its_own(inference):
 
 
 def test_postprocess_hands_scores_on_and_checks_them(tmp_path):
-    stage = Postprocess(spec(**MODEL), Seal(tmp_path, is_open=True))
+    stage = Postprocess(spec(**MODEL), Seal(tmp_path, is_open=True), TrafficWriter.private())
     same = {"context": context("score", 2), "lengths": np.array([[3, 4, 5]], np.int32)}
     scores = [np.array([[0.5, 2.0]], np.float32), np.ones((1, 2, 2), np.float32), np.ones((1, 3), np.float32)]
     good, *bad = run(stage, [FakeRequest(scores=each, **same) for each in scores])

@@ -6,6 +6,7 @@ import pytest
 from sie_triton.contract import VERBS
 from sie_triton.errors import InputError, ModelError
 from sie_triton.families import model_of
+from sie_triton.records.traffic import TrafficWriter
 from sie_triton.scheduling.job import NEVER, pack
 from sie_triton.spec import Runtime
 from sie_triton.stages.context import Context, Contexts
@@ -128,7 +129,7 @@ def test_postprocess_accepts_only_outputs_of_inference(seal, desk, verb, num_ite
     """Both verbs share the step; only tokens of items are counted."""
     handed = computed(seal, desk, Context(verb, {}, num_items=num_items, preprocessed_ns=4))
     lengths = np.array([[2, 600]], np.int32)
-    stage = Postprocess(OWN, seal)
+    stage = Postprocess(OWN, seal, TrafficWriter.private())
     request = {name: each[None] for name, each in handed.items()}
     good, fewer = run(stage, [FakeRequest(**request, lengths=lengths), FakeRequest(**request, lengths=lengths[:, :1])])
     assert good["token_count"].tolist() == [2, 600][:num_items]

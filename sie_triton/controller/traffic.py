@@ -1,0 +1,102 @@
+"""Totals of the requests of each model, of all its processes: those that run, and those that have ended."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from sie_triton.records.traffic import ITEMS, LATENCY, SUFFIX, Numbers, Traffic, open_record, quantile
+from sie_triton.serving.revisions import model_of
+
+# Files of all models are listed so often, in seconds.
+LIST_S = 1.0
+
+# Latencies of the status are those of the last minute, of which so many moments are kept.
+MINUTE_S = 60.0
+NUM_MOMENTS = 12
+
+
+@dataclass
+class ModelTraffic:
+    """`ended`: totals of processes that have ended; `running`: records of those that run, by file."""
+
+    ended: Traffic = field(default_factory=Traffic)
+    running: dict[Path, np.void] = field(default_factory=dict)
+    moments: deque[tuple[float, Numbers]] = field(default_factory=lambda: deque(maxlen=NUM_MOMENTS))
+
+    def total(self) -> Traffic:
+        total = Traffic()
+        for record in (self.ended.total, *list(self.running.values())):
+            total.add(record)
+        return total
+
+
+class TrafficBook:
+    """The traffic of all models. The thread of the controller's round calls `look`, and any thread `totals`.
+
+    A record stays readable after its file is gone, so that nothing of a process that has ended is lost.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._models: Mapping[str, ModelTraffic] = {}
+        self._looked_at = -LIST_S
+
+    def look(self, models: Iterable[str], now: float) -> None:
+        """Find new records of `models`, and those of ended processes, at most once in LIST_S seconds of `now`."""
+        if now - self._looked_at < LIST_S:
+            return
+        self._looked_at = now
+        files: defaultdict[str, list[Path]] = defaultdict(list)
+        for path in self._directory.glob(f"*{SUFFIX}"):
+            files[model_of(path.name.rsplit(".", 2)[0].rpartition("-")[0])].append(path)
+        book = {model: self._models.get(model) or ModelTraffic() for model in models}
+        for model, traffic in book.items():
+            _follow(traffic, files[model])
+            _remember(traffic, now)
+        self._models = book
+
+    def totals(self) -> Mapping[str, Traffic]:
+        return {model: traffic.total() for model, traffic in self._models.items()}
+
+    def summary(self, model: str) -> dict[str, int | float | None]:
+        """Return the totals of a model since the start, and its latencies of the last minute in milliseconds."""
+        traffic = self._models.get(model) or ModelTraffic()
+        total = traffic.total()
+        recent = _latencies(total) - (traffic.moments[0][1] if traffic.moments else 0)
+        return {
+            "requests": total.num_requests,
+            "errors": sum(total.errors.values()),
+            "items": int(total.sums(ITEMS).sum()),
+            **{name: _ms(quantile(recent.tolist(), LATENCY.bounds, share)) for name, share in QUANTILES.items()},
+        }
+
+
+QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99}
+
+
+def _follow(traffic: ModelTraffic, files: Iterable[Path]) -> None:
+    found = {*files}
+    for path in found - traffic.running.keys():
+        with suppress(OSError, ValueError):
+            traffic.running[path] = open_record(path)
+    for path in traffic.running.keys() - found:
+        traffic.ended.add(traffic.running.pop(path))
+
+
+def _remember(traffic: ModelTraffic, now: float) -> None:
+    if not traffic.moments or now - traffic.moments[-1][0] >= MINUTE_S / NUM_MOMENTS:
+        traffic.moments.append((now, _latencies(traffic.total())))
+
+
+def _latencies(traffic: Traffic) -> Numbers:
+    """Return the counts of latencies of all verbs together."""
+    found: Numbers = traffic.counts(LATENCY).sum(axis=0)
+    return found
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

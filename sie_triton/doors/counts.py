@@ -1,0 +1,45 @@
+"""Counts of the requests of all door processes, which share one directory of prometheus_client's files."""
+
+import os
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+# Variable of prometheus_client with the directory, which must be set before it is imported.
+DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
+
+# Upper limits of the buckets, in seconds.
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+DURATION = Histogram(
+    "sie_door_request_duration_seconds",
+    "time from the head of a request at the door to its response",
+    ["route", "status"],
+    registry=None,
+    buckets=SECONDS,
+)
+
+
+def count(route: str, status: int, seconds: float) -> None:
+    """Count a request. `route` is the pattern of its path, never the path itself, which clients choose."""
+    DURATION.labels(route, status).observe(seconds)
+
+
+def exposition() -> bytes:
+    """Return the counts of all processes in Prometheus' text format."""
+    registry = CollectorRegistry()
+    if directory := os.environ.get(DIRECTORY):
+        MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
+    else:
+        registry.register(DURATION)
+    return generate_latest(registry)
+
+
+def variables(status_dir: Path) -> dict[str, str]:
+    """Return the variable for door processes, and make their directory."""
+    directory = status_dir / "door_metrics"
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in directory.iterdir():
+        path.unlink()
+    return {DIRECTORY: str(directory)}
