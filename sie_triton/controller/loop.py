@@ -19,6 +19,7 @@ from sie_triton.controller.model_states import ModelState, inference_records, mo
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.native import kernels_in_use
 from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.failures import read_failure
@@ -48,6 +49,7 @@ class Controller:
             "device": settings.runtime.device,
             "gpu_type": settings.gpu_type,
             "bundle": settings.bundle,
+            "kernels": kernels_in_use(settings.runtime.device),
             "speedups": settings.speedups,
         }
         self._control = control

@@ -64,7 +64,7 @@ MAY_IMPORT = {
         "weights",
         "worker",
     },
-    "controller": {*FOUNDATION, "loras", "processes", "records", "settings", "worker"},
+    "controller": {*FOUNDATION, "loras", "native", "processes", "records", "settings", "worker"},
     "server": {
         *FOUNDATION,
         "catalog",
