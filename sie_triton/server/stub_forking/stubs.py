@@ -24,8 +24,8 @@ REAL_STUB = "real_stub"
 LIBRARY = "prepared.so"
 PRELOAD = "LD_PRELOAD"
 
-# Exit statuses of a stub that cannot be forked, and of a fork server that cannot fork any. The C code knows them too:
-# native/shared.h.
+# Exit statuses of a stub that cannot be forked, and of a fork server that cannot fork any. The C code has them in
+# server/stub_forking/native/shared.h.
 DECLINED = 121
 UNSUITED = 122
 
