@@ -36,8 +36,9 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
     if not watch:
         answer = ask(settings, MODELS)
         console.print(table_of(answer, console.width))
-        for speedup in answer.get("speedups", []):
-            console.print(f"faster: {speedup}", markup=False, highlight=False, soft_wrap=True)
+        kernels = [f"kernels: {answer['kernels']}"] if answer.get("kernels") else []
+        for line in (*kernels, *(f"faster: {speedup}" for speedup in answer.get("speedups", []))):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         for line in faults(answer):
             console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
         if picture is not None:

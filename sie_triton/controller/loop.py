@@ -20,6 +20,7 @@ from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.native import kernels_in_use
 from sie_triton.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.failures import read_failure
@@ -49,6 +50,7 @@ class Controller:
             "device": settings.runtime.device,
             "gpu_type": settings.gpu_type,
             "bundle": settings.bundle,
+            "kernels": kernels_in_use(settings.runtime.device),
             "speedups": settings.speedups,
         }
         self._control = control

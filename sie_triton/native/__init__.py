@@ -1,5 +1,19 @@
-"""Compile our C code on the machine that runs it. Every use of it is optional."""
+"""Our C code: compiled when the wheel is built, or on the machine that runs it. Every use of it is optional."""
 
+from sie_triton.native.builds import HOOK, KERNELS, MUVERA, PREPARED, STAND_IN
 from sie_triton.native.compiler import INSTALL, compile_program, compile_shared
+from sie_triton.native.loading import kernels_in_use, library, put
 
-__all__ = ["INSTALL", "compile_program", "compile_shared"]
+__all__ = [
+    "HOOK",
+    "INSTALL",
+    "KERNELS",
+    "MUVERA",
+    "PREPARED",
+    "STAND_IN",
+    "compile_program",
+    "compile_shared",
+    "kernels_in_use",
+    "library",
+    "put",
+]

@@ -5,8 +5,16 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from sie_triton.native.builds import Build, Level
+
 COMPILERS = ("cc", "gcc", "clang")
 INSTALL = "install a C compiler with its headers (Debian, Ubuntu: apt install gcc libc6-dev)"
+
+
+def compile_build(build: Build, level: Level, output: Path) -> bool:
+    """Compile `build` for the processors of `level`; return False if there is no compiler or it fails."""
+    compile_file = compile_program if build.is_program else compile_shared
+    return compile_file(build.sources, output, *build.options, *level.options)
 
 
 def compile_shared(sources: Sequence[Path], library: Path, *options: str) -> bool:

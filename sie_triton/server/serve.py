@@ -23,6 +23,7 @@ from sie_triton.families import model_of
 from sie_triton.host.device import unused_gpus, visible_gpus
 from sie_triton.host.gpu_memory import check_gpu_name, gpu_type
 from sie_triton.names import triton_name
+from sie_triton.native import kernels_in_use
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.records.preloads import Preloads
@@ -198,6 +199,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
         console.print(f"memory   {memory}", highlight=False, soft_wrap=True)
     if unused := unused_gpus(settings.runtime.device):
         console.print(unused, style="yellow", highlight=False)
+    if kernels := kernels_in_use(settings.runtime.device):
+        console.print(f"kernels  {kernels}", highlight=False, soft_wrap=True)
     for speedup in settings.speedups:
         console.print(f"faster   {speedup}", markup=False, highlight=False, soft_wrap=True)
     if settings.door:

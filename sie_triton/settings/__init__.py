@@ -235,7 +235,9 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         False, description="allow clients to call single steps of a model, for measurements; not for production"
     )
     fork_stubs: bool = Field(
-        True, description="start Triton's Python processes from a fork server, which needs a C compiler"
+        True,
+        description="start Triton's Python processes from a fork server, which needs a wheel with compiled code or a C "
+        "compiler",
     )
     hf_fallback: bool = Field(True, description="download missing weights from the model hub")
     local_cache: Path | None = Field(

@@ -6,16 +6,13 @@ from NumPy's generator with the configured seed, as SIE draws them, so that enco
 
 import ctypes
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_triton.arrays import Floats, Ints
-from sie_triton.native.library import library
+from sie_triton.native import MUVERA, library
 from sie_triton.spec import MuveraConfig
-
-SOURCES = Path(__file__).with_name("native")
 
 # Return code of the C code for wrong lengths.
 BAD_ENDS = 2
@@ -96,7 +93,7 @@ class Muvera:
 
     def _encode_native(self, values: Floats, products: Floats, lengths: Ints, out: Floats, is_query: bool) -> bool:
         """Encode with the C code; False if it is not compiled."""
-        native = library(SOURCES)
+        native = library(MUVERA)
         if native is None:
             return False
         ends = np.cumsum(lengths, dtype=np.int64)

@@ -62,6 +62,8 @@ NOT_RUN = {
         "tests/pure/settings/test_settings.py and tests/server/test_serve.py have tokens"
     ),
     "pip install -c constraints.txt '.[server,embedded,demo,onnx]'": INSTALLS,
+    "pip wheel --no-deps --wheel-dir dist .": "tests/process/package/test_wheel.py builds it",
+    'pip install -c constraints.txt "$(ls dist/*.whl)[server,embedded,demo,onnx]"': INSTALLS,
     "sie-triton serve": BY_HAND,
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
     "scripts/perf sentence-transformers/all-MiniLM-L6-v2": "tests/server/test_serve.py runs perf_analyzer",

@@ -1,16 +1,13 @@
-"""Our kernels for the CPU: compiled once, called on torch tensors without copying."""
+"""Our kernels for the CPU, called on torch tensors without copying."""
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from sie_triton.native.library import library
-
-SOURCES = Path(__file__).with_name("native")
+from sie_triton.native import KERNELS, library
 
 # The widest vector of the kernels, in floats: the last dimension must be a multiple of it.
 LANES = 16
@@ -24,7 +21,7 @@ _POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ct
 
 
 def is_built() -> bool:
-    """Return whether the kernels can be used here; the first call compiles them."""
+    """Return whether the kernels can be used here; the first call may compile them."""
     return _library() is not None
 
 
@@ -147,7 +144,7 @@ def _built() -> ctypes.CDLL:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    built = library(SOURCES)
+    built = library(KERNELS)
     return None if built is None else _bind(built)
 
 

@@ -10,16 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from sie_triton.native import INSTALL, compile_program, compile_shared
+from sie_triton.native import INSTALL, PREPARED, STAND_IN, put
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive
-from sie_triton.processes.stand_in import HANDLE
 from sie_triton.processes.supervisor import Companion
 from sie_triton.server.data_dir import clean, environment_of, log_of
 from sie_triton.server.find_triton import Triton, stage_directory
 from sie_triton.settings import Settings
-
-NATIVE = Path(__file__).with_name("native")
 
 BACKEND = "python"
 STUB = "triton_python_backend_stub"
@@ -27,7 +24,8 @@ REAL_STUB = "real_stub"
 LIBRARY = "prepared.so"
 PRELOAD = "LD_PRELOAD"
 
-# Exit statuses of a stub that cannot be forked, and of a fork server that cannot fork any.
+# Exit statuses of a stub that cannot be forked, and of a fork server that cannot fork any. The C code has them in
+# server/stub_forking/native/shared.h.
 DECLINED = 121
 UNSUITED = 122
 
@@ -105,10 +103,9 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
 
 
 def _build(backend: Path) -> bool:
-    options = f'-DREAL_STUB="{REAL_STUB}"', f"-DDECLINED={DECLINED}", f"-DUNSUITED={UNSUITED}", f"-DHANDLE={HANDLE}"
-    stand_in, library = backend / STUB, backend / LIBRARY
+    stand_in = backend / STUB
     return (
-        compile_program([NATIVE / "standin.c"], stand_in, "-O2", *options)
-        and compile_shared([NATIVE / "prepared.c"], library, "-O2", *options)
+        put(STAND_IN, stand_in)
+        and put(PREPARED, backend / LIBRARY)
         and os.access(stand_in, os.X_OK)  # False on a file system that is mounted noexec
     )

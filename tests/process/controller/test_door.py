@@ -129,6 +129,20 @@ def test_status_shows_whole_names_and_json(door, controller, child, capsys, monk
     assert model["model"] == LONG_NAME.replace("__", "/")
 
 
+def test_status_names_the_kernels(door, controller, capsys, monkeypatch):
+    monkeypatch.setitem(controller.machine, "kernels", "none; install [this]")
+    show(door)
+    assert "kernels: none; install [this]" in capsys.readouterr().out.splitlines()
+    show(door, as_json=True)
+    assert json.loads(capsys.readouterr().out)["kernels"] == "none; install [this]"
+
+
+def test_status_of_a_gpu_names_no_kernels(door, controller, capsys, monkeypatch):
+    monkeypatch.setitem(controller.machine, "kernels", None)
+    show(door)
+    assert "kernels" not in capsys.readouterr().out
+
+
 def test_status_tells_what_would_be_faster(door, controller, capsys, monkeypatch):
     monkeypatch.setitem(controller.machine, "speedups", ["install [this]"])
     show(door)

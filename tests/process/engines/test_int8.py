@@ -14,7 +14,9 @@ from sie_triton.engines.torch.int8 import Int8Linear
 from sie_triton.engines.torch.precision import INT8
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
-from sie_triton.native.compiler import compile_shared
+from sie_triton.native import KERNELS
+from sie_triton.native.builds import VECTORS
+from sie_triton.native.compiler import compile_build
 from sie_triton.spec import Runtime
 from tests.support.attention import formula
 from tests.support.loras import least_cosine, save_lora
@@ -214,8 +216,7 @@ def test_layers_of_other_widths_stay_in_float32(tmp_path, monkeypatch, caplog):
 
 
 def test_kernels_compiled_for_avx2_have_no_8_bits_and_compute_the_rest(tmp_path, monkeypatch):
-    sources = sorted(kernels.SOURCES.glob("*.c"))
-    assert compile_shared(sources, tmp_path / "kernels.so", "-O3", "-march=haswell", "-fopenmp")
+    assert compile_build(KERNELS, VECTORS[-1], tmp_path / "kernels.so")
     monkeypatch.setattr(kernels, "_library", lambda: kernels._bind(ctypes.CDLL(str(tmp_path / "kernels.so"))))
     assert not kernels.has_int8()
     x = torch.randn(1, 2, 40, 32)

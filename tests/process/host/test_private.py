@@ -11,9 +11,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from sie_triton.engines.torch.cpu_kernels import SOURCES
 from sie_triton.host.private import private_directory
-from sie_triton.native import library as native
+from sie_triton.native import MUVERA, loading
 from sie_triton.processes import fork_server
 
 OTHER = 65534  # another user of the machine
@@ -85,16 +84,16 @@ def shared(tmp_path, monkeypatch):
     squatted.chmod(0o777)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_: Path("/proc/nowhere"))
-    native.library.cache_clear()
+    loading._load.cache_clear()
     yield squatted
-    native.library.cache_clear()
+    loading._load.cache_clear()
 
 
 def test_no_library_is_loaded_from_a_place_others_can_write(shared, monkeypatch):
     loaded = []
-    monkeypatch.setattr(native.ctypes, "CDLL", loaded.append)
-    (shared / f"torch-{native._fingerprint(SOURCES)}.so").write_bytes(b"theirs")
-    assert native.library(SOURCES) is None
+    monkeypatch.setattr(loading.ctypes, "CDLL", loaded.append)
+    (shared / MUVERA.file_name(loading.this_processor())).write_bytes(b"theirs")
+    assert loading.library(MUVERA) is None
     assert loaded == []
 
 

@@ -76,7 +76,7 @@ MAY_IMPORT = {
         "weights",
         "worker",
     },
-    "controller": {*FOUNDATION, "loras", "processes", "records", "settings", "worker", "telemetry"},
+    "controller": {*FOUNDATION, "loras", "native", "processes", "records", "settings", "telemetry", "worker"},
     "server": {
         *FOUNDATION,
         "catalog",

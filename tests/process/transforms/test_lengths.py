@@ -17,7 +17,7 @@ def muvera(request, monkeypatch) -> Muvera:
     if request.param.startswith("numpy"):
         monkeypatch.setattr(module, "library", lambda _: None)
     else:
-        assert module.library(module.SOURCES) is not None
+        assert module.library(module.MUVERA) is not None
     options = {"num_repetitions": 2, "num_simhash_projections": 2, "final_projection_dim": None}
     return Muvera(MuveraConfig(**options, center_tokens="centred" in request.param), 3)
 

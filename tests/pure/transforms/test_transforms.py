@@ -106,7 +106,7 @@ def test_muvera_of_a_batch_is_that_of_each_item():
 
 
 def test_the_native_muvera_is_built_here():
-    assert module.library(module.SOURCES) is not None
+    assert module.library(module.MUVERA) is not None
 
 
 def test_muvera_approximates_maxsim():

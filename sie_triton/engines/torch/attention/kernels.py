@@ -168,7 +168,7 @@ def reason_unusable(name: str, device: torch.device, dtype: torch.dtype) -> str 
     if name == "native":
         if device.type != "cpu" or dtype != torch.float32:
             return "it computes float32 on a CPU only"
-        return None if native.is_built() else "no C compiler was found to build it with"
+        return None if native.is_built() else "the wheel has none for this processor, and no C compiler was found"
     if device.type != "cuda" or dtype not in HALF:
         return "it needs a GPU and float16 or bfloat16"
     if torch.cuda.get_device_capability(device) < AMPERE:

@@ -3,6 +3,8 @@
 // Python running.
 
 #define _GNU_SOURCE
+#include "shared.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>

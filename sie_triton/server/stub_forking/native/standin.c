@@ -6,6 +6,8 @@
 // cannot be this stub, this process becomes the stub itself.
 
 #define _GNU_SOURCE
+#include "shared.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
