@@ -18,8 +18,8 @@ VERSION, SUFFIX = 1, ".traffic"
 # The verbs in the order of the rows of a histogram that tells them apart.
 VERBS = ("encode", "score", "extract")
 
-# Kinds of errors, in the order of their counters; the last one stands for all others.
-ERROR_KINDS = (*KINDS, SIEError.kind)
+# Kinds of errors, in the order of their counters.
+ERROR_KINDS = tuple(KINDS)
 
 MS = 1_000_000
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -99,7 +99,7 @@ class TrafficWriter:
 
     def fail(self, error: SIEError) -> None:
         """Count an error by its kind."""
-        self._errors[ERROR_KINDS.index(error.kind) if error.kind in KINDS else -1] += 1
+        self._errors[ERROR_KINDS.index(error.kind if error.kind in KINDS else SIEError.kind)] += 1
 
 
 class Traffic:

@@ -1,0 +1,166 @@
+"""One address has the metrics of the whole server: what requests took, by model and verb, and errors by kind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+import tritonclient.grpc as triton
+from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.utils import InferenceServerException
+
+from sie_triton import SIEClient
+from sie_triton.bench.ports import free_ports
+from sie_triton.errors import InputError
+from sie_triton.names import triton_name
+from tests.conftest import model_file, tiny_model_file
+from tests.server.test_serve import port_flags, sie
+from tests.support.controller import wait_for
+from tests.support.models import save_bert, save_cross_encoder
+
+ENCODER, RERANKER = "test/encoder", "test/reranker"
+TOKEN = "a-token-of-clients"
+
+
+class Served:
+    """A server with tokens; its figures by name and labels."""
+
+    def __init__(self, ports: list[int], data_dir: Path) -> None:
+        self.ports, self.data_dir = ports, data_dir
+        self.http = httpx.Client(
+            base_url=f"http://127.0.0.1:{ports[4]}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
+        )
+
+    def families(self):
+        answer = self.http.get("/metrics")
+        answer.raise_for_status()
+        return list(text_string_to_metric_families(answer.text))
+
+    def figure(self, name: str, **labels: str) -> float:
+        """Sum of the samples with these labels."""
+        return sum(
+            sample.value
+            for family in self.families()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def encode(self, *texts: str) -> None:
+        body = {"items": [{"text": text} for text in texts]}
+        self.http.post(f"/v1/encode/{ENCODER}", json=body).raise_for_status()
+
+    def evict(self, model: str) -> None:
+        headers = {"Authorization": f"Bearer {(self.data_dir / 'admin-token').read_text().strip()}"}
+        url = f"http://127.0.0.1:{self.ports[3]}/v1/models/{triton_name(model)}/evict"
+        httpx.post(url, headers=headers, timeout=60).raise_for_status()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("metrics")
+    models = root / "models"
+    models.mkdir()
+    reranker = save_cross_encoder(root / "reranker", minilm_directory)
+    (models / "a.yaml").write_text(tiny_model_file(ENCODER, save_bert(root / "bert", minilm_directory)))
+    (models / "b.yaml").write_text(model_file(RERANKER, reranker, "cross_encoder", {"score": {}}))
+    ports = free_ports(5)
+    tokens = ["--auth-mode=token", f"--auth-tokens={TOKEN}", "--door-workers=2", "--no-serve-known"]
+    flags = [f"--models-dir={models}", f"--data-dir={root / 'data'}", *port_flags(ports), *tokens]
+    process = sie("serve", ENCODER, RERANKER, *flags)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "SIE ready\n"
+        found = Served(ports, root / "data")
+        with found.http:
+            yield found
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_metrics_need_the_token(served):
+    assert httpx.get(f"{served.http.base_url}/metrics").status_code == 401
+
+
+def test_every_family_stands_once_and_every_part_is_there(served):
+    served.encode("a")
+    names = [family.name for family in served.families()]
+    assert len(names) == len({*names})
+    assert {"nv_inference_request_success", "sie_memory_used_bytes", "sie_door_request_duration_seconds"} <= {*names}
+    assert [served.figure("sie_up", part=part) for part in ("controller", "triton")] == [1, 1]
+
+
+def test_a_request_is_counted_by_model_and_verb_with_its_items_and_tokens(served):
+    served.encode("warm up")
+    of_encoder = {"model": ENCODER, "verb": "encode"}
+    names = ("request_duration_seconds_count", "request_queue_seconds_count", "request_items_sum", "request_tokens_sum")
+    wait_for(lambda: served.figure("sie_request_items_sum", **of_encoder) > 0)
+    before = [served.figure(f"sie_{name}", **of_encoder) for name in names]
+    passes = served.figure("sie_batch_items_sum", model=ENCODER)
+    served.encode("a", "b c")
+    expected = [1, 1, 2, 3 + 4]  # with [CLS] and [SEP]
+    after = [served.figure(f"sie_{name}", **of_encoder) for name in names]
+    assert [b - a for a, b in zip(before, after, strict=True)] == expected
+    assert served.figure("sie_batch_items_sum", model=ENCODER) == passes + 2
+    with SIEClient(f"grpc://127.0.0.1:{served.ports[1]}") as client:
+        client.score(RERANKER, "q", ["a", "b", "c"])
+    wait_for(lambda: served.figure("sie_request_items_sum", model=RERANKER, verb="score") == 3)
+    assert served.figure("sie_request_items_sum", model=RERANKER, verb="encode") == 0
+
+
+def test_counters_survive_an_eviction(served):
+    served.encode("a")
+    wait_for(lambda: served.figure("sie_request_duration_seconds_count", model=ENCODER) > 0)
+    counted = served.figure("sie_request_duration_seconds_count", model=ENCODER)
+    passes = served.figure("sie_batch_cost_count", model=ENCODER)
+    evictions = served.figure("sie_swaps_total", model=ENCODER, reason="evict: asked for")
+    served.evict(ENCODER)
+    wait_for(lambda: served.figure("sie_model_state", model=ENCODER, state="cold") == 1)
+    served.encode("a")
+    assert served.figure("sie_swaps_total", model=ENCODER, reason="evict: asked for") == evictions + 1
+    assert served.figure("sie_request_duration_seconds_count", model=ENCODER) == counted + 1
+    wait_for(lambda: served.figure("sie_batch_cost_count", model=ENCODER) == passes + 1)
+
+
+def test_errors_are_counted_by_kind_in_triton_and_by_status_at_the_door(served):
+    served.encode("a")
+    wrong = {"items": [{"text": "a"}], "params": {"options": {"dimensions": 0}}}
+    route = "/v1/encode/{model:path}"
+    errors = served.figure("sie_request_errors_total", model=ENCODER, kind="input")
+    at_the_door = served.figure("sie_door_request_duration_seconds_count", route=route, status="400")
+    assert served.http.post(f"/v1/encode/{ENCODER}", json=wrong).status_code == 400
+    with SIEClient(f"grpc://127.0.0.1:{served.ports[1]}") as client, pytest.raises(InputError):
+        client.encode(ENCODER, "a", options={"dimensions": 0})
+    wait_for(lambda: served.figure("sie_request_errors_total", model=ENCODER, kind="input") == errors + 2)
+    now = served.figure("sie_door_request_duration_seconds_count", route=route, status="400")
+    assert now == at_the_door + 1  # of whichever door process
+
+
+def test_no_client_can_add_labels(served):
+    """Neither a path nor a name of a model or a parameter becomes one."""
+
+    def series() -> int:
+        return sum(len(family.samples) for family in served.families() if family.name.startswith("sie_"))
+
+    def ask(number: int) -> None:
+        name = quote(f'evil{number}/x"}}\n{{')
+        served.http.post(f"/v1/encode/{name}", json={"items": [{"text": "a"}]})
+        served.http.get(f"/nowhere/{name}")
+        served.http.get(f"/v1/models/{name}")
+        params = {"options": {f'evil{number}"}}\n': 1}}
+        served.http.post(f"/v1/encode/{ENCODER}", json={"items": [{"text": "a"}], "params": params})
+        client = triton.InferenceServerClient(f"127.0.0.1:{served.ports[1]}")
+        with client, pytest.raises(InferenceServerException):
+            client.infer(triton_name(f"evil/{number}"), [], headers={"x-request-id": name})
+
+    served.encode("a")
+    ask(0)
+    served.evict(ENCODER)  # afterwards its counts are those of ended processes
+    served.encode("a")
+    wait_for(lambda: served.figure("sie_request_errors_total", model=ENCODER, kind="input") > 0)
+    before = series()
+    for number in range(1, 30):
+        ask(number)
+    assert series() == before
+    assert "evil" not in served.http.get("/metrics").text
