@@ -19,6 +19,7 @@ from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import read_model_settings, settings_of_running, settings_options
 from sie_triton.cli.score import score
+from sie_triton.cli.top import top
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, set_cluster_variables, unknown_variables
@@ -177,6 +178,7 @@ cli.add_command(config)
 cli.add_command(encode)
 cli.add_command(score)
 cli.add_command(extract)
+cli.add_command(top)
 cli.add_command(evaluate, name="eval")
 
 

@@ -41,7 +41,7 @@ GROUPS: Mapping[str, str] = {
         "max_document_bytes"
     ),
     "LoRA adapters": "max_loras_per_model allow_client_lora",
-    "Logs and traces": "log_json log_requests log_slow_ms tracing_enabled",
+    "Logs and traces": "log_json log_requests log_slow_ms tracing_enabled instrumentation",
     "The door": (
         "door door_port door_workers door_timeout_s door_max_body_bytes door_max_items door_max_memory_bytes "
         "door_max_connections door_allowed_hosts door_cors_origins door_tei_model"

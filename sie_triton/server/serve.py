@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from sie_triton.server.terminal import Terminal
 from sie_triton.serving.serving_file import repository_of
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
+from sie_triton.telemetry.batches import DIRECTORY as BATCHES
 from sie_triton.telemetry.spans import check_tracing
 from sie_triton.weights.local_cache import use_local_cache
 
@@ -89,6 +91,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     console, say = terminal.console(), terminal.say
     repository = clean(repository_of(settings.data_dir))
     clean(settings.status_dir)
+    shutil.rmtree(settings.data_dir / BATCHES, ignore_errors=True)
     given, settings = settings, mirrored(settings)
     first = start(settings, names)
     check_machine(settings, len(first.models))

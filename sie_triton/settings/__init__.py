@@ -118,6 +118,10 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         description="send a trace of each request to OpenTelemetry's exporter, which its own variables configure: "
         "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER and others",
     )
+    instrumentation: bool = Field(
+        False,
+        description="write the details of each forward pass as JSON lines below data_dir, for `sie-triton top`",
+    )
     gpu_type: str = Field(
         "",
         max_length=100,
@@ -342,7 +346,7 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     @property
     def telemetry(self) -> Telemetry:
         """Settings of logs and traces, which every process reads from its environment."""
-        return Telemetry(self.log_json, self.log_requests, self.log_slow_ms, self.tracing_enabled)
+        return Telemetry(self.log_json, self.log_requests, self.log_slow_ms, self.tracing_enabled, self.instrumentation)
 
     @property
     def speedups(self) -> Sequence[str]:

@@ -10,8 +10,9 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from threading import Lock
-from time import monotonic_ns
+from time import monotonic_ns, time
 from typing import TYPE_CHECKING
 
 from sie_triton.contract import Rows
@@ -24,6 +25,7 @@ from sie_triton.scheduling import balanced, plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
 from sie_triton.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side, slots_of
 from sie_triton.scheduling.scheduler import Scheduler
+from sie_triton.serving.revisions import model_of
 from sie_triton.spec import REMOTE, ModelSpec
 from sie_triton.stages.loader import Loader
 from sie_triton.stages.loras import HeldLoras
@@ -34,6 +36,7 @@ from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import MAX_PASSES, Desk, Work
+from sie_triton.telemetry.batches import BatchDetail, BatchLog
 from sie_triton.telemetry.spans import spans
 from sie_triton.telemetry.trace import Trace
 from sie_triton.worker.expected import expected_bytes
@@ -88,6 +91,7 @@ class Inference(ColdStage[Worker]):
         self._replacing = Lock()
         self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
         self._ask_for_room = True
+        self._batch_log = BatchLog(Path(spec.runtime.cache_dir or status.directory), model_of(status.model))
         super().__init__(status, spec.runtime.request_limit)
         status.computed_by(spec.engine)
         self._replies = Replies(self.name, self._outputs, self.open)
@@ -176,6 +180,7 @@ class Inference(ColdStage[Worker]):
         self._loader.close()
         self._loras.close()
         self._scheduler.close()
+        self._batch_log.close()
         self._replies.close()
         with self._replacing:
             if self._loaded is not None:
@@ -286,6 +291,8 @@ class Inference(ColdStage[Worker]):
         if tracing := spans():
             self._record(tracing, slots, started, ended)
         self._count(slots)
+        if self._batch_log.is_on:
+            self._write_down(slots, started, ended, threads)
         for job in done:
             self._collect(job)
             if job.is_deferred:
@@ -358,6 +365,23 @@ class Inference(ColdStage[Worker]):
             traffic.observe(BATCH_ITEMS, len(slots))
             traffic.observe(BATCH_COST, total)
             traffic.observe(BATCH_FILL, 1000 * total // self._scheduler.budget)
+
+    def _write_down(self, slots: Batched, started_ns: int, ended_ns: int, threads: int) -> None:
+        """Write the details of a forward pass for people who debug batching."""
+        jobs, total = {id(job): job for job, _ in slots}.values(), sum(map(cost, slots))
+        detail = BatchDetail(
+            at=time() - (monotonic_ns() - ended_ns) / 1e9,
+            model=self._spec.model,
+            num_items=len(slots),
+            num_requests=len(jobs),
+            cost=total,
+            fill=round(total / self._scheduler.budget, 3),
+            threads=threads,
+            waited_ms=round((started_ns - min(job.context.preprocessed_ns for job in jobs)) / 1e6, 3),
+            duration_ms=round((ended_ns - started_ns) / 1e6, 3),
+        )
+        with self._counting:
+            self._batch_log.add(detail)
 
     def _outputs(self, job: Work) -> Outputs:
         with self._books:

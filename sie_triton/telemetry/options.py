@@ -7,11 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-LOG_JSON, LOG_REQUESTS, LOG_SLOW_MS, TRACING = (
+LOG_JSON, LOG_REQUESTS, LOG_SLOW_MS, TRACING, INSTRUMENTATION = (
     "SIE_LOG_JSON",
     "SIE_LOG_REQUESTS",
     "SIE_LOG_SLOW_MS",
     "SIE_TRACING_ENABLED",
+    "SIE_INSTRUMENTATION",
 )
 
 TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
@@ -20,13 +21,15 @@ TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 @dataclass(frozen=True, slots=True)
 class Telemetry:
     """`log_json`: each line is a JSON object. `log_requests`: each request has a line; without it, those slower than
-    `log_slow_ms`, unless that is 0. `tracing`: spans go to OpenTelemetry's exporter.
+    `log_slow_ms`, unless that is 0. `tracing`: spans go to OpenTelemetry's exporter. `instrumentation`: details of each
+    forward pass are written.
     """
 
     log_json: bool = False
     log_requests: bool = False
     log_slow_ms: float = 0.0
     tracing: bool = False
+    instrumentation: bool = False
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Telemetry":
@@ -36,19 +39,21 @@ class Telemetry:
             is_true(environment.get(LOG_REQUESTS, "")),
             number(environment.get(LOG_SLOW_MS, "")),
             is_true(environment.get(TRACING, "")),
+            is_true(environment.get(INSTRUMENTATION, "")),
         )
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables that `of` reads.
 
         >>> Telemetry.of(Telemetry(log_json=True, log_slow_ms=2.5).variables())
-        Telemetry(log_json=True, log_requests=False, log_slow_ms=2.5, tracing=False)
+        Telemetry(log_json=True, log_requests=False, log_slow_ms=2.5, tracing=False, instrumentation=False)
         """
         return {
             LOG_JSON: str(self.log_json),
             LOG_REQUESTS: str(self.log_requests),
             LOG_SLOW_MS: str(self.log_slow_ms),
             TRACING: str(self.tracing),
+            INSTRUMENTATION: str(self.instrumentation),
         }
 
 

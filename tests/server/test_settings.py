@@ -7,12 +7,15 @@ import ast
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import aiohttp
@@ -36,6 +39,7 @@ from sie_triton.weights.cluster import Cluster
 from tests.conftest import model_file, tiny_model_file
 from tests.server.test_remote import without_weights
 from tests.server.test_serve import port_flags, sie
+from tests.server.test_telemetry import read_lines
 from tests.support.controller import wait_for
 from tests.support.models import save_bert
 from tests.support.openai_endpoint import Endpoint
@@ -70,6 +74,9 @@ VARIABLES = {
     "SIE_IMAGE_WORKERS": str(NUM_IMAGE_WORKERS),
     "SIE_ATTENTION_BACKEND": "sdpa",
     "SIE_DEFAULT_COMPUTE_PRECISION": "bfloat16",
+    "SIE_INSTRUMENTATION": "true",
+    "SIE_LOG_JSON": "true",
+    "SIE_LOG_REQUESTS": "true",
 }
 
 
@@ -83,6 +90,7 @@ class Served:
     root: Path
     endpoint: Endpoint
     reference: SentenceTransformer
+    lines: list[dict[str, Any]]
 
     def record(self, model: str, stage: str = "inference") -> dict[str, int]:
         (record,) = records_of(self.root / "data/status", triton_name(model), stage)
@@ -119,14 +127,19 @@ def served(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         process = sie("serve", *port_flags(ports), **VARIABLES, **places)
         try:
             assert process.stdout is not None
-            ready = process.stdout.readline()
-            assert ready == "SIE ready\n", process.communicate()[1]
+            lines: list[dict[str, Any]] = []
+            reading = Thread(target=read_lines, args=(process, lines))
+            reading.start()
+            wait_for(lambda: any(line["message"] == "SIE ready" for line in lines) or process.poll() is not None)
+            assert process.poll() is None, lines[-20:]
             _, grpc, _, control, door = (f"127.0.0.1:{port}" for port in ports)
             reference = SentenceTransformer(str(tiny_directory), device="cpu")
-            yield Served(grpc, f"http://{control}", f"http://{door}", root, endpoint, reference)
+            yield Served(grpc, f"http://{control}", f"http://{door}", root, endpoint, reference, lines)
         finally:
             process.terminate()
-            process.communicate(timeout=60)
+            process.wait(60)
+            reading.join()
+            process.communicate()
 
 
 def files(root: Path, tiny: Path, tokenizer: Path, endpoint: Endpoint) -> dict[str, str]:
@@ -333,8 +346,29 @@ def runtime_of(served: Served, model: str) -> dict[str, Any]:
     return found
 
 
-# Each variable of the reference's tables: core, cache, batching, memory, advanced and LoRA settings of one server, but
-# for SIE_INSTRUMENTATION, which is not read yet.
+def passes_are_written_down_and_shown(served: Served) -> None:
+    with ThreadPoolExecutor(1) as pool, SIEClient(served.grpc) as client:
+        command = [*TOP, f"--data-dir={served.root / 'data'}"]
+        table = pool.submit(subprocess.run, command, capture_output=True, text=True)
+        while not table.done():
+            client.encode(DENSE, "Roses climb the wall.")
+    shown = table.result()
+    assert shown.returncode == 0, shown.stderr
+    (row,) = [line.split("│")[1:-1] for line in shown.stdout.splitlines() if DENSE in line]
+    assert [float(row[column]) for column in (3, 4)] == [1, 1]  # items and requests of a pass
+    assert float(row[1]) > 0
+
+
+def logs_are_json(served: Served) -> None:
+    with SIEClient(served.grpc) as client:
+        client.encode(DENSE, "Roses climb the wall.")
+    wait_for(lambda: any(line.get("model") == DENSE and line.get("verb") == "encode" for line in served.lines))
+
+
+TOP = [sys.executable, "-m", "sie_triton.cli", "top", "--once", "--seconds=3"]
+
+# Each variable of the reference's tables: core, cache, batching, memory, logging, advanced and LoRA settings of one
+# server.
 TABLE: dict[str, Callable[[Served], None] | str] = {
     "SIE_DEVICE": all_models_run_on_the_device,
     "SIE_MODELS_DIR": models_come_from_models_dir_and_are_filtered,
@@ -360,6 +394,11 @@ TABLE: dict[str, Callable[[Served], None] | str] = {
     "SIE_IMAGE_WORKERS": images_wait_for_a_slot_of_their_own,
     "SIE_ATTENTION_BACKEND": a_model_without_the_attention_backend_is_refused_by_name,
     "SIE_DEFAULT_COMPUTE_PRECISION": vectors_are_computed_in_the_precision,
+    "SIE_INSTRUMENTATION": passes_are_written_down_and_shown,
+    "SIE_LOG_JSON": logs_are_json,
+    "SIE_TRACING_ENABLED": (
+        "tests/server/test_telemetry.py::test_a_recorded_request_has_its_whole_trace_and_its_log_lines"
+    ),
     "SIE_MAX_LORAS_PER_MODEL": "tests/server/test_lora.py::test_the_most_recently_used_adapters_stay",
 }
 

@@ -142,6 +142,7 @@ MAY_IMPORT = {
         "render",
         "server",
         "settings",
+        "telemetry",
         "weights",
     },
 }

@@ -22,6 +22,8 @@ def test_a_wrong_threshold_counts_as_none(text):
 
 
 def test_settings_reach_a_child():
-    settings = read_settings(log_json=True, log_requests=True, log_slow_ms=7, tracing_enabled=True)
-    assert Telemetry.of(settings.telemetry.variables()) == Telemetry(True, True, 7.0, True)
+    settings = read_settings(
+        log_json=True, log_requests=True, log_slow_ms=7, tracing_enabled=True, instrumentation=True
+    )
+    assert Telemetry.of(settings.telemetry.variables()) == Telemetry(True, True, 7.0, True, True)
     assert Telemetry.of(read_settings().telemetry.variables()) == Telemetry()
