@@ -25,6 +25,7 @@ from sie_triton.stages.request import DEFERRED, Answer, Origin, Request
 from sie_triton.telemetry.identity import MAX_ID
 from sie_triton.telemetry.request_log import RequestLog
 from sie_triton.telemetry.spans import close_spans, event, spans
+from sie_triton.telemetry.trace import Trace
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +88,9 @@ class ColdStage(ABC, Generic[Loaded]):
     def answer(self, loaded: Loaded, requests: Sequence[Request]) -> list[Answer]:
         """Return one answer per request; DEFERRED if `reply` will be called later."""
 
-    @abstractmethod
     def origin(self, request: Request) -> Origin:
         """Return where a request comes from, which may have failed before it was read."""
+        return Origin(request.id, Trace(), monotonic_ns())
 
     @abstractmethod
     def deadline_ns(self, request: Request) -> int:

@@ -334,7 +334,8 @@ def test_graphs_recorded_in_memory_need_no_file_and_no_disk_space(monkeypatch, t
     deadline = time.monotonic() + 20
     while (news := made.take_change()) is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert news == Quickened(64, 30)
+    assert news == Quickened(64, 30, news.started_ns, news.ended_ns)
+    assert 0 < news.started_ns <= news.ended_ns
     assert not list(tmp_path.iterdir())
 
 

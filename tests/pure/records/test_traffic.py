@@ -18,6 +18,12 @@ from sie_triton.records.traffic import (
 )
 
 
+class OwnError(SIEError):
+    """An error of somebody else's family."""
+
+    kind = "own"
+
+
 @pytest.fixture
 def written(tmp_path):
     path = tmp_path / "m-postprocess.7.traffic"
@@ -59,7 +65,7 @@ def test_verbs_are_told_apart_and_summed(written):
 
 def test_errors_are_counted_by_kind(written):
     writer, path = written
-    for error in (InputError("a"), InputError("b"), BusyError(), LoadError("", "gated"), SIEError()):
+    for error in (InputError("a"), InputError("b"), BusyError(), LoadError("", "gated"), OwnError()):
         writer.fail(error)
     assert total_of(path).errors == {"input": 2, "busy": 1, "load.gated": 1, "internal": 1}
 

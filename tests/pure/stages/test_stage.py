@@ -11,9 +11,8 @@ from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import COLD, StatusWriter, status_path
 from sie_triton.stages import stage as module
 from sie_triton.stages.open_requests import NEVER
-from sie_triton.stages.request import DEFERRED, Origin
+from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.stage import ColdStage
-from sie_triton.telemetry.trace import Trace
 from tests.support.controller import wait_for
 from tests.support.stages import FakeRequest, run
 
@@ -31,9 +30,6 @@ class Echo(ColdStage[str]):
         self.may_load.set()
         self.num_loads = 0
         self.asked: list[list[FakeRequest]] = []
-
-    def origin(self, request):
-        return Origin(request.id, Trace(), 0)
 
     def load(self):
         assert self.may_load.wait(20)

@@ -5,9 +5,8 @@ import pytest
 from sie_triton.errors import ModelError
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.open_requests import NEVER
-from sie_triton.stages.request import DEFERRED, Origin
+from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.stage import ColdStage
-from sie_triton.telemetry.trace import Trace
 from tests.support.stages import run, tokens
 
 
@@ -15,9 +14,6 @@ class Failing(ColdStage[str]):
     """A stage that answers the first request, defers the others, and fails."""
 
     name = "inference"
-
-    def origin(self, request):
-        return Origin(request.id, Trace(), 0)
 
     def load(self):
         return "loaded"
