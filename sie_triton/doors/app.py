@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sie_triton.doors import embed, health, models, openai, openapi, rerank, sie, tei
+from sie_triton.doors import embed, health, models, openai, openapi, rerank, sie, status_page, tei
 from sie_triton.doors.endpoint import Door, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import words
@@ -30,6 +30,7 @@ DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
     embed.routes,
     tei.routes,
     health.routes,
+    status_page.routes,
     openapi.routes,
 )
 
