@@ -83,13 +83,12 @@ def prefers_html(accept: str) -> bool:
 def _rank(accept: str, media_type: str) -> tuple[float, int]:
     """Return the quality that `accept` gives a media type, and the exactness of the range that matches it best."""
     patterns = ("*/*", media_type.partition("/")[0] + "/*", media_type)
-    matches = [(0, 0.0)]
+    exactness, quality = 0, 0.0
     for part in accept.split(","):
         name, *parameters = (each.strip().lower() for each in part.split(";"))
-        if name in patterns:
-            matches.append((1 + patterns.index(name), _quality(parameters)))
-    exactness, quality = max(matches)
-    return quality, exactness
+        if name in patterns and patterns.index(name) >= exactness:
+            exactness, quality = patterns.index(name), _quality(parameters)
+    return quality, exactness if quality else 0
 
 
 def _quality(parameters: list[str]) -> float:

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 # Waits end when their condition holds; this bounds a failure.
-TIMEOUT_MS = 12_000
+TIMEOUT_MS = 60_000
 
 
 def find_chromium() -> str | None:

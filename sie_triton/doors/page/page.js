@@ -4,7 +4,6 @@ import { byId, setText } from "./elements.js";
 import { Live, showReady } from "./live.js";
 import { Playground } from "./playground.js";
 import { ask, forgetToken, setToken, token, Unauthorized, Unreachable } from "./server.js";
-import { sentence } from "./words.js";
 
 const PERIOD_MS = 1000;
 const MODELS_PERIOD_MS = 30_000;
@@ -37,7 +36,7 @@ async function look() {
       showReady("unreachable");
       offered.states = "";
     }
-    notice(sentence(`${error.message}; retrying`));
+    notice(`${error.message}; retrying.`);
   }
 }
 

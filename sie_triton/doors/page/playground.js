@@ -4,7 +4,6 @@ import { byId, element } from "./elements.js";
 import { bodyOf, curlOf, Invalid, requestOf } from "./requests.js";
 import { shown, summary } from "./results.js";
 import { ask, token, Unauthorized } from "./server.js";
-import { sentence } from "./words.js";
 
 const TIMEOUT_MS = 300_000; // the server's own timeout comes first
 const FILES = ["image", "audio", "document"];
@@ -132,7 +131,7 @@ export class Playground {
       byId("result").replaceChildren(...shown(request, answer));
     } catch (error) {
       if (error instanceof Unauthorized) this.onUnauthorized();
-      else byId("problem").textContent = sentence(error.message);
+      else byId("problem").textContent = error.message;
     } finally {
       this.setBusy(false);
     }

@@ -16,7 +16,7 @@ const labelsIn = (text) => text.split(",").map((label) => label.trim()).filter(B
 // Return the kind of input that a file is for a model, such as image.
 export function kindOf(file, inputs) {
   const kind = ["image", "audio"].find((each) => file.type.startsWith(`${each}/`)) ?? "document";
-  if (!inputs.includes(kind)) throw new Invalid(`${file.name}: the model does not take this kind of file`);
+  if (!inputs.includes(kind)) throw new Invalid(`${file.name}: the model does not take this kind of file.`);
   return kind;
 }
 

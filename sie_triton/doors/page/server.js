@@ -25,16 +25,16 @@ export async function ask(path, body, timeoutMs = TIMEOUT_MS) {
     response = await fetch(path, options);
     text = await response.text();
   } catch (error) {
-    throw new Unreachable(error.name === "TimeoutError" ? "the server does not answer" : "the server is unreachable");
+    throw new Unreachable(error.name === "TimeoutError" ? "The server does not answer" : "The server is unreachable");
   }
-  if (response.status === 401) throw new Unauthorized("the server asks for a token");
+  if (response.status === 401) throw new Unauthorized("The server asks for a token");
   if (!response.ok) throw new Refused(reason(response, text));
   return decoded(text);
 }
 
 function reason(response, text) {
   const wait = response.headers.get("Retry-After");
-  const message = decoded(text)?.detail?.message ?? "the server gave no reason";
+  const message = decoded(text)?.detail?.message ?? "The server gave no reason";
   return `${message} (${response.status}${wait ? `; retry after ${wait} s` : ""})`;
 }
 
