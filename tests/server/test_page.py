@@ -113,7 +113,9 @@ def test_the_page_shows_the_server_and_its_models(page, service):
     told = httpx.get(f"{service.url}/status").json()
     expect(page.locator("#ready")).to_have_text("ready")
     expect(page.locator("#server")).to_contain_text(f"version {told['server']['version']} · up ")
-    expect(page.locator("#memory-used")).to_have_text(re.compile(r"^[\d.]+ .iB of [\d.]+ .iB$"))
+    expect(page.locator("#memory-used")).to_have_text(re.compile(r"^[\d.]+ .iB$"))
+    limit = f"{told['memory']['limit_bytes'] / 2**30:.1f} GiB"
+    expect(page.locator("#memory-parts")).to_have_text(re.compile(rf"^\d+ % of {limit} \(.+\), evicts above 85 %$"))
     expect(page.locator("#memory-bar")).to_have_attribute("aria-valuenow", re.compile(r"^\d+$"))
     assert sorted(cells[0] for cells in cells(page.locator("#models"))) == sorted(MODELS)
     offered = page.locator("#model optgroup[label=Served] option").all_inner_texts()
@@ -124,10 +126,10 @@ def test_the_page_shows_the_server_and_its_models(page, service):
 
 def test_encode_gives_the_vectors_of_the_api(page, service):
     texts = ["one two", "", "three", "one two"]
-    choose(page, TINY, "Encode")
+    choose(page, f"{BGE_M3}:long", "Encode")
     page.get_by_label("Texts").fill("\n".join(texts))
     run(page, "Encode")
-    expected = answer(service, "encode", TINY, {"items": [text for text in texts if text]})
+    expected = answer(service, "encode", f"{BGE_M3}:long", {"items": [text for text in texts if text]})
     vectors = np.array([item["dense"]["values"] for item in expected["items"]])
     for (name, output, size, norm, first), text, vector in zip(
         cells(page.locator(".vectors")), filter(None, texts), vectors, strict=True

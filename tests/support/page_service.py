@@ -13,6 +13,7 @@ from tests.support.models import save_bge_m3
 from tests.support.towers import save_clip
 
 BGE_M3, GLINER, CLIP = "my/bge-m3", "my/gliner", "my/clip"
+PROFILES = {"long": {"normalize": False, "output_types": ["dense"]}}  # vectors of other lengths than 1
 HYBRID = {"dense": {"dim": 64}, "sparse": {"dim": 30522}, "multivector": {"dim": 32}}
 
 
@@ -22,7 +23,7 @@ def save_models(root: Path, tokenizer: Path) -> None:
     save_gliner(root / "gliner", tokenizer, num_rnn_layers=0)
     save_clip(root / "clip", tokenizer)
     files = {
-        "bge-m3": model_file(BGE_M3, bge_m3, "bge_m3", {"encode": HYBRID, "score": {}}),
+        "bge-m3": model_file(BGE_M3, bge_m3, "bge_m3", {"encode": HYBRID, "score": {}}, profiles=PROFILES),
         "gliner": gliner_file(GLINER, root / "gliner" / "model"),
         "clip": model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image")),
     }

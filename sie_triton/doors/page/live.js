@@ -86,7 +86,7 @@ export class Live {
     const { used_bytes: used, limit_bytes: limit, pressure_bytes: pressure } = memory;
     const bar = byId("memory-bar");
     bar.hidden = !limit;
-    setText(byId("memory-used"), limit ? `${bytes(used)} of ${bytes(limit)}` : UNKNOWN);
+    setText(byId("memory-used"), limit ? bytes(used) : UNKNOWN);
     setText(byId("memory-parts"), limit ? memoryWords(memory) : "the controller does not answer");
     if (!limit) return;
     const inModels = Math.min(used, sum(models.map((each) => each.memory_bytes)) ?? 0);
@@ -131,7 +131,7 @@ export function showReady(state) {
 
 function memoryWords({ used_bytes: used, limit_bytes: limit, pressure_bytes: pressure, source }) {
   const [share, bound] = [used, pressure].map((value) => `${Math.round((100 * value) / limit)} %`);
-  return `${share} (${source}), ${used > pressure ? `evicting: above ${bound}` : `evicts above ${bound}`}`;
+  return `${share} of ${bytes(limit)} (${source}), ${used > pressure ? `evicting: above ${bound}` : `evicts above ${bound}`}`;
 }
 
 // Put the rows in this order, and touch nothing if they have it.

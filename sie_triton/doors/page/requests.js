@@ -4,7 +4,7 @@ export const MAX_LINES = 64;
 export const MAX_BYTES = 100_000;
 export const MAX_FILE_BYTES = 8_000_000;
 
-// End of a body after a file's base64. Its item is the last one, and the items are the last field.
+// End of a body after a file's content. Its item is the last one, and the items are the last field.
 const FILE_END = '"}}]}';
 
 export class Invalid extends Error {}
@@ -61,17 +61,17 @@ function check(task, { query, items, params }, file) {
 
 const namesOf = (items, file) => items.map((item) => item.text ?? file.name);
 
-// Return the body as it is sent, with the file's content.
+// Return the body as it is sent, with the file's content as a data: URL, which the server reads as it reads base64.
 export async function bodyOf(request) {
   if (!request.file) return request.body;
   const [before, after] = aroundFile(request.body);
-  return before + (await base64(request.file)) + after;
+  return before + (await dataUrl(request.file)) + after;
 }
 
-function base64(file) {
+function dataUrl(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
-    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onload = () => resolve(reader.result);
     reader.onerror = () => reject(new Invalid(`${file.name}: the browser cannot read this file.`));
     reader.readAsDataURL(file);
   });
