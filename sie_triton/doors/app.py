@@ -10,7 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, tei
+from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei
 from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import words
@@ -31,6 +31,7 @@ DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
     tei.routes,
     health.routes,
     metrics.routes,
+    status_page.routes,
     openapi.routes,
 )
 

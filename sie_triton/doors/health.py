@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -13,8 +14,9 @@ from starlette.types import Receive, Scope, Send
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.openapi import Document, operation, probe
+from sie_triton.doors.schemas import BOOLEAN, INTEGER, NUMBER, STRING, fields, several
 from sie_triton.doors.served import state_of
-from sie_triton.doors.wire import write_json
+from sie_triton.doors.wire import JSON, write_json
 
 # Interval between two messages to a watcher, in seconds.
 PERIOD_S = 0.2
@@ -27,32 +29,43 @@ POLICY, TRY_AGAIN_LATER = 1008, 1013
 
 STARTED = time.monotonic()
 
+# JSON schema of the status, as far as every status has it.
+MODEL = fields({"name": STRING, "state": STRING, "memory_bytes": INTEGER, "queue_depth": INTEGER}, "name", "state")
+STATUS = fields(
+    {
+        "timestamp": NUMBER,
+        "ready": BOOLEAN,
+        "server": fields({"version": STRING, "uptime_s": NUMBER}, "version", "uptime_s"),
+        "memory": fields({"used_bytes": INTEGER, "limit_bytes": INTEGER, "pressure_bytes": INTEGER}),
+        "models": several(MODEL),
+    },
+    "timestamp",
+    "ready",
+    "server",
+    "memory",
+    "models",
+)
+
 
 def routes(door: Door) -> list[BaseRoute]:
-    probes: dict[str, tuple[Handler, Document | None]] = {
-        "/": (root, None),
-        "/healthz": (healthz, probe("Liveness of the door.")),
-        "/readyz": (readyz, probe("Readiness of the server.")),
+    latest = LatestStatus(door)
+    probes = {"/healthz": (healthz, "Liveness of the door."), "/readyz": (readyz, "Readiness of the server.")}
+    told: dict[str, tuple[Handler, Document]] = {
+        "/health": (health, operation("Health of the server.", answer={"type": "object"})),
+        "/status": (latest.answer, operation("Status of the server and its models.", answer=STATUS)),
     }
     return [
         *(
-            _get(path, DoorEndpoint(door, handler, is_open=True, document=told))
-            for path, (handler, told) in probes.items()
+            _get(path, DoorEndpoint(door, handler, is_open=True, document=probe(summary)))
+            for path, (handler, summary) in probes.items()
         ),
-        _get(
-            "/health",
-            DoorEndpoint(door, health, document=operation("Health of the server.", answer={"type": "object"})),
-        ),
-        WebSocketRoute("/ws/status", Watching(door), name="status"),
+        *(_get(path, DoorEndpoint(door, handler, document=document)) for path, (handler, document) in told.items()),
+        WebSocketRoute("/ws/status", Watching(door, latest), name="watch"),
     ]
 
 
 def _get(path: str, endpoint: DoorEndpoint) -> Route:
-    return Route(path, endpoint, methods=["GET"], name=path.strip("/") or "root")
-
-
-async def root(request: DoorRequest) -> Answer:
-    return request.answer({"name": "sie-triton", "version": version("sie-triton"), "docs": "/docs"})
+    return Route(path, endpoint, methods=["GET"], name=path.strip("/"))
 
 
 async def healthz(request: DoorRequest) -> Response:
@@ -92,7 +105,7 @@ async def health(request: DoorRequest) -> Answer:
 
 
 async def status(door: Door) -> dict[str, Any]:
-    """Return the status that watchers receive, from the controller and Triton."""
+    """Return the status of the server, from the controller and Triton."""
     trouble, states = await asyncio.gather(_trouble(door), door.served.states())
     models = [
         {
@@ -119,7 +132,7 @@ async def status(door: Door) -> dict[str, Any]:
         "loaded_models": [each["name"] for each in models if each["loaded"]],
         "max_batch_requests": settings.max_batch_requests,
         "server": {"version": version("sie-triton"), "uptime_s": round(time.monotonic() - STARTED, 1)},
-        "memory": dict(states.memory),
+        "memory": _memory(states.memory, settings.memory_pressure_threshold_percent),
         "gpus": [],
         "models": models,
         "counters": {},
@@ -127,17 +140,45 @@ async def status(door: Door) -> dict[str, Any]:
     }
 
 
-class Watching:
-    """ASGI application of /ws/status: sends the server's status to every watcher each PERIOD_S.
+def _memory(states: Mapping[str, Any], threshold_percent: float) -> dict[str, Any]:
+    """Return the controller's figures about memory, with the use beyond which it evicts; empty without a controller."""
+    return {**states, "pressure_bytes": int(states["limit_bytes"] * threshold_percent / 100)} if states else {}
 
-    Belongs to one event loop. It queries the status once a period, whatever the number of watchers.
+
+class LatestStatus:
+    """The server's status as JSON, cached for PERIOD_S: many clients cost one question a period.
+
+    Belongs to one event loop.
     """
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self._num_watchers = 0
-        self._latest: asyncio.Task[str] | None = None
+        self._latest: asyncio.Task[bytes] | None = None
         self._latest_at = 0.0
+
+    async def answer(self, request: DoorRequest) -> Response:
+        return Response(await self.text(), media_type=JSON)
+
+    async def text(self) -> bytes:
+        now = time.monotonic()
+        if self._latest is None or (self._latest.done() and now - self._latest_at >= PERIOD_S):
+            self._latest, self._latest_at = asyncio.create_task(self._ask()), now
+        return await asyncio.shield(self._latest)
+
+    async def _ask(self) -> bytes:
+        return write_json(await status(self._door))
+
+
+class Watching:
+    """ASGI application of /ws/status: sends the server's status to every watcher each PERIOD_S.
+
+    Belongs to one event loop.
+    """
+
+    def __init__(self, door: Door, latest: LatestStatus) -> None:
+        self._door = door
+        self._latest = latest
+        self._num_watchers = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -159,19 +200,9 @@ class Watching:
         await send({"type": "websocket.accept"})
         end = asyncio.ensure_future(receive())  # watchers send nothing, so this ends when they disconnect
         while not end.done():
-            await send({"type": "websocket.send", "text": await self._status()})
+            await send({"type": "websocket.send", "text": (await self._latest.text()).decode()})
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(end), PERIOD_S)
-
-    async def _status(self) -> str:
-        """Return the status as JSON, cached for PERIOD_S."""
-        now = time.monotonic()
-        if self._latest is None or (self._latest.done() and now - self._latest_at >= PERIOD_S):
-            self._latest, self._latest_at = asyncio.create_task(self._ask()), now
-        return await asyncio.shield(self._latest)
-
-    async def _ask(self) -> str:
-        return write_json(await status(self._door)).decode()
 
 
 async def _trouble(door: Door) -> str:

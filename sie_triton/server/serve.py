@@ -208,6 +208,7 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
         console.print(f"faster   {speedup}", markup=False, highlight=False, soft_wrap=True)
     if settings.door:
         door = f"http://{settings.host}:{settings.door_port}"
+        console.print(f"page     {door}/  (status and playground, in a browser)", highlight=False)
         console.print(f"SIE      {door}  (SIE's own SDK)", highlight=False)
         console.print(f"OpenAI   {door}/v1  (embeddings; Cohere's and Jina's rerank)", highlight=False)
         console.print(f"docs     {door}/docs  (every route)", highlight=False)

@@ -47,7 +47,8 @@ def test_probes_are_open_and_nothing_else_is():
     assert statuses == PATHS
 
 
-PATHS = {"/healthz": 200, "/readyz": 200, "/": 200, "/health": 401, "/v1/models": 401, "/v1/models/a": 401}
+OPEN = dict.fromkeys(("/healthz", "/readyz", "/", "/page/page.js", "/page/page.css"), 200)
+PATHS = {**OPEN, **dict.fromkeys(("/health", "/status", "/docs", "/v1/models", "/v1/models/a"), 401)}
 
 
 @pytest.mark.parametrize(

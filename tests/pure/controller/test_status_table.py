@@ -1,4 +1,4 @@
-"""Output of `sie-triton status` in a terminal, and its picture in the README."""
+"""Output of `sie-triton status` in a terminal, and its picture in docs."""
 
 import html
 import io

@@ -1,0 +1,99 @@
+"""The status page at `/`: static files without data, whose scripts ask routes that need the token."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.wire import JSON
+
+FOLDER = Path(__file__).parent / "page"
+
+INDEX = "index.html"
+
+HTML = "text/html"
+MEDIA_TYPES = {".html": HTML, ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+# The page loads and asks this server alone, stands in no frame of another page, and never turns text into markup.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+BY_ACCEPT = {"Vary": "Accept"}
+
+
+def routes(door: Door) -> list[Route]:
+    page = PageFile(FOLDER / INDEX)
+    files = [PageFile(path) for path in sorted(FOLDER.iterdir()) if path.name != INDEX]
+    return [
+        _open(door, "/", Root(page)),
+        *(_open(door, f"/page/{file.name}", file) for file in files),
+    ]
+
+
+def _open(door: Door, path: str, handler: "PageFile | Root") -> Route:
+    return Route(path, DoorEndpoint(door, handler, is_open=True), methods=["GET"], name=path.strip("/") or "root")
+
+
+class PageFile:
+    """Handler that answers with one file of the page."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._content = path.read_bytes()
+        self._media_type = MEDIA_TYPES[path.suffix]
+
+    async def __call__(self, request: DoorRequest) -> Response:
+        return Response(self._content, media_type=self._media_type, headers=HEADERS)
+
+
+class Root:
+    """Handler of `/`: the page for clients that prefer HTML, as browsers do, else JSON."""
+
+    def __init__(self, page: PageFile) -> None:
+        self._page = page
+
+    async def __call__(self, request: DoorRequest) -> Response | Answer:
+        if not prefers_html(request.header("accept") or ""):
+            return request.answer({"name": "sie-triton", "version": version("sie-triton"), "docs": "/docs"}, BY_ACCEPT)
+        response = await self._page(request)
+        response.headers.update(BY_ACCEPT)
+        return response
+
+
+def prefers_html(accept: str) -> bool:
+    """Return True if an Accept header ranks HTML above JSON: by quality, then by how exactly it names the type.
+
+    >>> prefers_html("text/html,application/xml;q=0.9,*/*;q=0.8"), prefers_html("text/html, */*")
+    (True, True)
+    >>> prefers_html(""), prefers_html("*/*"), prefers_html("application/json, text/html;q=0.9")
+    (False, False, False)
+    """
+    return _rank(accept, HTML) > _rank(accept, JSON)
+
+
+def _rank(accept: str, media_type: str) -> tuple[float, int]:
+    """Return the quality that `accept` gives a media type, and the exactness of the range that matches it best."""
+    patterns = ("*/*", media_type.partition("/")[0] + "/*", media_type)
+    exactness, quality = 0, 0.0
+    for part in accept.split(","):
+        name, *parameters = (each.strip().lower() for each in part.split(";"))
+        if name in patterns and patterns.index(name) >= exactness:
+            exactness, quality = patterns.index(name), _quality(parameters)
+    return quality, exactness if quality else 0
+
+
+def _quality(parameters: list[str]) -> float:
+    given = next((each[2:] for each in parameters if each.startswith("q=")), "1")
+    try:
+        return float(given)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,131 @@
+"""The files of the status page, and the status as JSON: who gets which, and with which headers."""
+
+import asyncio
+import re
+from time import monotonic
+
+import httpx
+import pytest
+
+from sie_triton.doors import health
+from sie_triton.doors.served import States
+from sie_triton.doors.status_page import FOLDER, INDEX
+from tests.support.doors import door_of, knock
+
+CHROMIUM = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+FILES = sorted(path for path in FOLDER.iterdir() if path.name != INDEX)
+TOKENS = {"auth_mode": "token", "auth_tokens": "secret"}
+
+
+def get(path: str, accept: str | None = None, **settings: object) -> httpx.Response:
+    headers = {} if accept is None else {"Accept": accept}
+    return knock(door_of(**settings)[0], lambda client: client.get(path, headers=headers))
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_page"),
+    [
+        (CHROMIUM, True),
+        ("text/html", True),
+        ("TEXT/HTML ; q=1, */*", True),
+        ("text/*, application/json;q=0.5", True),
+        (None, False),
+        ("", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("application/json, text/html", False),
+        ("text/html;q=0.5, application/json", False),
+        ("text/html;q=0", False),
+        ("text/html;q=much, */*", False),
+        (",;,text/html;q=", False),
+    ],
+)
+def test_browsers_get_the_page_and_machines_json(accept, is_page):
+    response = get("/", accept)
+    assert response.status_code == 200
+    assert response.headers["vary"] == "Accept"
+    if is_page:
+        assert response.headers["content-type"] == "text/html; charset=utf-8"
+        assert response.text == (FOLDER / INDEX).read_text()
+    else:
+        assert response.json()["name"] == "sie-triton"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_each_file_of_the_page_needs_no_token(path):
+    response = get(f"/page/{path.name}", **TOKENS)
+    assert response.content == path.read_bytes()
+    kinds = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+    assert response.headers["content-type"] == kinds[path.suffix]
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js"])
+def test_the_page_may_load_nothing_else_and_stand_in_no_frame(path):
+    headers = get(path, CHROMIUM).headers
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert {kind for kind, sources in policy.items() if sources == "'self'"} == {
+        "script-src",
+        "style-src",
+        "img-src",
+        "connect-src",
+    }
+    others = {kind: sources for kind, sources in policy.items() if sources != "'self'"}
+    assert others.pop("require-trusted-types-for") == "'script'"
+    assert others == dict.fromkeys(("default-src", "base-uri", "form-action", "frame-ancestors"), "'none'")
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["", INDEX, "../status_page.py", "%2e%2e/status_page.py", "none.js"])
+def test_no_other_file_is_served(name):
+    assert get(f"/page/{name}").status_code == 404
+
+
+def test_every_file_is_used_and_every_address_is_this_servers():
+    texts = {path.name: path.read_text() for path in FOLDER.iterdir()}
+    named = {name for text in texts.values() for name in re.findall(r'(?:"\./|="page/)([\w.]+)"', text)}
+    assert named == texts.keys() - {INDEX}
+    addresses = {url for text in texts.values() for url in re.findall(r"https?://[\w./]+", text)}
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, which nothing loads
+
+
+def test_the_status_needs_the_token():
+    assert get("/status", **TOKENS).status_code == 401
+    door, _ = door_of(**TOKENS)
+    response = knock(door, lambda client: client.get("/status", headers={"Authorization": "Bearer secret"}))
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_the_status_without_a_controller_has_no_models_and_no_memory():
+    told = get("/status").json()
+    assert (told["ready"], told["models"], told["memory"]) == (True, [], {})
+    assert told["server"]["uptime_s"] >= 0
+
+
+def test_the_memory_of_the_status_has_the_use_beyond_which_models_are_evicted():
+    door, _ = door_of(memory_pressure_threshold_percent=80)
+    door.served._ask_controller = lambda: States({}, {}, {"used_bytes": 3, "limit_bytes": 1000}, monotonic())
+    memory = knock(door, lambda client: client.get("/status")).json()["memory"]
+    assert memory == {"used_bytes": 3, "limit_bytes": 1000, "pressure_bytes": 800}
+
+
+def test_many_clients_cost_one_question_a_period(monkeypatch):
+    monkeypatch.setattr(health, "PERIOD_S", 1000)
+    door, backend = door_of()
+    num_asked, is_live = [], backend.is_live
+
+    async def counted():
+        num_asked.append(1)
+        return await is_live()
+
+    backend.is_live = counted
+
+    async def many(client: httpx.AsyncClient) -> httpx.Response:
+        answers = await asyncio.gather(*(client.get("/status") for _ in range(20)))
+        answers.append(await client.get("/status"))
+        assert len({answer.json()["timestamp"] for answer in answers}) == len(num_asked) == 1
+        monkeypatch.setattr(health, "PERIOD_S", 0)
+        return await client.get("/status")
+
+    knock(door, many)
+    assert len(num_asked) == 2
