@@ -7,23 +7,25 @@ import asyncio
 import urllib.request
 from http.client import HTTPException
 
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 from starlette.routing import Route
 
 from sie_triton.doors.counts import exposition
 from sie_triton.doors.endpoint import Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.openapi import operation
+from sie_triton.doors.openapi import TEXT, operation
+from sie_triton.doors.schemas import STRING
 from sie_triton.settings import Settings, words
 
 # Timeout of a question to the controller or Triton, in seconds, and maximum size of its answer, in bytes.
 PART_S, MAX_PART_BYTES = 5.0, 64 * 1024**2
 
+EXPOSITION = f"{TEXT}; version=0.0.4"
+
 UP = b"# HELP sie_up 1 if a part of the server answers\n# TYPE sie_up gauge\n"
 
 
 def routes(door: Door) -> list[Route]:
-    document = operation("Metrics of the whole server, in Prometheus' text format.", answer={"type": "string"})
+    document = operation("Metrics of the whole server, in Prometheus' text format.", answer=STRING, types=[TEXT])
     return [Route("/metrics", DoorEndpoint(door, metrics, document=document), methods=["GET"], name="metrics")]
 
 
@@ -33,7 +35,7 @@ async def metrics(request: DoorRequest) -> Response:
     texts = await asyncio.gather(*(asyncio.to_thread(read_part, each) for each in parts.values()))
     up = "".join(f'sie_up{{part="{name}"}} {int(bool(text))}\n' for name, text in zip(parts, texts, strict=True))
     own = await asyncio.to_thread(exposition)
-    return Response(b"".join([UP, up.encode(), own, *texts]), media_type=CONTENT_TYPE_LATEST)
+    return Response(b"".join([UP, up.encode(), own, *texts]), media_type=EXPOSITION)
 
 
 def parts_of(settings: Settings) -> dict[str, urllib.request.Request]:

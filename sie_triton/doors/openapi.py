@@ -95,11 +95,16 @@ def paths(routes: Iterable[BaseRoute], specs: Sequence[ModelSpec]) -> dict[str, 
 
 
 def operation(
-    summary: str, *, answer: Any = None, parameters: Sequence[Any] = (), error: Mapping[str, Any] | None = None
+    summary: str,
+    *,
+    answer: Any = None,
+    parameters: Sequence[Any] = (),
+    error: Mapping[str, Any] | None = None,
+    types: Sequence[str] = (JSON,),
 ) -> Document:
-    """Return the document of a route without a body; `answer` and `error` are JSON schemas."""
+    """Return the document of a route without a body; `answer` and `error` are JSON schemas, `types` the answer's."""
     made = {"summary": summary, "parameters": list(parameters)}
-    return lambda specs: made | {"responses": responses(answer, [JSON]) | failures(*OF_GET, schema=error)}
+    return lambda specs: made | {"responses": responses(answer, types) | failures(*OF_GET, schema=error)}
 
 
 def probe(summary: str) -> Document:
