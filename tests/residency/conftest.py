@@ -81,7 +81,7 @@ class Crowd:
     def evictions(self) -> list[tuple[float, str, str]]:
         """(seconds since the epoch, model, reason), as the controller logged them."""
         log = (self.settings.data_dir / "logs" / "controller.log").read_text()
-        found = re.findall(r"^(\S+ \S+) INFO (\S+)-inference: evict: (.+)$", log, re.MULTILINE)
+        found = re.findall(r"^(\S+ \S+) INFO \S+: (\S+)-inference: evict: (.+)$", log, re.MULTILINE)
         return [(_seconds(when), name.replace("__", "/"), reason) for when, name, reason in found]
 
 
