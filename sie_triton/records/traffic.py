@@ -77,7 +77,7 @@ class TrafficWriter:
     """Writes a record as a row of integers, which is faster than by NumPy. One thread at a time calls a method."""
 
     def __init__(self, record: npt.NDArray[Any]) -> None:
-        self._numbers = memoryview(record).cast("B").cast("q")
+        self._numbers = memoryview(record.data).cast("B").cast("q")
         self._histograms = {each: (each.limits, place(each.name), place(f"{each.name}_sum")) for each in HISTOGRAMS}
         self._errors = place("errors")
         self._numbers[place("version")] = VERSION
