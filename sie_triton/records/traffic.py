@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,7 @@ COSTS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Histogram:
     """A histogram of integers, with a row for each verb, or without `of_verbs` one for all.
 
@@ -73,33 +74,39 @@ Numbers = npt.NDArray[np.int64]
 
 
 class TrafficWriter:
-    """Writes a record. One thread at a time calls a method."""
+    """Writes a record as a row of integers, which is faster than by NumPy. One thread at a time calls a method."""
 
-    def __init__(self, record: np.void) -> None:
-        self._histograms = {each: (each.limits, record[each.name], record[f"{each.name}_sum"]) for each in HISTOGRAMS}
-        self._errors = record["errors"]
-        record["version"] = VERSION
+    def __init__(self, record: npt.NDArray[Any]) -> None:
+        self._numbers = memoryview(record.data).cast("B").cast("q")
+        self._histograms = {each: (each.limits, place(each.name), place(f"{each.name}_sum")) for each in HISTOGRAMS}
+        self._errors = place("errors")
+        self._numbers[place("version")] = VERSION
 
     @classmethod
     def of(cls, path: Path) -> "TrafficWriter":
         """Make the record of this process, at `path`. Raise OSError if the file cannot be written."""
-        return cls(np.memmap(path, RECORD, "w+", shape=(1,))[0])
+        return cls(np.memmap(path, RECORD, "w+", shape=(1,)))
 
     @classmethod
     def private(cls) -> "TrafficWriter":
         """Make a record that no other process sees."""
-        return cls(np.zeros(1, RECORD)[0])
+        return cls(np.zeros(1, RECORD))
 
     def observe(self, histogram: Histogram, value: int, verb: str = "") -> None:
         """Count a value, in the histogram's unit."""
         limits, counts, sums = self._histograms[histogram]
         row = VERBS.index(verb) if verb else 0
-        counts[row, bisect_left(limits, value)] += 1
-        sums[row] += value
+        self._numbers[counts + row * (len(limits) + 1) + bisect_left(limits, value)] += 1
+        self._numbers[sums + row] += value
 
     def fail(self, error: SIEError) -> None:
         """Count an error by its kind."""
-        self._errors[ERROR_KINDS.index(error.kind if error.kind in KINDS else SIEError.kind)] += 1
+        self._numbers[self._errors + ERROR_KINDS.index(error.kind if error.kind in KINDS else SIEError.kind)] += 1
+
+
+def place(field: str) -> int:
+    """Return the index of a field's first integer in a record."""
+    return int(RECORD.fields[field][1]) // 8  # type: ignore[index]
 
 
 class Traffic:
