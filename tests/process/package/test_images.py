@@ -1,4 +1,4 @@
-"""The Dockerfiles and compose.yaml promise what docs/installation.md says of them; `scripts/image` builds and runs them."""
+"""The Dockerfiles and compose.yaml are as docs/installation.md says; `scripts/image` builds and runs them."""
 
 import json
 import re
