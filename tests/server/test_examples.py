@@ -50,6 +50,10 @@ LORA = "test_adapters_of_a_running_server runs it, with the flags of this server
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
 CACHE = "tests/process/cli/test_cache_commands.py runs it on small models"
 GPU_CHECK = "tests/process/bench/test_gpu_check.py runs it"
+IMAGE = "scripts/image builds and runs it"
+DOCKER_RUN = (
+    "docker run -v sie-data:/var/lib/sie-triton --read-only --tmpfs /tmp --shm-size 1g -p 8080:8080 sie-triton:cpu"
+)
 # Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
 NOT_RUN = {
     "scripts/serve": INSTALLS,
@@ -65,6 +69,9 @@ NOT_RUN = {
     "pip wheel --no-deps --wheel-dir dist .": "tests/process/package/test_wheel.py builds it",
     'pip install -c constraints.txt "$(ls dist/*.whl)[server,embedded,demo,onnx]"': INSTALLS,
     "sie-triton serve": BY_HAND,
+    "docker build -f docker/Dockerfile.cpu -t sie-triton:cpu .": IMAGE,
+    DOCKER_RUN: IMAGE,
+    "docker compose --profile cpu --profile monitoring up": "tests/process/package/test_images.py reads compose.yaml",
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
     "scripts/perf sentence-transformers/all-MiniLM-L6-v2": "tests/server/test_serve.py runs perf_analyzer",
     "scripts/bench --help": INSTALLS,
