@@ -224,7 +224,9 @@ def test_model_file_changes_fail_no_request(tmp_path, variants):
                 here.wait_for(D, "cls")
             assert here.delete(D) == (200, '{"model": "test/d", "done": "removed"}')
             wait_for(lambda: here.is_settled(A, B, C))
-        loads = Counter(re.findall(r"INFO tritonserver: loading: (\S+@\S+-inference):1 ", here.crowd.server.log_path.read_text()))
+        loads = Counter(
+            re.findall(r"INFO tritonserver: loading: (\S+@\S+-inference):1 ", here.crowd.server.log_path.read_text())
+        )
         assert set(loads.values()) == {1}
         here.check((A, "mean"), (A, "dense"), (B, "mean"), (D, "mean"), (D, "cls"))
         assert max(number for _, number in copies) == 1
