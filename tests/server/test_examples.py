@@ -88,6 +88,8 @@ NOT_RUN = {
     "sie-triton cache warm BAAI/bge-m3": CACHE,
     "sie-triton cache rm BAAI/bge-m3": CACHE,
     "sie-triton models show BAAI/bge-m3": COMMANDS,
+    "sie-triton top": "tests/server/test_settings.py runs it once",
+    "sie-triton top --once --seconds 10": "tests/server/test_settings.py does it",
     "sie-triton models init ./my-model --output m.yaml": COMMANDS,
     "sie-triton models check my-models": COMMANDS,
     "sie-triton models add m.yaml": "tests/server/test_catalog.py does it",
