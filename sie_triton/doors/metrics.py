@@ -1,4 +1,4 @@
-"""One address for the metrics of the whole server: those of the door, the controller and Triton.
+"""Serve the metrics of the door, the controller and Triton at one address.
 
 Prometheus → /metrics → this process, the controller, tritonserver
 """

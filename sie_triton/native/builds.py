@@ -1,4 +1,4 @@
-"""What is compiled of our C code, and for which processors.
+"""The libraries and programs compiled from our C code, and the processors that each is compiled for.
 
 setup.py compiles it into the wheel; a source tree compiles it when it is used. Needs the standard library only.
 """

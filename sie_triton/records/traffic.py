@@ -1,4 +1,4 @@
-"""What the requests of one process took, in histograms: a mapped file beside its status record, with one writer.
+"""Histograms of one process's requests: a mapped file beside its status record, with one writer.
 
 stages → `org__name-stage.<pid>.traffic` → controller → Prometheus, status page
 """

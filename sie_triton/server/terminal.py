@@ -1,4 +1,4 @@
-"""What the launcher prints: lines for people, or JSON lines like those of all logs."""
+"""The launcher's output: lines for people, or JSON lines like those of all logs."""
 
 import io
 import os
@@ -19,7 +19,7 @@ UNWRAPPED = 10_000
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where the launcher prints, and in which form; `say` is safe in a signal handler."""
+    """The launcher's output stream, and the form of its lines; `say` is safe in a signal handler."""
 
     descriptor: int
     form: Form
