@@ -13,10 +13,11 @@ from sie_triton.server import preflight
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.settings import read_settings
 from sie_triton.settings.door import DoorSettings
+from sie_triton.settings.telemetry import TelemetrySettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-LOGS = ("log_json", "log_requests", "log_slow_ms")
+ADDRESSES = ("host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token")
 OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")
 
 
@@ -25,7 +26,7 @@ class DoorStopped(Exception):
 
 
 @click.command()
-@settings_options(["host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token", *LOGS, *OF_DOOR])
+@settings_options([*ADDRESSES, *TelemetrySettings.model_fields, *OF_DOOR])
 def door(**flags: Any) -> None:
     """Run only the door, on --host, in front of a Triton and a controller on --triton-host.
 

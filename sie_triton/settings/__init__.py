@@ -22,6 +22,7 @@ from sie_triton.host.device import choose_device
 from sie_triton.host.speed import speedups
 from sie_triton.settings.batches import BatchSettings
 from sie_triton.settings.door import DoorSettings
+from sie_triton.settings.inputs import InputSettings
 from sie_triton.settings.object_store import check_store_url, is_store_url, url_of_path
 from sie_triton.settings.sources import (
     FILE_VARIABLE,
@@ -33,8 +34,8 @@ from sie_triton.settings.sources import (
     read_secret,
     variable,
 )
+from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.spec import Runtime
-from sie_triton.telemetry.options import Telemetry
 
 LOOPBACK = "127.0.0.1"
 
@@ -49,7 +50,7 @@ CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
 SERVED_FROM = "SIE_SERVED_FROM"
 
 
-class Settings(DoorSettings, BatchSettings, BaseSettings):
+class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, BaseSettings):
     """Settings of the server. Field descriptions are the help texts of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
@@ -104,24 +105,6 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
         "auto",
         description="device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
     )
-    log_json: bool = Field(
-        False,
-        description="write all logs as JSON lines, into their files and to standard output; false: lines for people, "
-        "into the files only",
-    )
-    log_requests: bool = Field(False, description="write a log line about each request")
-    log_slow_ms: float = Field(
-        0, ge=0, description="write a log line about each request that takes longer, in milliseconds; 0: none"
-    )
-    tracing_enabled: bool = Field(
-        False,
-        description="send a trace of each request to OpenTelemetry's exporter, which its own variables configure: "
-        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER and others",
-    )
-    instrumentation: bool = Field(
-        False,
-        description="write the details of each forward pass as JSON lines below data_dir, for `sie-triton top`",
-    )
     gpu_type: str = Field(
         "",
         max_length=100,
@@ -161,39 +144,6 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
     cpu_threads: int = Field(
         0, ge=0, description="CPU threads shared by the forward passes of all models; 0: all cores"
     )
-    preprocessor_workers: int = Field(
-        4,
-        ge=1,
-        le=256,
-        description="maximum number of threads that tokenize bulk requests and decode images and sounds at once, of "
-        "all models together; further work waits, small requests do not",
-    )
-    image_workers: int = Field(
-        4,
-        ge=1,
-        le=256,
-        description="maximum number of preprocessor_workers that decode images and sounds at once, of all models "
-        "together; half as many pages of PDFs are drawn at once, by processes of their own",
-    )
-    max_image_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an image file, in bytes")
-    max_image_pixels: int = Field(100_000_000, ge=1, description="maximum pixels of an image, according to its header")
-    max_pages: int = Field(
-        100,
-        ge=1,
-        description="maximum number of pages that a request may select from a PDF of any length; without the parameter "
-        "pages it selects all",
-    )
-    max_decoded_bytes: int = Field(
-        1_500_000_000,
-        ge=1,
-        description="memory limit for decoding images, in bytes, of all models together; beyond it images wait; an "
-        "image that needs more by itself (9 to 17 bytes per pixel, depending on its format) is refused",
-    )
-    max_document_bytes: int = Field(
-        64 * 1024**2, ge=1, description="maximum size of a document, or of a PDF that is sent as an image, in bytes"
-    )
-    max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an audio file, in bytes")
-    max_audio_s: float = Field(600, gt=0, le=86_400, description="maximum duration of an audio file, in seconds")
     max_loras_per_model: int = Field(
         10, ge=1, le=1000, description="maximum LoRA adapters of a model in memory; the least recently used is removed"
     )
@@ -342,11 +292,6 @@ class Settings(DoorSettings, BatchSettings, BaseSettings):
             cache_dir=str(self.data_dir.absolute()),
             environments_dir=str(self.environments_dir.absolute()),
         )
-
-    @property
-    def telemetry(self) -> Telemetry:
-        """Settings of logs and traces, which every process reads from its environment."""
-        return Telemetry(self.log_json, self.log_requests, self.log_slow_ms, self.tracing_enabled, self.instrumentation)
 
     @property
     def speedups(self) -> Sequence[str]:

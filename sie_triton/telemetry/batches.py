@@ -22,7 +22,7 @@ MAX_FILE_BYTES = 4 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class BatchDetail:
-    """Details of one forward pass. `at`: its end, in seconds since the epoch. `fill`: its cost as a share of a full pass.
+    """Details of one forward pass. `at`: its end, in seconds since the epoch. `fill`: its cost by that of a full pass.
 
     `waited_ms`: from the end of preprocess to the start of the pass, of the request that waited longest.
     """

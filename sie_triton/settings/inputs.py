@@ -1,0 +1,41 @@
+"""Limits of texts, images, sounds and documents before the forward pass; they are part of the server's settings."""
+
+from pydantic import BaseModel, Field
+
+
+class InputSettings(BaseModel):
+    """Settings of preprocessing. Field descriptions are the help texts of the command line."""
+
+    preprocessor_workers: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="maximum number of threads that tokenize bulk requests and decode images and sounds at once, of "
+        "all models together; further work waits, small requests do not",
+    )
+    image_workers: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="maximum number of preprocessor_workers that decode images and sounds at once, of all models "
+        "together; half as many pages of PDFs are drawn at once, by processes of their own",
+    )
+    max_image_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an image file, in bytes")
+    max_image_pixels: int = Field(100_000_000, ge=1, description="maximum pixels of an image, according to its header")
+    max_pages: int = Field(
+        100,
+        ge=1,
+        description="maximum number of pages that a request may select from a PDF of any length; without the parameter "
+        "pages it selects all",
+    )
+    max_decoded_bytes: int = Field(
+        1_500_000_000,
+        ge=1,
+        description="memory limit for decoding images, in bytes, of all models together; beyond it images wait; an "
+        "image that needs more by itself (9 to 17 bytes per pixel, depending on its format) is refused",
+    )
+    max_document_bytes: int = Field(
+        64 * 1024**2, ge=1, description="maximum size of a document, or of a PDF that is sent as an image, in bytes"
+    )
+    max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an audio file, in bytes")
+    max_audio_s: float = Field(600, gt=0, le=86_400, description="maximum duration of an audio file, in seconds")

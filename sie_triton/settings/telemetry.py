@@ -1,0 +1,33 @@
+"""Settings of logs, traces and details of forward passes; they are part of the server's settings."""
+
+from pydantic import BaseModel, Field
+
+from sie_triton.telemetry.options import Telemetry
+
+
+class TelemetrySettings(BaseModel):
+    """Settings of telemetry. Field descriptions are the help texts of the command line."""
+
+    log_json: bool = Field(
+        False,
+        description="write all logs as JSON lines, into their files and to standard output; false: lines for people, "
+        "into the files only",
+    )
+    log_requests: bool = Field(False, description="write a log line about each request")
+    log_slow_ms: float = Field(
+        0, ge=0, description="write a log line about each request that takes longer, in milliseconds; 0: none"
+    )
+    tracing_enabled: bool = Field(
+        False,
+        description="send a trace of each request to OpenTelemetry's exporter, which its own variables configure: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER and others",
+    )
+    instrumentation: bool = Field(
+        False,
+        description="write the details of each forward pass as JSON lines below data_dir, for `sie-triton top`",
+    )
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Settings of logs and traces, which every process reads from its environment."""
+        return Telemetry(self.log_json, self.log_requests, self.log_slow_ms, self.tracing_enabled, self.instrumentation)
