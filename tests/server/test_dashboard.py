@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from sie_triton.bench.ports import free_ports
-from tests.server.test_metrics import ENCODER, TOKEN, Served, served  # noqa: F401
 from tests.support.controller import wait_for
+from tests.support.counted_server import ENCODER, TOKEN, Served, counted_server
 
 DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "dashboard.json").read_text())
@@ -42,14 +42,20 @@ def needs(program: str) -> str:
     return path
 
 
-def busy(served: Served) -> None:  # noqa: F811
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
+    with counted_server(tmp_path_factory.mktemp("metrics"), minilm_directory) as server:
+        yield server
+
+
+def busy(served: Served) -> None:
     """Make traffic of every kind that the dashboard shows."""
     served.encode("a", "b")
     served.http.post(f"/v1/encode/{ENCODER}", json={"items": [{"text": "a"}], "params": {"options": {"dimensions": 0}}})
 
 
 @pytest.fixture(scope="module")
-def prometheus(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:  # noqa: F811
+def prometheus(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A Prometheus that scrapes the door twice a second, with the rules."""
     program, root, (port,) = needs("prometheus"), tmp_path_factory.mktemp("prometheus"), free_ports(1)
     job = {
@@ -92,7 +98,7 @@ def results(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_metric_of_the_dashboard_and_the_rules_exists(served):  # noqa: F811
+def test_every_metric_of_the_dashboard_and_the_rules_exists(served):
     busy(served)
     served.evict(ENCODER)
     served.encode("a")

@@ -7,76 +7,19 @@ from urllib.parse import quote
 import httpx
 import pytest
 import tritonclient.grpc as triton
-from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.bench.ports import free_ports
 from sie_triton.errors import InputError
 from sie_triton.names import triton_name
-from tests.conftest import model_file, tiny_model_file
-from tests.server.test_serve import port_flags, sie
 from tests.support.controller import wait_for
-from tests.support.models import save_bert, save_cross_encoder
-
-ENCODER, RERANKER = "test/encoder", "test/reranker"
-TOKEN = "a-token-of-clients"
-
-
-class Served:
-    """A server with tokens; its figures by name and labels."""
-
-    def __init__(self, ports: list[int], data_dir: Path) -> None:
-        self.ports, self.data_dir = ports, data_dir
-        self.http = httpx.Client(
-            base_url=f"http://127.0.0.1:{ports[4]}", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60
-        )
-
-    def families(self):
-        answer = self.http.get("/metrics")
-        answer.raise_for_status()
-        return list(text_string_to_metric_families(answer.text))
-
-    def figure(self, name: str, **labels: str) -> float:
-        """Sum of the samples with these labels."""
-        return sum(
-            sample.value
-            for family in self.families()
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-    def encode(self, *texts: str) -> None:
-        body = {"items": [{"text": text} for text in texts]}
-        self.http.post(f"/v1/encode/{ENCODER}", json=body).raise_for_status()
-
-    def evict(self, model: str) -> None:
-        headers = {"Authorization": f"Bearer {(self.data_dir / 'admin-token').read_text().strip()}"}
-        url = f"http://127.0.0.1:{self.ports[3]}/v1/models/{triton_name(model)}/evict"
-        httpx.post(url, headers=headers, timeout=60).raise_for_status()
+from tests.support.counted_server import ENCODER, RERANKER, Served, counted_server
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
-    root = tmp_path_factory.mktemp("metrics")
-    models = root / "models"
-    models.mkdir()
-    reranker = save_cross_encoder(root / "reranker", minilm_directory)
-    (models / "a.yaml").write_text(tiny_model_file(ENCODER, save_bert(root / "bert", minilm_directory)))
-    (models / "b.yaml").write_text(model_file(RERANKER, reranker, "cross_encoder", {"score": {}}))
-    ports = free_ports(5)
-    tokens = ["--auth-mode=token", f"--auth-tokens={TOKEN}", "--door-workers=2", "--no-serve-known"]
-    flags = [f"--models-dir={models}", f"--data-dir={root / 'data'}", *port_flags(ports), *tokens]
-    process = sie("serve", ENCODER, RERANKER, *flags)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "SIE ready\n"
-        found = Served(ports, root / "data")
-        with found.http:
-            yield found
-    finally:
-        process.terminate()
-        process.communicate()
+    with counted_server(tmp_path_factory.mktemp("metrics"), minilm_directory) as server:
+        yield server
 
 
 def test_metrics_need_the_token(served):

@@ -16,7 +16,9 @@ import tritonclient.grpc
 import tritonclient.http
 
 from sie_triton.bench.ports import free_ports
+from sie_triton.controller.commands import ask, path_of
 from sie_triton.names import triton_name
+from sie_triton.settings import read_settings
 from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.server.test_serve import port_flags, sie
 from tests.support.controller import wait_for
@@ -59,10 +61,9 @@ class Followed:
     def lines_of(self, request_id: str) -> list[dict[str, Any]]:
         return [line for line in self.lines if line.get("request_id") == request_id]
 
-    def controller(self, path: str) -> None:
-        token = (self.data_dir / "admin-token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
-        httpx.post(f"http://127.0.0.1:{self.ports[3]}{path}", headers=headers, timeout=60).raise_for_status()
+    def evict(self, model: str) -> None:
+        settings = read_settings(data_dir=self.data_dir, controller_port=self.ports[3])
+        ask(settings, f"{path_of(model)}/evict", "POST")
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +216,7 @@ def test_every_process_writes_the_same_kind_of_line_and_an_eviction_has_a_span(f
         "sie_triton.telemetry.request_log",
         "sie_triton.doors.request_log",
     }
-    followed.controller(f"/v1/models/{triton_name(ENCODER)}/evict")
+    followed.evict(ENCODER)
     wait_for(lambda: any(line["logger"] == "sie_triton.controller.swaps" for line in followed.lines))
     wait_for(lambda: any(span.name.startswith("swap ") for span in followed.receiver.spans))
     swap = next(span for span in followed.receiver.spans if span.name.startswith("swap "))

@@ -13,7 +13,6 @@ from setuptools import find_packages
 
 from sie_triton import native
 from sie_triton.server import preflight
-from sie_triton.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -50,14 +49,6 @@ def test_readme_names_what_debian_needs():
     (line,) = re.findall(r"`apt install (.+?)`", (ROOT / "README.md").read_text())
     (compiler,) = re.findall(r"apt install (.+?)\)", native.INSTALL)
     assert {"python3-venv", "libpython3.11", *compiler.split()} <= set(line.split())
-
-
-@pytest.mark.parametrize("file", ["Dockerfile", "Dockerfile.cpu"])
-def test_an_image_exposes_the_port_of_the_door_and_its_usage_maps_it(file):
-    text = (ROOT / "docker" / file).read_text()
-    port = str(Settings.model_fields["door_port"].default)
-    assert re.findall(r"^EXPOSE (.+)$", text, re.MULTILINE) == [port]
-    assert re.findall(r"-p (\d+:\d+)", text) == [f"{port}:{port}"]
 
 
 def test_the_scripts_install_no_source_distribution():
