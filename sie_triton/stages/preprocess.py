@@ -110,7 +110,7 @@ class Preprocess(ColdStage[Processor]):
             id, trace = identity_of(request)
         except InputError:
             id, trace = request.id, Trace()
-        return Origin(id, trace, monotonic_ns())
+        return Origin(id, trace, request.arrived_ns)
 
     def deadline_ns(self, request: Request) -> int:
         return deadline_ns(monotonic_ns(), request.timeout_us)

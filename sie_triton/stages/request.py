@@ -49,6 +49,11 @@ class Request(Protocol):
         ...
 
     @property
+    def arrived_ns(self) -> int:
+        """When the step received the request, in monotonic nanoseconds."""
+        ...
+
+    @property
     def timeout_us(self) -> int:
         """The client's `timeout` in microseconds; 0 if there is none."""
         ...

@@ -90,7 +90,7 @@ class ColdStage(ABC, Generic[Loaded]):
 
     def origin(self, request: Request) -> Origin:
         """Return where a request comes from, which may have failed before it was read."""
-        return Origin(request.id, Trace(), monotonic_ns())
+        return Origin(request.id, Trace(), request.arrived_ns)
 
     @abstractmethod
     def deadline_ns(self, request: Request) -> int:

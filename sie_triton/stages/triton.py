@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Thread
+from time import monotonic_ns
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +52,7 @@ class TritonRequest:
     def __init__(self, request: Any) -> None:
         self._request = request
         self._sender: Any = None
+        self.arrived_ns = monotonic_ns()
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:

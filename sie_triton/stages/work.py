@@ -1,7 +1,6 @@
 """A request inside inference: validated, queued for the device, and its results."""
 
 from dataclasses import dataclass, field
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from sie_triton.contract import LORA, VERBS, Rows
@@ -74,7 +73,7 @@ class Desk:
 
     def origin(self, request: Request) -> Origin:
         context = self._contexts.peek(request)
-        return Origin("", Trace(), monotonic_ns()) if context is None else context.origin
+        return Origin("", Trace(), request.arrived_ns) if context is None else context.origin
 
     def take(self, request: Request, loaded: Loaded) -> Work:
         """Read and validate a request. Raise InputError if it is invalid, ModelError if it ends workers.

@@ -35,7 +35,7 @@ class FakeRequest:
     def __init__(self, parameters: Mapping[str, Any] | None = None, timeout_us: int = 0, **tensors: Any) -> None:
         self.parameters = parameters or {}
         self.timeout_us = timeout_us
-        self.id = ""
+        self.id, self.arrived_ns = "", time.monotonic_ns()
         self.cancelled = False
         self._tensors = tensors
         self.is_deferred = False

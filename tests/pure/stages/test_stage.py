@@ -1,5 +1,6 @@
 """Tasks common to all stages: accepting, counting and refusing requests, and loading once."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from time import monotonic_ns
@@ -13,6 +14,8 @@ from sie_triton.stages import stage as module
 from sie_triton.stages.open_requests import NEVER
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.stage import ColdStage
+from sie_triton.telemetry.options import Telemetry
+from sie_triton.telemetry.request_log import RequestLog
 from tests.support.controller import wait_for
 from tests.support.stages import FakeRequest, run
 
@@ -60,6 +63,18 @@ def test_a_stage_at_or_over_its_limit_refuses_all_requests(echo, num_over):
     assert not any(echo.asked)
     record = echo.status.record
     assert (record["num_requests"], record["num_refused"], record["num_open"]) == (0, 3, LIMIT + num_over)
+
+
+def test_the_line_of_a_failed_request_has_the_time_since_it_came(echo, caplog, monkeypatch):
+    echo._log = RequestLog("m", Telemetry(log_slow_ms=5000))
+    monkeypatch.setattr(echo, "load", lambda: pytest.fail("it is broken"))
+    caplog.set_level(logging.INFO)
+    slow, quick = FakeRequest(), FakeRequest()
+    slow.arrived_ns -= 6_000_000_000  # it has waited for the load
+    assert all(isinstance(answer, LoadError) for answer in run(echo, [slow, quick]))
+    (line,) = [record for record in caplog.records if record.name == RequestLog.__module__]
+    assert 6000 <= line.latency_ms < 66_000
+    assert line.error.startswith("load.failed: ")
 
 
 def test_a_loaded_stage_is_not_loaded_again(echo):
