@@ -1,9 +1,9 @@
-"""Lines for standard output, which no reader can hold up: one that reads too slowly loses lines."""
+"""Lines for standard output, which no reader can hold up: one that reads too slowly loses lines, and is told so."""
 
 import os
-from functools import cache
+from collections.abc import Callable
 from queue import Full, Queue
-from threading import Thread
+from threading import Event, Thread
 
 # Lines that wait for the reader.
 MAX_WAITING = 10_000
@@ -17,46 +17,52 @@ STANDARD_OUTPUT = 1
 class Output:
     """Writes whole lines to a file descriptor, on a thread of its own. Any thread may call any method.
 
-    Once the descriptor cannot be written, for example because its reader has ended, all further lines are dropped.
+    `form` turns the line about lost lines into what is written. Once the descriptor cannot be written, for example
+    because its reader has ended, all further lines are dropped.
     """
 
-    def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self, descriptor: int = STANDARD_OUTPUT, form: Callable[[str], str] = str, max_waiting: int = MAX_WAITING
+    ) -> None:
         self._descriptor = descriptor
-        self._lines: Queue[str | None] = Queue(max_waiting)
+        self._form = form
+        self._lines: Queue[str | Event] = Queue(max_waiting)
         self.num_lost = 0
         self._thread = Thread(target=self._run, name="standard-output", daemon=True)
         self._thread.start()
 
     def write(self, line: str) -> None:
         """Queue a line; count it in `num_lost` if too many wait."""
-        self._put(line)
-
-    def close(self) -> None:
-        """Write what waits, as far as the reader takes it within LAST_S."""
-        self._put(None)
-        self._thread.join(LAST_S)
-
-    def _put(self, line: str | None) -> None:
         try:
             self._lines.put_nowait(line)
         except Full:
             self.num_lost += 1
 
+    def flush(self) -> None:
+        """Wait until the reader has taken the lines written so far, at most LAST_S twice."""
+        written = Event()
+        try:
+            self._lines.put(written, timeout=LAST_S)
+        except Full:
+            return
+        written.wait(LAST_S)
+
     def _run(self) -> None:
-        while (line := self._lines.get()) is not None:
+        num_reported = 0
+        while True:
+            line = self._lines.get()
             try:
-                write_all(self._descriptor, f"{line}\n".encode())
+                if num_lost := self.num_lost - num_reported:
+                    num_reported += num_lost
+                    self._write(self._form(f"[{num_lost} lines were left out: they were read too slowly]"))
+                if isinstance(line, Event):
+                    line.set()
+                else:
+                    self._write(line)
             except OSError:
                 return
 
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of `data`, however long the reader takes."""
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-@cache
-def standard_output() -> Output:
-    """Return the standard output of this process."""
-    return Output(STANDARD_OUTPUT)
+    def _write(self, line: str) -> None:
+        data = f"{line}\n".encode()
+        while data:
+            data = data[os.write(self._descriptor, data) :]

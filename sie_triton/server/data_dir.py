@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
@@ -14,7 +15,7 @@ import psutil
 from sie_triton.errors import ServerError
 from sie_triton.host.private import private_directory
 from sie_triton.processes.log import MAX_WINDOW_BYTES, Log
-from sie_triton.processes.standard_output import standard_output
+from sie_triton.processes.standard_output import Output
 from sie_triton.settings import SERVED_FROM, Settings
 from sie_triton.telemetry.lines import as_json, for_people
 
@@ -84,6 +85,12 @@ def log_of(settings: Settings, name: str) -> Log:
     if telemetry.log_json:
         return Log(path, as_json(name), copy=standard_output().write, max_window_bytes=max_bytes)
     return Log(path, for_people, max_window_bytes=max_bytes)
+
+
+@cache
+def standard_output() -> Output:
+    """Return this process's standard output, for the lines of its children as JSON."""
+    return Output(form=as_json("sie_triton.server"))
 
 
 def end_leftovers(data_dir: Path) -> int:

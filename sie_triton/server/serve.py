@@ -33,7 +33,7 @@ from sie_triton.render.models_mirror import kept_in_sync, mirrored
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
 from sie_triton.server.companions import Say, controller, doors, fork_servers, wait_for_controller, wait_for_door
-from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember
+from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember, standard_output
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
@@ -85,6 +85,8 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
         return 0
     finally:
         held.close()
+        if settings.log_json:
+            standard_output().flush()
 
 
 def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool, terminal: Terminal) -> int:

@@ -97,14 +97,11 @@ class Spans:
         """Record a span below that of the request."""
         self._add(_within(trace.trace_id, trace.span_id), name, started_ns, ended_ns, attributes, links=links)
 
-    def end(
-        self, trace: Trace, name: str, started_ns: int, attributes: Attributes, error: str = "", *, serves: bool = True
-    ) -> None:
-        """Record the span of the request itself, which ends now. `serves`: it answers a client of this server."""
+    def end(self, trace: Trace, name: str, started_ns: int, attributes: Attributes, error: str = "") -> None:
+        """Record the span of the request itself, which ends now."""
         within = _within(trace.trace_id, trace.parent_id) if trace.parent_id else Context()
         self._ids.set_next(trace)
-        kind = SpanKind.SERVER if serves else SpanKind.INTERNAL
-        self._add(within, name, started_ns, monotonic_ns(), attributes, kind=kind, error=error)
+        self._add(within, name, started_ns, monotonic_ns(), attributes, kind=SpanKind.SERVER, error=error)
 
     def batch(
         self, name: str, started_ns: int, ended_ns: int, attributes: Attributes, traces: Sequence[Trace]

@@ -1,9 +1,12 @@
-"""A slow reader of standard output holds nothing up."""
+"""A slow reader of standard output holds nothing up, and learns what it has missed."""
 
 import os
 
 from sie_triton.processes.standard_output import Output
 from tests.support.controller import wait_for
+
+# More than a pipe holds.
+LONG = "x" * 100_000
 
 
 def test_lines_arrive_whole_and_in_order():
@@ -11,19 +14,33 @@ def test_lines_arrive_whole_and_in_order():
     output = Output(writer)
     for number in range(100):
         output.write(f"line {number}")
-    output.close()
+    output.flush()
     os.close(writer)
     with os.fdopen(reader) as file:
         assert file.read().splitlines() == [f"line {number}" for number in range(100)]
 
 
-def test_what_a_reader_does_not_read_is_dropped_and_counted():
+def test_a_slow_reader_is_told_how_many_lines_it_lost():
     reader, writer = os.pipe()
-    output = Output(writer, max_waiting=10)
-    line = "x" * 100_000  # more than a pipe holds
+    output = Output(writer, form=lambda line: f"form of {line}", max_waiting=10)
     for _ in range(20):
-        output.write(line)
-    wait_for(lambda: output.num_lost >= 9)
-    os.close(reader)  # ends the thread, which waits for the reader
+        output.write(LONG)
+    wait_for(lambda: output._lines.full())
+    output.write(LONG)
+    num_lost = output.num_lost
+    assert 9 <= num_lost <= 20
+    with os.fdopen(reader) as file:
+        lines = [file.readline().strip() for _ in range(22 - num_lost)]
+    os.close(writer)
+    assert lines.count(LONG) == 21 - num_lost
+    assert f"form of [{num_lost} lines were left out: they were read too slowly]" in lines
+
+
+def test_a_reader_that_has_ended_ends_nothing_else():
+    reader, writer = os.pipe()
+    output = Output(writer)
+    os.close(reader)
+    output.write("lost")
     wait_for(lambda: not output._thread.is_alive())
+    output.write("lost too")
     os.close(writer)
