@@ -55,13 +55,16 @@ class AsyncSIEClient:
         controller_url: str | None = None,
     ) -> None:
         address = Address.parse(url)
-        self._connection = AsyncConnection(address)
+        self._connection = self._connect(address)
         self._controller = ControllerAddress.beside(address, controller_url)
         self._timeout = checked_timeout(timeout)
         self._is_patient = is_patient
         self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
         self._ensembles: dict[tuple[str, str], str] = {}
         self._profiles: dict[str, Profiles] = {}
+
+    def _connect(self, address: Address) -> AsyncConnection:
+        return AsyncConnection(address)
 
     async def __aenter__(self) -> "AsyncSIEClient":
         return self

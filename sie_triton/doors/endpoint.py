@@ -56,9 +56,9 @@ COPIES = 4
 class Door:
     """State shared by all routes of a process. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, backend: Backend) -> None:
         self.settings = settings
-        self.backend = Backend(settings)
+        self.backend = backend
         self.served = ServedModels(settings, self.backend)
         self.preloads = Preloads(settings.status_dir, settings.preloaded)
         self.trust = Trust(settings)

@@ -8,6 +8,7 @@ import uvicorn
 from sie_triton.doors.app import application
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
+from sie_triton.doors.triton import TritonBackend
 from sie_triton.doors.websocket import WebSocket
 from sie_triton.processes.freed_memory import keep_returning
 from sie_triton.processes.pulse import beat
@@ -57,7 +58,7 @@ def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
     # uvicorn logs a warning for each invalid request, with which any client could fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    door = Door(settings)
+    door = Door(settings, TritonBackend(settings))
     config = uvicorn.Config(
         application(door),
         http=Connection,

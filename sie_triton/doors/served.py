@@ -1,27 +1,21 @@
-"""Served models and their states, from Triton's model configurations and from the controller."""
+"""Served models and their states, from Triton's model configurations and from the backend."""
 
 import asyncio
-import json
-import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from http.client import HTTPException
 from time import monotonic
 from typing import Any
 
 from sie_triton.client.failures import NotServed, not_served
-from sie_triton.doors.backend import Backend
+from sie_triton.doors.backend import Backend, States
 from sie_triton.doors.failures import LOAD_CLASSES, UNKNOWN_CLASS
 from sie_triton.errors import InputError, LoadError
 from sie_triton.names import split_profile, triton_name
 from sie_triton.serving.known_file import KnownFile
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
 
 # Cache lifetimes of a model's configuration and of its state, in seconds.
 CONFIG_S, STATE_S = 30.0, 0.2
-
-CONTROLLER_S = 2.0
 
 SPEC = "sie_spec"
 
@@ -32,26 +26,10 @@ STATES = {"cold": "available", "loading": "loading", "resident": "loaded", "fail
 OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 
 
-@dataclass(frozen=True, slots=True)
-class States:
-    """Model states by name, from the controller; empty if it does not answer.
-
-    `unserved` gives the reason for each model that is not served because its file is invalid.
-    """
-
-    unserved: Mapping[str, str]
-    models: Mapping[str, Mapping[str, Any]]
-    memory: Mapping[str, Any]
-    at: float
-
-
 class ServedModels:
     """Cached specifications and states of the served models. Belongs to one event loop."""
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
-        self._models = urllib.request.Request(f"http://{settings.inner_host}:{settings.controller_port}/v1/models")
-        if settings.asks_for_token:
-            self._models.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
         self._backend = backend
         self._known = KnownFile(settings.data_dir)
         self._known_specs_of: tuple[Mapping[str, str], Mapping[str, ModelSpec]] = ({}, {})
@@ -117,7 +95,7 @@ class ServedModels:
     async def states(self) -> States:
         async with self._asking:
             if self._states.at + STATE_S <= monotonic():
-                self._states = await asyncio.to_thread(self._ask_controller)
+                self._states = await self._backend.states()
             return self._states
 
     async def _spec_if_served(self, name: str) -> ModelSpec | None:
@@ -136,15 +114,6 @@ class ServedModels:
         except (InputError, ValueError, KeyError) as exc:  # unknown to Triton, or not a model of this package
             self._specs.pop(name, None)
             raise not_served(name, await self._backend.names()) from exc
-
-    def _ask_controller(self) -> States:
-        try:
-            with urllib.request.urlopen(self._models, timeout=CONTROLLER_S) as answer:
-                found = json.loads(answer.read())
-            models = {each["model"]: each for each in found["models"]}
-            return States(found.get("unserved", {}), models, found["memory"], monotonic())
-        except (OSError, HTTPException, ValueError, KeyError):
-            return States({}, {}, {}, monotonic())
 
 
 def state_of(told: Mapping[str, Any]) -> str:

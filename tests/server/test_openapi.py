@@ -11,6 +11,8 @@ import pytest
 from openapi_spec_validator import validate
 
 from sie_triton.doors.endpoint import Door
+from sie_triton.doors.triton import TritonBackend
+from sie_triton.settings import Settings
 from tests.conftest import BGE_M3, CLAP, CLIP, CROSS_ENCODER, GLINER, TINY, Running
 from tests.support.doors import listening
 
@@ -32,10 +34,14 @@ class Narrow:
         return [name for name in await self._names() if name in self._models]
 
 
+def door_before(settings: Settings) -> Door:
+    return Door(settings, TritonBackend(settings))
+
+
 @pytest.fixture(scope="module")
 def url(server: Running) -> Iterator[str]:
     """Door in this process, in front of the server that all tests share; it requires a token."""
-    door = Door(server.settings.model_copy(update={"auth_mode": "token", "auth_tokens": "secret"}))
+    door = door_before(server.settings.model_copy(update={"auth_mode": "token", "auth_tokens": "secret"}))
     Narrow(door, MODELS)
     with listening(door) as port:
         url = f"http://127.0.0.1:{port}"
@@ -59,7 +65,7 @@ def test_the_document_is_valid(url):
 
 @pytest.mark.parametrize("models", [(), (TINY, BGE_M3, CROSS_ENCODER), (CLIP, CLAP)], ids=len)
 def test_the_document_is_valid_for_other_models_too(server, models):
-    door = Door(server.settings)
+    door = door_before(server.settings)
     Narrow(door, models)
     with listening(door) as port:
         document = httpx.get(f"http://127.0.0.1:{port}/openapi.json").json()

@@ -12,9 +12,11 @@ import uvicorn
 
 from sie_triton.bench.ports import free_ports
 from sie_triton.doors.app import application
+from sie_triton.doors.backend import States
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.websocket import WebSocket
+from sie_triton.errors import Unreachable
 from sie_triton.settings import read_settings
 
 TIMING = dict.fromkeys(
@@ -51,6 +53,15 @@ class FakeBackend:
             {"dense": np.ones(self.dims, np.float32), "token_count": 1, "timing": TIMING, **_id(item)} for item in items
         ]
 
+    async def ask(self, method, **_):
+        raise Unreachable("no Triton")
+
+    async def states(self):
+        return States({}, {}, {}, time.monotonic())
+
+    async def names(self):
+        return []
+
     async def is_live(self):
         return self.failure is None
 
@@ -60,9 +71,8 @@ def _id(item):
 
 
 def door_of(**settings: object) -> tuple[Door, FakeBackend]:
-    door, backend = Door(read_settings(**settings)), FakeBackend()
-    door.backend = backend
-    return door, backend
+    backend = FakeBackend()
+    return Door(read_settings(**settings), backend), backend
 
 
 def knock(door: Door, act: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]) -> httpx.Response:

@@ -1,5 +1,6 @@
 """The controller's HTTP door, on a real socket, and the command line that calls it."""
 
+import asyncio
 import json
 import math
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ from sie_triton.controller import api
 from sie_triton.controller.commands import act, ask, show
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
-from sie_triton.doors.served import ServedModels as ServedOfDoor
+from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.records.status import RESIDENT
 from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, WRONG, Served, Serving
@@ -63,7 +64,7 @@ def test_our_own_commands_have_a_token_for_questions(door, monkeypatch, tmp_path
         ask(elsewhere, "/v1/models")
     assert ask(elsewhere.model_copy(update={"auth_tokens": "first"}), "/v1/models")["models"] == []
     reader = Settings(auth_mode="token", auth_tokens="first", controller_port=door.controller_port)
-    assert ServedOfDoor(reader, None)._ask_controller().memory
+    assert asyncio.run(TritonBackend(reader).states()).memory
 
 
 def test_a_generated_admin_token_is_read_from_the_data_directory(door, controller, control, child, capsys):

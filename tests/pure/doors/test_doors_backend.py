@@ -12,8 +12,8 @@ from sie_triton.client.address import Address
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
-from sie_triton.doors import backend as module
-from sie_triton.doors.backend import Backend
+from sie_triton.doors import triton as module
+from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import BusyError
 from sie_triton.settings import read_settings
 
@@ -106,7 +106,7 @@ def test_tritons_version_is_queried_until_it_answers(monkeypatch, tmp_path, vers
         return answer
 
     async def run() -> bool:
-        async with Backend(read_settings(data_dir=tmp_path)) as backend:
+        async with TritonBackend(read_settings(data_dir=tmp_path)) as backend:
             backend.ask = ask
             assert not backend._client._connection.hangs_up
             await asyncio.wait_for(backend._learning, 5)
@@ -121,7 +121,7 @@ def test_the_steps_of_a_model_are_no_models(tmp_path, step):
 
     async def call_all() -> None:
         model, items = f"org/m-{step}", [{"text": "a"}]
-        async with Backend(read_settings(data_dir=tmp_path)) as backend:
+        async with TritonBackend(read_settings(data_dir=tmp_path)) as backend:
             for call in (
                 backend.encode(model, items, 5, {}),
                 backend.score(model, items[0], items, 5, {}),

@@ -48,9 +48,7 @@ class Triton:
 
 
 def door_before(triton, **given):
-    door = Door(Settings(**given))
-    door.backend = triton
-    return application(door)
+    return application(Door(Settings(**given), triton))
 
 
 @pytest.fixture

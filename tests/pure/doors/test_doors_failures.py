@@ -7,8 +7,8 @@ import pytest
 
 from sie_triton.client.failures import SEE_STATUS, not_served
 from sie_triton.doors.app import application
+from sie_triton.doors.backend import States
 from sie_triton.doors.failures import failure_of
-from sie_triton.doors.served import States
 from sie_triton.errors import (
     REASONS,
     InputError,

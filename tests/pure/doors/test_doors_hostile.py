@@ -67,8 +67,8 @@ def odd_body(rng, path):
 
 
 def client_before(triton):
-    door = Door(Settings())
-    door.backend = door.served = triton
+    door = Door(Settings(), triton)
+    door.served = triton
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=application(door)), base_url="http://localhost")
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from sie_triton.doors import health
-from sie_triton.doors.served import States
+from sie_triton.doors.backend import States
 from sie_triton.doors.status_page import FOLDER, INDEX
 from tests.support.doors import door_of, knock
 
@@ -103,8 +103,12 @@ def test_the_status_without_a_controller_has_no_models_and_no_memory():
 
 
 def test_the_memory_of_the_status_has_the_use_beyond_which_models_are_evicted():
-    door, _ = door_of(memory_pressure_threshold_percent=80)
-    door.served._ask_controller = lambda: States({}, {}, {"used_bytes": 3, "limit_bytes": 1000}, monotonic())
+    door, backend = door_of(memory_pressure_threshold_percent=80)
+
+    async def states() -> States:
+        return States({}, {}, {"used_bytes": 3, "limit_bytes": 1000}, monotonic())
+
+    backend.states = states
     memory = knock(door, lambda client: client.get("/status")).json()["memory"]
     assert memory == {"used_bytes": 3, "limit_bytes": 1000, "pressure_bytes": 800}
 

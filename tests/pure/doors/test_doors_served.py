@@ -1,11 +1,10 @@
 """Cache of the served models' specifications; Triton's answers and the clock are doubles."""
 
 import asyncio
-import io
-import json
 from types import SimpleNamespace
 
 from sie_triton.doors import served as module
+from sie_triton.doors.backend import States
 from sie_triton.doors.served import ServedModels
 from sie_triton.settings import Settings
 from tests.support.stages import spec
@@ -16,12 +15,17 @@ class Backend:
 
     def __init__(self) -> None:
         self.spec = spec(max_sequence_length=128)
+        self.num_asked = 0
 
     async def ask(self, method: str, model_name: str) -> SimpleNamespace:
         steps = [SimpleNamespace(model_name="org__m-preprocess")] if model_name == "org__m" else []
         parameters = {module.SPEC: SimpleNamespace(string_value=self.spec.to_json())}
         config = SimpleNamespace(ensemble_scheduling=SimpleNamespace(step=steps), parameters=parameters)
         return SimpleNamespace(config=config)
+
+    async def states(self) -> States:
+        self.num_asked += 1
+        return States({"a": f"{self.num_asked}"}, {}, {}, module.monotonic())
 
 
 def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
@@ -44,15 +48,9 @@ def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
 
 def test_the_controller_is_asked_once_in_a_fifth_of_a_second(monkeypatch):
     """Many clients that ask for the state of models at once are one question to the controller."""
-    now, asked = [1000.0], []
-
-    def answer(request, timeout):
-        asked.append(now[0])
-        return io.BytesIO(json.dumps({"models": [], "memory": {}, "unserved": {"a": f"{len(asked)}"}}).encode())
-
+    now, backend = [1000.0], Backend()
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    monkeypatch.setattr(module.urllib.request, "urlopen", answer)
-    served = ServedModels(Settings(), Backend())
+    served = ServedModels(Settings(), backend)
 
     async def answers() -> list[str]:
         found = []

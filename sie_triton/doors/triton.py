@@ -1,0 +1,123 @@
+"""The backend of a door: one Triton, and the controller beside it."""
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException
+from time import monotonic
+from typing import Any
+
+from sie_triton.client import AsyncSIEClient
+from sie_triton.client.address import Address
+from sie_triton.client.calls import ClientCall
+from sie_triton.client.connections import AsyncConnection
+from sie_triton.client.known import ControllerAddress
+from sie_triton.client.retry import Deadline
+from sie_triton.doors.backend import MAX_CONCURRENCY, Backend, States
+from sie_triton.doors.memory import hold
+from sie_triton.errors import SIEError
+from sie_triton.records.calls import CallBook
+from sie_triton.settings import Settings, words
+
+# Server version of Triton 25.01. Earlier versions can crash if a client cancels a gRPC call at the moment of the
+# response.
+HANGS_UP_SAFELY = (2, 54)
+
+# Polling interval while Triton does not respond yet, in seconds.
+LEARN_S = 1.0
+
+# Timeout of a question to the controller, in seconds.
+CONTROLLER_S = 2.0
+
+
+class TritonClient(AsyncSIEClient):
+    """Client whose cancelled calls run to their end until `may_hang_up` confirms that Triton survives cancellation."""
+
+    def __init__(self, url: str, controller: ControllerAddress, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._connection.hangs_up = False
+        self._controller = controller
+
+    async def _infer(self, call: ClientCall, piece: slice, deadline: Deadline) -> Any:
+        """Charge the response to the memory of its request; Failure 503 if there is too little."""
+        response = await super()._infer(call, piece, deadline)
+        hold(sum(map(len, response.get_response().raw_output_contents)))
+        return response
+
+    def may_hang_up(self, may: bool) -> None:
+        self._connection.hangs_up = may
+
+
+class TritonBackend(Backend):
+    """gRPC channel to Triton. If a call is cancelled, the stages stop computing it too."""
+
+    def __init__(self, settings: Settings) -> None:
+        address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
+        self._triton = TritonClient(
+            address, _controller_of(settings), max_concurrency=MAX_CONCURRENCY, is_patient=False
+        )
+        # The second connection is separate, so that large requests do not delay questions.
+        super().__init__(self._triton, AsyncConnection(Address.parse(address)))
+        self._models = urllib.request.Request(f"http://{settings.inner_host}:{settings.controller_port}/v1/models")
+        if settings.asks_for_token:
+            self._models.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
+        self._learning: asyncio.Task[None] | None = None
+        self._status_dir = settings.status_dir
+        self._calls: CallBook | None = None
+
+    async def __aenter__(self) -> "TritonBackend":
+        self._calls = CallBook(self._status_dir)
+        self._learning = asyncio.create_task(self._learn())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._learning is not None
+        assert self._calls is not None
+        self._learning.cancel()
+        self._calls.close()
+        await super().__aexit__()
+
+    async def _learn(self) -> None:
+        """Ask Triton for its version, until it responds, and allow cancellation if the version supports it."""
+        while True:
+            try:
+                metadata = await self.ask("get_server_metadata")
+            except SIEError:
+                await asyncio.sleep(LEARN_S)
+            else:
+                self._triton.may_hang_up(version_of(metadata.version) >= HANGS_UP_SAFELY)
+                return
+
+    @contextmanager
+    def _call(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        assert self._calls is not None
+        with self._calls.call() as token, super()._call(parameters) as given:
+            yield {**given, **token}
+
+    async def states(self) -> States:
+        return await asyncio.to_thread(self._ask_controller)
+
+    def _ask_controller(self) -> States:
+        try:
+            with urllib.request.urlopen(self._models, timeout=CONTROLLER_S) as answer:
+                found = json.loads(answer.read())
+            models = {each["model"]: each for each in found["models"]}
+            return States(found.get("unserved", {}), models, found["memory"], monotonic())
+        except (OSError, HTTPException, ValueError, KeyError):
+            return States({}, {}, {}, monotonic())
+
+
+def _controller_of(settings: Settings) -> ControllerAddress:
+    token = words(settings.auth_tokens)[0] if settings.asks_for_token else ""
+    return ControllerAddress(f"{settings.inner_host}:{settings.controller_port}", token)
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """
+    >>> version_of("2.51.0"), version_of("2.54.0dev")
+    ((2, 51, 0), (2, 54, 0))
+    """
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
