@@ -10,7 +10,7 @@ from sie_triton.settings import Settings, read_settings, set_cluster_variables
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
 
 HIDDEN = "(hidden)"
-OF_CLUSTERS = "has an effect in a cluster only, and none on one server"
+OF_CLUSTERS = "belongs to SIE's own clusters, and has no effect here"
 
 
 class Setting(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.cache import cache
+from sie_triton.cli.cluster import cluster, gateway, sidecar
 from sie_triton.cli.config import OF_CLUSTERS, config
 from sie_triton.cli.door import door
 from sie_triton.cli.encode import encode
@@ -23,6 +24,7 @@ from sie_triton.cli.top import top
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, set_cluster_variables, unknown_variables
+from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
 from sie_triton.weights.local_cache import use_local_cache
 
@@ -57,7 +59,7 @@ def cli() -> None:
 @click.argument("models", nargs=-1)
 @click.option("--verbose", is_flag=True, help="show Triton's log here instead of writing it to a file")
 @click.option("--all", "all_models", is_flag=True, help="serve all known models from the start, for Triton's clients")
-@settings_options(list(Settings.model_fields))
+@settings_options([name for name in Settings.model_fields if name not in ClusterSettings.model_fields])
 def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any) -> None:
     """Start a Triton server for MODELS and run it until Ctrl-C or SIGTERM.
 
@@ -174,6 +176,9 @@ cli.add_command(lora)
 cli.add_command(env)
 cli.add_command(cache)
 cli.add_command(door)
+cli.add_command(gateway)
+cli.add_command(sidecar)
+cli.add_command(cluster)
 cli.add_command(config)
 cli.add_command(encode)
 cli.add_command(score)

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Self
+from urllib.request import Request
 
 from sie_triton.client import AsyncSIEClient
 from sie_triton.client.calls import STEP_SUFFIXES
@@ -49,6 +50,9 @@ class Backend(ABC):
     The calls are those of AsyncSIEClient with lists of items, and raise the same errors; `seconds` is the timeout of a
     call. `parameters` are request parameters; those that are None were not given.
     """
+
+    # Requests for the metrics of what answers, by the name of the part.
+    metric_parts: Mapping[str, Request] = MappingProxyType({})
 
     def __init__(self, client: AsyncSIEClient, questions: AsyncConnection) -> None:
         self._client = client

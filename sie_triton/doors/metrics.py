@@ -14,7 +14,6 @@ from sie_triton.doors.counts import exposition
 from sie_triton.doors.endpoint import Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.openapi import TEXT, operation
 from sie_triton.doors.schemas import STRING
-from sie_triton.settings import Settings, words
 
 # Timeout of a question to the controller or Triton, in seconds, and maximum size of its answer, in bytes.
 PART_S, MAX_PART_BYTES = 5.0, 64 * 1024**2
@@ -31,23 +30,11 @@ def routes(door: Door) -> list[Route]:
 
 async def metrics(request: DoorRequest) -> Response:
     """Answer with all metrics that can be had now; the gauge `sie_up` says of which part there are none."""
-    parts = parts_of(request.door.settings)
+    parts = request.door.backend.metric_parts
     texts = await asyncio.gather(*(asyncio.to_thread(read_part, each) for each in parts.values()))
     up = "".join(f'sie_up{{part="{name}"}} {int(bool(text))}\n' for name, text in zip(parts, texts, strict=True))
     own = await asyncio.to_thread(exposition)
     return Response(b"".join([UP, up.encode(), own, *texts]), media_type=EXPOSITION)
-
-
-def parts_of(settings: Settings) -> dict[str, urllib.request.Request]:
-    """Return the requests for the other parts' metrics, by the name of the part."""
-    host = settings.inner_host
-    controller = urllib.request.Request(f"http://{host}:{settings.controller_port}/metrics")
-    if settings.asks_for_token:
-        controller.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
-    return {
-        "controller": controller,
-        "triton": urllib.request.Request(f"http://{host}:{settings.metrics_port}/metrics"),
-    }
 
 
 def read_part(request: urllib.request.Request) -> bytes:

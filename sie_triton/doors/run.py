@@ -56,9 +56,13 @@ class DoorServer(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
+    serve(Door(settings, TritonBackend(settings)))
+
+
+def serve(door: Door) -> None:
+    """Answer HTTP until SIGTERM or SIGINT."""
     # uvicorn logs a warning for each invalid request, with which any client could fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    door = Door(settings, TritonBackend(settings))
     config = uvicorn.Config(
         application(door),
         http=Connection,
@@ -72,7 +76,7 @@ def run(settings: Settings) -> None:
         timeout_keep_alive=KEEP_ALIVE_S,
         backlog=ACCEPTS_PER_TURN,
     )
-    with listening(settings.host, settings.door_port) as listener:
+    with listening(door.settings.host, door.settings.door_port) as listener:
         DoorServer(config, door).run(sockets=[listener])
 
 

@@ -61,9 +61,12 @@ class TritonBackend(Backend):
         )
         # The second connection is separate, so that large requests do not delay questions.
         super().__init__(self._triton, AsyncConnection(Address.parse(address)))
-        self._models = urllib.request.Request(f"http://{settings.inner_host}:{settings.controller_port}/v1/models")
-        if settings.asks_for_token:
-            self._models.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
+        self._models = _of_controller(settings, "/v1/models")
+        triton_metrics = f"http://{settings.inner_host}:{settings.metrics_port}/metrics"
+        self.metric_parts = {
+            "controller": _of_controller(settings, "/metrics"),
+            "triton": urllib.request.Request(triton_metrics),
+        }
         self._learning: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir
         self._calls: CallBook | None = None
@@ -113,6 +116,13 @@ class TritonBackend(Backend):
 def _controller_of(settings: Settings) -> ControllerAddress:
     token = words(settings.auth_tokens)[0] if settings.asks_for_token else ""
     return ControllerAddress(f"{settings.inner_host}:{settings.controller_port}", token)
+
+
+def _of_controller(settings: Settings, path: str) -> urllib.request.Request:
+    request = urllib.request.Request(f"http://{settings.inner_host}:{settings.controller_port}{path}")
+    if settings.asks_for_token:
+        request.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
+    return request
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -13,7 +13,8 @@ INTRODUCTION = """\
 <!-- Generated from sie_triton/settings by `python -m sie_triton.pages`. -->
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
-line of `sie.yaml` (`http_port: 8000`), in this order of precedence. `SIE_CONFIG` names another file than `sie.yaml`.
+line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway` and
+`sidecar`. `SIE_CONFIG` names another file than `sie.yaml`.
 The flag's name is the variable's without `SIE_`. A wrong value stops the start with the source, the value and what is
 allowed. [Tuning](tuning.md) says which settings are worth changing, [operating](operating.md#memory) what counts as
 memory.
@@ -47,6 +48,11 @@ GROUPS: Mapping[str, str] = {
         "door_max_connections door_allowed_hosts door_cors_origins door_tei_model"
     ),
     "Tokens": "auth_mode auth_tokens admin_token",
+    "A cluster": (
+        "nats_url pool worker_id machine_profile worker_metrics_port health_publish_interval_ms "
+        "adaptive_target_p50_ms max_concurrent_batches batcher_max_batch_requests queue_replicas queue_max_bytes "
+        "queue_max_messages"
+    ),
 }
 
 FACTORIES = {

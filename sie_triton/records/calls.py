@@ -43,6 +43,11 @@ class CallBook:
         self._free = deque(range(NUM_PLACES))
         self._num_calls = 0
 
+    @property
+    def is_there(self) -> bool:
+        """False if a server that was started anew has removed the file."""
+        return self._path.exists()
+
     def call(self) -> "OpenCall":
         return OpenCall(self)
 
@@ -77,7 +82,12 @@ class OpenCall:
         return {CALL: token} if token else {}
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End the call, if it has not ended yet."""
         self._book.end(self._place)
+        self._place = NO_PLACE
 
 
 class Call:

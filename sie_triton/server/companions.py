@@ -43,13 +43,15 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
 
 
 @contextmanager
-def doors(settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None) -> Iterator[list[Companion]]:
-    """Run the processes that share the door's port. At the end, all of them drain at once."""
+def doors(
+    settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None, module: str = "sie_triton.doors"
+) -> Iterator[list[Companion]]:
+    """Run the processes of `module` that share the door's port. At the end, all of them drain at once."""
     log = log_of(settings, DOOR_LOG)
     environment = {**resolved(settings), **marked, **LARGE_BLOCKS, **counts_variables(settings.status_dir)}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
     options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
-    processes = [Companion(name, ["sie_triton.doors"], log, environment, say, **options) for name in names]
+    processes = [Companion(name, [module], log, environment, say, **options) for name in names]
     started = []
     try:
         for each in processes:

@@ -21,6 +21,7 @@ from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
 from sie_triton.host.speed import speedups
 from sie_triton.settings.batches import BatchSettings
+from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.inputs import InputSettings
 from sie_triton.settings.object_store import check_store_url, is_store_url, url_of_path
@@ -50,7 +51,7 @@ CONTROL_TOKEN = "SIE_CONTROL_TOKEN"  # noqa: S105
 SERVED_FROM = "SIE_SERVED_FROM"
 
 
-class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, BaseSettings):
+class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, ClusterSettings, BaseSettings):
     """Settings of the server. Field descriptions are the help texts of the command line."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
@@ -362,5 +363,6 @@ def unknown_variables() -> list[str]:
 
 
 def set_cluster_variables() -> list[str]:
-    """Return the environment variables that have an effect in a cluster only."""
-    return sorted(filter(is_of_clusters, os.environ))
+    """Return the environment variables of SIE's own clusters that are no settings here."""
+    settings = {variable(name) for name in Settings.model_fields}
+    return sorted(name for name in os.environ if is_of_clusters(name) and name not in settings)

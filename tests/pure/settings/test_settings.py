@@ -10,6 +10,7 @@ from sie_triton.cli import cli
 from sie_triton.cli.options import settings_of_running
 from sie_triton.errors import SettingsError
 from sie_triton.settings import Settings, read_settings, set_cluster_variables, unknown_variables
+from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag, is_of_clusters, variable
 from sie_triton.spec import Runtime
 
@@ -115,9 +116,10 @@ def test_with_token_auth_inner_ports_default_to_loopback():
 def test_unknown_variables_are_reported(monkeypatch):
     monkeypatch.setenv("SIE_MAX_BATCH_REQUEST", "1")
     monkeypatch.setenv("SIE_HTTP_PORT", "1")
+    monkeypatch.setenv("SIE_IPC_SOCKET_PATH", "/tmp/a")
     monkeypatch.setenv("SIE_POOL", "l4")
     assert unknown_variables() == ["SIE_MAX_BATCH_REQUEST"]
-    assert set_cluster_variables() == ["SIE_POOL"]
+    assert set_cluster_variables() == ["SIE_IPC_SOCKET_PATH"]
 
 
 def test_each_variable_of_the_reference_is_a_setting_or_one_of_a_cluster():
@@ -138,7 +140,8 @@ def test_each_variable_of_the_reference_is_a_setting_or_one_of_a_cluster():
         "HEALTH_PUBLISH_INTERVAL_MS"
     )
     assert set(of_one_server.lower().split()) <= set(Settings.model_fields)
-    assert not any(is_of_clusters(f"SIE_{name.upper()}") for name in Settings.model_fields)
+    settings_of_one = Settings.model_fields.keys() - ClusterSettings.model_fields.keys()
+    assert not any(is_of_clusters(f"SIE_{name.upper()}") for name in settings_of_one)
     assert all(is_of_clusters(f"SIE_{name}") for name in of_a_cluster.split())
 
 
@@ -171,6 +174,9 @@ CHOICES = {
     "attention_backend": ("sdpa", "eager", "native"),
     "engine": ("torch", "onnx", "torch"),
     "auth_mode": ("none", "none", "none"),
+    "health_publish_interval_ms": ("500", "600", "700"),
+    "queue_replicas": ("1", "3", "5"),
+    "queue_max_bytes": ("2000000", "3000000", "4000000"),
 }
 
 
@@ -200,19 +206,19 @@ def test_config_shows_the_value_and_the_source_of_each_setting(tmp_path, monkeyp
 
 
 def test_config_shows_what_is_set_and_names_variables_of_a_cluster(monkeypatch):
-    monkeypatch.setenv("SIE_NATS_URL", "nats://x")
+    monkeypatch.setenv("SIE_RUST_PIPELINE_DEPTH", "2")
     monkeypatch.setenv("SIE_ADMIN_TOKEN", "secret")
     told = CliRunner().invoke(cli, ["config", "--changed", "--max-batch-requests=8"]).output
     assert "max_batch_requests: 8  (--max-batch-requests)\n    maximum number of requests whose items" in told
     assert "admin_token: (hidden)  (SIE_ADMIN_TOKEN)" in told
     assert "secret" not in told
     assert "http_port" not in told
-    assert told.endswith("SIE_NATS_URL: has an effect in a cluster only, and none on one server\n")
+    assert told.endswith("SIE_RUST_PIPELINE_DEPTH: belongs to SIE's own clusters, and has no effect here\n")
 
 
 def test_every_setting_is_a_flag_of_serve_with_its_variable():
     text = CliRunner().invoke(cli, ["serve", "--help"], terminal_width=200).output
-    for name in Settings.model_fields:
+    for name in Settings.model_fields.keys() - ClusterSettings.model_fields.keys():
         assert flag(name) in text
         assert f"SIE_{name.upper()}" in text
 

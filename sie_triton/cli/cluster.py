@@ -1,0 +1,130 @@
+"""Commands of a cluster: a gateway, a sidecar, and a whole cluster on one machine to try it out."""
+
+import signal
+from importlib.util import find_spec
+from types import FrameType
+from typing import Any
+
+import click
+
+from sie_triton.cli.options import settings_options
+from sie_triton.errors import ServerError
+from sie_triton.processes.descriptors import raise_limit
+from sie_triton.server import preflight
+from sie_triton.settings import Settings, read_settings
+from sie_triton.settings.cluster import ClusterSettings
+from sie_triton.settings.door import DoorSettings
+from sie_triton.settings.telemetry import TelemetrySettings
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
+OF_QUEUE = ("nats_url", "pool", "worker_id", "queue_replicas", "queue_max_bytes", "queue_max_messages")
+OF_GATEWAY = ["host", "grpc_port", "data_dir", *OF_QUEUE, "health_publish_interval_ms"]
+OF_SIDECAR = [
+    *("host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens", "gpu_type"),
+    "memory_pressure_threshold_percent",
+]
+
+
+NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
+
+
+class ClusterStopped(Exception):
+    """A signal asked this process to end."""
+
+
+@click.command()
+@settings_options([*OF_GATEWAY, *OF_DOOR, *TelemetrySettings.model_fields])
+def gateway(**flags: Any) -> None:
+    """Run a gateway: SIE's, OpenAI's and Cohere's HTTP and Triton's gRPC, in front of the workers of a queue.
+
+    It needs nats-server with JetStream at --nats-url, and workers: a server with `sie-triton sidecar` beside it.
+    """
+    from sie_triton.server.companions import doors
+
+    settings = _settings(flags)
+    _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
+    with _until_signal(), doors(settings, {}, _say, module="sie_triton.cluster.gateway"):
+        click.echo("SIE gateway started")
+        _wait()
+
+
+@click.command()
+@settings_options([*OF_SIDECAR, *ClusterSettings.model_fields, *TelemetrySettings.model_fields])
+def sidecar(**flags: Any) -> None:
+    """Run a sidecar beside a Triton of this machine: it fetches work from the queue, and answers the gateways.
+
+    Start it with the data directory and the ports of `sie-triton serve --no-door`.
+    """
+    settings = _settings(flags)
+    from sie_triton.cluster.sidecar.run import run
+
+    _check_ports({"worker-metrics-port": settings.worker_metrics_port}, settings)
+    run(settings)
+
+
+@click.group()
+def cluster() -> None:
+    """Try a cluster out on one machine."""
+
+
+@cluster.command()
+@click.argument("models", nargs=-1)
+@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="number of workers")
+@settings_options([name for name in Settings.model_fields if name not in ("nats_url", "worker_id", "door")])
+def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
+    """Run nats-server, a gateway and workers that serve MODELS, until Ctrl-C or SIGTERM.
+
+    The workers share the memory and the cores of this machine, so this is no faster than one server: it is for trying.
+    """
+    settings = _settings(flags)
+    from sie_triton.cluster.up import cluster as running
+
+    _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
+    with _until_signal(), running(settings, models, workers, _say):
+        click.echo(f"page     http://{settings.host}:{settings.door_port}/  (status and playground, in a browser)")
+        click.echo(f"SIE      http://{settings.host}:{settings.door_port}  (SIE's own SDK)")
+        click.echo(f"gRPC     {settings.host}:{settings.grpc_port}  (Triton's clients)")
+        click.echo(f"logs     {settings.data_dir / 'cluster'}")
+        click.echo("SIE cluster ready")
+        _wait()
+
+
+def _settings(flags: dict[str, Any]) -> Settings:
+    if find_spec("nats") is None:
+        raise ServerError(NO_CLIENT)
+    raise_limit()
+    return read_settings(**flags)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _check_ports(ports: dict[str, int], settings: Settings) -> None:
+    if problems := list(preflight.check_ports({name: (settings.host, port) for name, port in ports.items()})):
+        raise ServerError("\n".join(problems))
+
+
+class _until_signal:  # noqa: N801  # used as a function
+    """Context manager that ends quietly when a signal asks this process to end."""
+
+    def __enter__(self) -> None:
+        for signum in SIGNALS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP, for example
+                signal.signal(signum, _stop)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is ClusterStopped
+
+
+def _wait() -> None:
+    while True:
+        signal.pause()
+
+
+def _stop(signum: int, frame: FrameType | None) -> None:
+    for each in SIGNALS:  # a second signal must not interrupt the shutdown
+        signal.signal(each, signal.SIG_IGN)
+    raise ClusterStopped

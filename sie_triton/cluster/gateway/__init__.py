@@ -1,0 +1,1 @@
+"""The gateway: the door's routes and Triton's gRPC, with the queue behind them."""

@@ -1,0 +1,113 @@
+"""The queue as the backend of the door's routes: the same calls, requests and errors as with one Triton."""
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any
+
+from grpc import StatusCode
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+from sie_triton.client import AsyncSIEClient
+from sie_triton.client.address import Address
+from sie_triton.client.connections import AsyncConnection
+from sie_triton.client.failures import our_errors
+from sie_triton.client.grpc_aio import InferResult, request_of
+from sie_triton.client.retry import Deadline
+from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.messages import OK, Answer
+from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States
+from sie_triton.names import sie_name
+from sie_triton.settings import Settings
+
+# Names of gRPC's status codes by number.
+STATUS_NAMES = {code.value[0]: str(code) for code in StatusCode}
+
+ADDRESS = Address.parse("grpc://queue:1")  # names the queue in errors
+
+# Questions that the routes and clients ask: tritonclient's method → the method of Triton's service, and its request.
+QUESTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = {
+    "get_server_metadata": ("ServerMetadata", lambda: service_pb2.ServerMetadataRequest()),
+    "get_model_metadata": ("ModelMetadata", lambda model_name: service_pb2.ModelMetadataRequest(name=model_name)),
+    "get_model_config": ("ModelConfig", lambda model_name: service_pb2.ModelConfigRequest(name=model_name)),
+}
+
+
+def unknown_model(name: str) -> InferenceServerException:
+    """Return Triton's own error for a model that it does not serve."""
+    text = f"Request for unknown model: '{name}' is not found"
+    return InferenceServerException(text, status=str(StatusCode.NOT_FOUND))
+
+
+def raise_failure(answer: Answer) -> None:
+    """Raise tritonclient's exception unless the answer is OK."""
+    if answer.status != OK:
+        raise InferenceServerException(answer.text, status=STATUS_NAMES.get(answer.status, str(StatusCode.INTERNAL)))
+
+
+class QueueConnection(AsyncConnection):
+    """Connection with the interface of tritonclient's, through the queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(ADDRESS)
+        self._queue = queue
+
+    async def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
+        with our_errors(ADDRESS, deadline.left_s):
+            return await self._answer(method, deadline, arguments)
+
+    async def _answer(self, method: str, deadline: Deadline, arguments: dict[str, Any]) -> Any:
+        queue, pool = self._queue, self._queue.pool()
+        if method == "infer":
+            name = arguments["model_name"]
+            if not (model := queue.model_of(pool, name)):
+                raise unknown_model(name)
+            request = request_of(name, arguments["inputs"], arguments["parameters"], arguments.get("timeout"))
+            answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s)
+            raise_failure(answer)
+            return InferResult(service_pb2.ModelInferResponse.FromString(body))
+        if method == "is_model_ready":
+            return bool(queue.model_of(pool, arguments["model_name"]))
+        rpc, request_for = QUESTIONS[method]
+        seconds = min(QUESTION_S, deadline.left_s)
+        answer, body = await queue.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)
+        raise_failure(answer)
+        return getattr(service_pb2, f"{rpc}Response").FromString(body)
+
+
+class QueueClient(AsyncSIEClient):
+    """Client of the models of a cluster."""
+
+    def __init__(self, queue: Queue, **options: Any) -> None:
+        self._queue = queue
+        super().__init__(str(ADDRESS), controller_url="", **options)
+
+    def _connect(self, address: Address) -> AsyncConnection:
+        return QueueConnection(self._queue)
+
+    async def list_models(self) -> list[str]:
+        models, _ = self._queue.serves(self._queue.pool())
+        return sorted(map(sie_name, models))
+
+
+class QueueBackend(Backend):
+    """Answers requests by many Tritons, through the queue."""
+
+    def __init__(self, settings: Settings, queue: Queue) -> None:
+        super().__init__(QueueClient(queue, max_concurrency=MAX_CONCURRENCY, is_patient=False), QueueConnection(queue))
+        self._settings, self._queue = settings, queue
+
+    async def is_live(self) -> bool:
+        return self._queue.is_connected and any(each.is_ready for each in self._queue.workers.all())
+
+    async def states(self) -> States:
+        """Return the best state of each model on any worker."""
+        models: dict[str, dict[str, Any]] = {}
+        for worker in self._queue.workers.all():
+            for name in worker.models:
+                sizes = [int(worker.resident[name][0])] if name in worker.resident else []
+                model = models.setdefault(sie_name(name), {"state": "cold", "memory_bytes": 0, "pending": 0})
+                model["state"] = "resident" if sizes else model["state"]
+                model["memory_bytes"] += sum(sizes)
+                model["traffic"] = {}
+        return States({}, models, {}, monotonic())

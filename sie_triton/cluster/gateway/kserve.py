@@ -1,0 +1,162 @@
+"""Triton's gRPC at the gateway (KServe v2): a client of one Triton works against many, without a change.
+
+The request's bytes go through the queue to a worker's Triton, and its response's bytes come back, unchanged.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+
+import grpc
+from grpc import aio
+from tritonclient.grpc import service_pb2
+
+from sie_triton.client.retry import NETWORK_TIMEOUT_S
+from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.messages import OK, Answer, with_parameters
+from sie_triton.doors.backend import QUESTION_S
+from sie_triton.error_prefix import with_prefix
+from sie_triton.errors import SIEError
+from sie_triton.settings import Settings, words
+from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
+
+SERVICE = "inference.GRPCInferenceService"
+
+# Questions that any worker can answer for all.
+OF_ANY_WORKER = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")
+
+# Other methods of Triton's service, and why the gateway has none.
+REFUSED = {
+    "ModelStreamInfer": "the gateway has no streams: every request has one answer; call ModelInfer",
+    "RepositoryIndex": "the gateway has no model repository; GET /v1/models lists the models",
+}
+NO_METHOD = "the gateway has no such method: it serves models, and controls none"
+
+UNKNOWN_CLIENT = "authorization: send a bearer token of this gateway"
+
+STATUSES = {code.value[0]: code for code in grpc.StatusCode}
+
+# Status of each of our errors' codes.
+OF_ERRORS = {"INVALID_ARG": grpc.StatusCode.INVALID_ARGUMENT}
+
+# Metadata of a call that the stages receive as request parameters.
+FORWARDED = {TRACEPARENT.lower(): TRACEPARENT, REQUEST_ID.lower(): REQUEST_ID}
+
+CHANNEL = [("grpc.so_reuseport", 1), ("grpc.max_send_message_length", -1)]
+
+Context = Any  # grpc.aio.ServicerContext
+
+
+class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Handlers of Triton's service. They read and write bytes. Belongs to the event loop of its queue."""
+
+    def __init__(self, settings: Settings, queue: Queue) -> None:
+        self._queue = queue
+        self._tokens = [token.encode() for token in words(settings.auth_tokens)] if settings.asks_for_token else []
+        self._handlers: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {
+            "ModelInfer": self._infer,
+            "ModelReady": self._model_ready,
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            **{method: self._asking(method) for method in OF_ANY_WORKER},
+        }
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        service, _, method = details.method.lstrip("/").partition("/")
+        if service != SERVICE:
+            return None
+        handler = self._handlers.get(method)
+        if handler is None:
+            return _refusal(method)
+        return grpc.unary_unary_rpc_method_handler(self._checked(handler))
+
+    def _checked(self, handler: Callable[[bytes, Context], Awaitable[bytes]]) -> Any:
+        """Return the handler with a check of the token, and our errors as Triton's statuses."""
+
+        async def handle(request: bytes, context: Context) -> bytes:
+            if self._tokens and not self._is_known(dict(context.invocation_metadata() or ())):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, UNKNOWN_CLIENT)
+            try:
+                return await handler(request, context)
+            except SIEError as exc:
+                status = OF_ERRORS.get(exc.code) or getattr(grpc.StatusCode, exc.code)
+                await context.abort(status, with_prefix(exc))
+                raise AssertionError("abort raises") from exc
+
+        return handle
+
+    def _is_known(self, metadata: dict[str, Any]) -> bool:
+        given = str(metadata.get("authorization", "")).removeprefix("Bearer ").encode()
+        matches = [hmac.compare_digest(given, token) for token in self._tokens]  # all, in the same time
+        return any(matches)
+
+    async def _infer(self, request: bytes, context: Context) -> bytes:
+        arrived = monotonic()
+        message = service_pb2.ModelInferRequest.FromString(request)
+        pool, name = self._queue.pool(), message.model_name
+        if not (model := self._queue.model_of(pool, name)):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+        if name != model and message.model_version not in ("", "1"):
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' version is not found")
+        metadata = dict(context.invocation_metadata() or ())
+        given = {FORWARDED[key]: str(value) for key, value in metadata.items() if key in FORWARDED}
+        left_s = _left_s(context, message) - (monotonic() - arrived)
+        answer, body = await self._queue.submit(
+            pool, model, with_parameters(request, given) if given else request, max(0.001, left_s)
+        )
+        return await _answered(answer, body, context)
+
+    def _asking(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        async def ask(request: bytes, context: Context) -> bytes:
+            answer, body = await self._queue.ask(self._queue.pool(), method, request, QUESTION_S)
+            return await _answered(answer, body, context)
+
+        return ask
+
+    async def _model_ready(self, request: bytes, context: Context) -> bytes:
+        name = service_pb2.ModelReadyRequest.FromString(request).name
+        return _bytes(service_pb2.ModelReadyResponse(ready=bool(self._queue.model_of(self._queue.pool(), name))))
+
+    async def _server_live(self, request: bytes, context: Context) -> bytes:
+        return _bytes(service_pb2.ServerLiveResponse(live=True))
+
+    async def _server_ready(self, request: bytes, context: Context) -> bytes:
+        ready = self._queue.is_connected and any(each.is_ready for each in self._queue.workers.all())
+        return _bytes(service_pb2.ServerReadyResponse(ready=ready))
+
+
+async def _answered(answer: Answer, body: bytes, context: Context) -> bytes:
+    if answer.status != OK:
+        await context.abort(STATUSES.get(answer.status, grpc.StatusCode.INTERNAL), answer.text)
+    return body
+
+
+def _left_s(context: Context, message: Any) -> float:
+    """Return the time that a request has, in seconds: the timeout of its call, or its parameter `timeout`."""
+    given = message.parameters["timeout"].int64_param / 1e6 if "timeout" in message.parameters else NETWORK_TIMEOUT_S
+    of_call = context.time_remaining()
+    return min(given or NETWORK_TIMEOUT_S, NETWORK_TIMEOUT_S if of_call is None else of_call)
+
+
+def _refusal(method: str) -> grpc.RpcMethodHandler:
+    async def refuse(_: Any, context: Context) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method[:80]}: {REFUSED.get(method, NO_METHOD)}")
+
+    is_stream = method == "ModelStreamInfer"
+    return grpc.stream_stream_rpc_method_handler(refuse) if is_stream else grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def _bytes(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+async def listening(settings: Settings, queue: Queue) -> aio.Server:
+    """Return a started gRPC server on the gateway's address; several processes share its port."""
+    options = [*CHANNEL, ("grpc.max_receive_message_length", settings.door_max_body_bytes)]
+    server = aio.server(options=options)
+    server.add_generic_rpc_handlers((KServe(settings, queue),))
+    server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
+    await server.start()
+    return server

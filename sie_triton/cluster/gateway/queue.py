@@ -1,0 +1,258 @@
+"""The gateway's side of the queue: it sends requests, waits for their answers, and acknowledges them.
+
+submit → stream → sidecar → answer → receipt → stream forgets the request
+
+The receipt is sent once the gateway has the whole answer. An answer that gets lost therefore leaves the request in the
+stream, which gives it to another worker. A second answer finds nobody who waits; its receipt is sent too.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import MaxPayloadError, OutboundBufferLimitError
+from nats.js.api import PubAck
+from nats.js.client import JetStreamContext
+from nats.js.errors import APIError, NoStreamResponseError
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.connection import connect, open_dead_stream, open_stream, told
+from sie_triton.cluster.messages import Answer, Cancel, Malformed, Question, Wanted, Work
+from sie_triton.cluster.workers import Workers
+from sie_triton.contract import TASKS
+from sie_triton.errors import BusyError, DeadlinePassed, InputError, Unreachable
+from sie_triton.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# Requests that wait for their answers at a time.
+MAX_WAITING = 10_000
+
+# Time for the stream to confirm a request, in seconds; then it is sent again. A double is answered once all the same.
+CONFIRM_S = 2.0
+
+# Interval between two announcements of a model that no worker serves, in seconds.
+ANNOUNCE_S = 0.25
+
+# Subjects and headers around a request's body, at most.
+FRAME_BYTES = 4096
+
+# Limit of the parts of an answer: 2 GiB at the usual size of NATS' messages.
+MAX_PARTS = 2100
+
+# Error codes of JetStream for a full stream: messages, bytes, and the account's storage.
+FULL = frozenset({10077, 10047, 10122, 10028, 10023})
+
+
+@dataclass(slots=True)
+class _Waiting:
+    answer: asyncio.Future[tuple[Answer, bytes]]
+    parts: dict[tuple[str, int], bytes] = field(default_factory=dict)
+
+    def joined(self, answer: Answer, body: bytes) -> bytes | None:
+        """Add a part; return the whole body once all parts of this delivery are there."""
+        if not 0 <= answer.part < answer.num_parts <= MAX_PARTS:
+            return None
+        self.parts[answer.receipt, answer.part] = body
+        keys = [(answer.receipt, part) for part in range(answer.num_parts)]
+        return b"".join(map(self.parts.__getitem__, keys)) if self.parts.keys() >= set(keys) else None
+
+
+class Queue:
+    """Connection of one gateway process to the queue, as a context manager. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
+        self.workers = Workers(settings.health_publish_interval_ms / 1000)
+        self._numbers = count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._announced: dict[tuple[str, str], float] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._nats: Client
+        self._js: JetStreamContext
+
+    async def __aenter__(self) -> "Queue":
+        self._nats = await connect(self._settings, f"gateway {self.name}")
+        self._js = self._nats.jetstream(timeout=CONFIRM_S)
+        await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
+        await self._nats.subscribe("sie.health.*.*", cb=self.workers.hear)
+        self._start(self._prepare())
+        self._start(self._live())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        with suppress(NatsError, TimeoutError):
+            await self._nats.flush(1)
+        await self._nats.close()
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self._nats.is_connected)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def pool(self, asked: str = "") -> str:
+        """Return the pool for a request: the one it asks for, else the default."""
+        return asked or self._settings.pool
+
+    def serves(self, pool: str) -> tuple[set[str], set[str]]:
+        """Return the names of the models and of the tasks' own ensembles that the pool's workers serve."""
+        alive = self.workers.alive(pool)
+        return {name for each in alive for name in each.models}, {name for each in alive for name in each.ensembles}
+
+    def model_of(self, pool: str, ensemble: str) -> str:
+        """Return the model of an ensemble; empty if no worker of the pool serves it."""
+        models, ensembles = self.serves(pool)
+        if ensemble in models:
+            return ensemble
+        name, _, task = ensemble.rpartition("-")
+        return name if ensemble in ensembles and task in TASKS and name in models else ""
+
+    async def submit(self, pool: str, model: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
+        """Return the answer to a ModelInferRequest, which has `left_s` seconds.
+
+        Raise BusyError if the queue does not take it, and DeadlinePassed if no answer comes in time. If this is
+        cancelled, the request is taken out of the queue, or no longer computed.
+        """
+        if len(self._waiting) >= MAX_WAITING:
+            raise BusyError(f"{MAX_WAITING} requests wait for answers; retry")
+        if len(request) + FRAME_BYTES > self._nats.max_payload:
+            raise InputError(
+                f"the request has {len(request)} bytes, and the queue takes {self._nats.max_payload - FRAME_BYTES}; "
+                "send fewer or smaller items"
+            )
+        number = next(self._numbers)
+        message = Work(self.name, number, time.time() + left_s, model).packed(request)
+        waiting = self._waiting[number] = _Waiting(asyncio.get_running_loop().create_future())
+        self._announce(pool, model)
+        sending = asyncio.create_task(self._send(subjects.work(pool, model), message))
+        try:
+            async with asyncio.timeout(left_s):
+                both: set[asyncio.Future[Any]] = {sending, waiting.answer}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if not waiting.answer.done():
+                    await sending  # raises if the queue refuses the request
+                return await waiting.answer
+        except TimeoutError as exc:
+            self._abandon(pool, number, sending)
+            where = "" if self.is_connected else "; the gateway has no connection to its queue"
+            raise DeadlinePassed(f"timeout: the request was not answered within {left_s:.3g} s{where}") from exc
+        except asyncio.CancelledError:
+            self._abandon(pool, number, sending)
+            raise
+        finally:
+            del self._waiting[number]
+            if not sending.done() and not waiting.answer.cancelled():
+                self._keep(sending)  # its confirmation is under way
+            elif sending.done() and not sending.cancelled():
+                sending.exception()  # mark it as retrieved
+
+    async def ask(self, pool: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
+        """Return the answer of any worker of the pool to a call of its Triton other than inference."""
+        message = Question(method).packed(request)
+        try:
+            answered = await self._nats.request(subjects.questions(pool), message, timeout=left_s)
+            return Answer.read(answered.data)
+        except (NatsError, TimeoutError, Malformed) as exc:
+            raise Unreachable(f"no worker of pool {pool} answers ({type(exc).__name__}); retry") from exc
+
+    async def _send(self, subject: str, message: bytes) -> PubAck:
+        """Return the stream's confirmation; without one, send again. BusyError if the stream is full."""
+        while True:
+            try:
+                return await self._js.publish(subject, message)
+            except APIError as exc:
+                if exc.err_code in FULL or exc.code == 400:
+                    raise BusyError(f"the queue is full ({told(exc)}); retry") from exc
+                log.warning("queue: %s", told(exc))
+            except NoStreamResponseError:
+                await self._prepare()
+            except MaxPayloadError as exc:
+                raise InputError("the request is larger than the queue takes; send fewer or smaller items") from exc
+            except OutboundBufferLimitError as exc:
+                raise BusyError("the queue is away, and too many requests wait for it; retry") from exc
+            except (NatsError, TimeoutError):
+                pass
+            await asyncio.sleep(ANNOUNCE_S)
+
+    def _abandon(self, pool: str, number: int, sending: "asyncio.Task[PubAck]") -> None:
+        self._keep(asyncio.create_task(self._withdraw(pool, number, sending)))
+
+    async def _withdraw(self, pool: str, number: int, sending: "asyncio.Task[PubAck]") -> None:
+        """Delete a request that no worker has fetched, and tell a worker that computes it."""
+        with suppress(NatsError, TimeoutError, BusyError, InputError, asyncio.CancelledError):
+            async with asyncio.timeout(CONFIRM_S):
+                await self._nats.publish(subjects.cancelled(pool), Cancel(self.name, number).packed())
+                confirmed = await sending
+                await self._js.delete_msg(subjects.stream(pool), confirmed.seq)
+        sending.cancel()
+
+    def _announce(self, pool: str, model: str) -> None:
+        """Tell the workers that a model is wanted; they claim it, unless one has."""
+        now = time.monotonic()
+        if now - self._announced.get((pool, model), 0.0) < ANNOUNCE_S:
+            return
+        if any(model in each.claims for each in self.workers.alive(pool)):
+            return
+        self._announced[pool, model] = now
+        self._start(self._nats.publish(subjects.wanted(pool), Wanted(model).packed()))
+
+    async def _take(self, message: Msg) -> None:
+        """Take an answer, or a part of one."""
+        try:
+            answer, body = Answer.read(message.data)
+        except Malformed:
+            return
+        waiting = self._waiting.get(answer.number)
+        if waiting is not None and answer.num_parts > 1:
+            whole = waiting.joined(answer, body)
+            if whole is None:
+                return
+            body = whole
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_result((answer, body))
+        await self._nats.publish(answer.receipt)
+
+    async def _prepare(self) -> None:
+        """Make the streams, until they are there."""
+        while True:
+            try:
+                await open_stream(self._js, self._settings.pool, self._settings)
+                await open_dead_stream(self._js, self._settings)
+            except (NatsError, TimeoutError) as exc:
+                log.warning("queue: no stream yet: %s", told(exc))
+                await asyncio.sleep(CONFIRM_S)
+            else:
+                return
+
+    async def _live(self) -> None:
+        """Publish this gateway's heartbeat: workers drop the requests of one that is gone."""
+        while True:
+            with suppress(NatsError):
+                await self._nats.publish(subjects.gateway_health(self.name), self.name.encode())
+            await asyncio.sleep(self._settings.health_publish_interval_ms / 1000)
+
+    def _start(self, work: Any) -> None:
+        self._keep(asyncio.create_task(work))
+
+    def _keep(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, NatsError):
+            log.error("queue: %s: %s", type(error).__name__, error)

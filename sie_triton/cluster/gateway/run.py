@@ -1,0 +1,28 @@
+"""Run one process of the gateway: HTTP on the door's port, and Triton's gRPC on its own."""
+
+from sie_triton.cluster.gateway.backend import QueueBackend
+from sie_triton.cluster.gateway.kserve import listening
+from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.doors.endpoint import Door
+from sie_triton.doors.run import DRAIN_S, serve
+from sie_triton.settings import Settings
+from sie_triton.telemetry import logs
+
+
+class GatewayBackend(QueueBackend):
+    """The backend with its queue and the gRPC server, which live as long as the application."""
+
+    async def __aenter__(self) -> "GatewayBackend":
+        await self._queue.__aenter__()
+        self._grpc = await listening(self._settings, self._queue)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._grpc.stop(DRAIN_S)
+        await super().__aexit__()
+        await self._queue.__aexit__()
+
+
+def run(settings: Settings) -> None:
+    logs.configure(settings.telemetry)
+    serve(Door(settings, GatewayBackend(settings, Queue(settings))))

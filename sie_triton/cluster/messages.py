@@ -1,0 +1,153 @@
+"""Messages between gateways and sidecars: a header in msgpack, then the bytes of Triton's own protobuf, unchanged."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any, Self
+
+import msgpack  # type: ignore[import-untyped]
+from tritonclient.grpc import service_pb2
+
+from sie_triton.errors import SIEError
+
+# Version of the header. A reader refuses others.
+VERSION = 1
+
+# Largest header of an answer, in bytes: its text is cut to MAX_TEXT characters.
+MAX_HEADER_BYTES, MAX_TEXT = 16 * 1024, 3000
+
+# Status of an answer, as gRPC's status codes.
+OK = 0
+
+
+class Malformed(SIEError):
+    """A message that no version of this package has written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Base of headers, which are written as a list: the version, then the fields in order."""
+
+    def packed(self, body: bytes = b"") -> bytes:
+        """Return the message of this header and `body`."""
+        head: bytes = msgpack.packb((VERSION, *astuple(self)))
+        return len(head).to_bytes(4, "little") + head + body
+
+    @classmethod
+    def read(cls, message: bytes) -> tuple[Self, bytes]:
+        """Return header and body; Malformed if it is not such a message."""
+        try:
+            size = int.from_bytes(message[:4], "little")
+            version, *values = msgpack.unpackb(message[4 : 4 + size])
+            if version != VERSION or len(values) != len(fields(cls)):
+                raise ValueError(f"version {version} with {len(values)} fields")
+            return cls(*values), message[4 + size :]
+        except (ValueError, TypeError, msgpack.UnpackException) as exc:
+            raise Malformed(f"not a message of this version: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Header):
+    """A request in the queue. Its body is a ModelInferRequest.
+
+    `number` identifies it among those of its gateway. `deadline` is in seconds of the Unix epoch. `num_deaths` counts
+    the Tritons that ended while they ran it. `payload` names the body in the payload store, if it is there.
+    """
+
+    gateway: str
+    number: int
+    deadline: float
+    model: str
+    num_deaths: int = 0
+    payload: str = ""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.gateway, self.number
+
+    def after_death(self) -> "Work":
+        return replace(self, num_deaths=self.num_deaths + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Header):
+    """The answer to a Work or a Question, or one part of it. Its body is Triton's response, empty if it failed.
+
+    `receipt` is the subject to which the gateway publishes once it has all parts: it acknowledges the work. `status`
+    and `text` are those of gRPC. `waited_ms` is the time from the sidecar's reception to the call of Triton.
+    """
+
+    number: int
+    worker: str
+    status: int = OK
+    text: str = ""
+    waited_ms: float = 0.0
+    receipt: str = ""
+    part: int = 0
+    num_parts: int = 1
+
+    def parts(self, body: bytes, max_bytes: int) -> Iterator[bytes]:
+        """Yield the messages of this answer, each of at most `max_bytes`."""
+        answer = replace(self, text=self.text[:MAX_TEXT])
+        room = max_bytes - MAX_HEADER_BYTES
+        num_parts = max(1, -(-len(body) // room))
+        for part in range(num_parts):
+            yield replace(answer, part=part, num_parts=num_parts).packed(body[part * room : (part + 1) * room])
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Header):
+    """A call of Triton other than inference, which any worker of a pool can answer. Its body is the request."""
+
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Header):
+    """The client of a Work no longer waits."""
+
+    gateway: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(Header):
+    """Requests wait for this model."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Health(Header):
+    """Heartbeat of a sidecar.
+
+    `models` are the names of the models that its Triton serves, as `org__name`, and `ensembles` those of their tasks'
+    own ensembles. `resident` maps models in memory to (bytes, seconds since the last use). `free_bytes` is what the
+    controller can give without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
+    `claims` are the models whose work it fetches.
+    """
+
+    worker: str
+    pool: str
+    profile: str
+    is_ready: bool
+    models: Sequence[str]
+    ensembles: Sequence[str]
+    resident: Mapping[str, Sequence[float]]
+    free_bytes: int
+    open: int
+    limit: int
+    claims: Sequence[str] = ()
+    gpu_type: str = ""
+
+
+def with_parameters(request: bytes, parameters: Mapping[str, Any]) -> bytes:
+    """Return a serialized ModelInferRequest with these parameters in place of its own of these names.
+
+    Protobuf joins messages that follow one another, and the last value of a map's key wins.
+    """
+    more = service_pb2.ModelInferRequest()
+    for name, value in parameters.items():
+        kind = "string_param" if isinstance(value, str) else "int64_param"
+        setattr(more.parameters[name], kind, value)
+    added: bytes = more.SerializeToString()
+    return request + added

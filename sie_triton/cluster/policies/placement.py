@@ -1,0 +1,67 @@
+"""Which worker serves a model: one that has it in memory, else the one where room for it is cheapest."""
+
+from collections.abc import Collection, Sequence
+from hashlib import blake2b
+
+from sie_triton.cluster.messages import Health
+from sie_triton.controller.choice import Resident, victims
+
+# Time for which the first in order may claim a model before the next one does, in seconds.
+TURN_S = 0.5
+
+
+def order(model: str, num_bytes: int, workers: Sequence[Health]) -> list[str]:
+    """Return the workers that can serve a model, the best first.
+
+    A worker with the model in memory is best. Among the others, the one whose least recently used models make room for
+    `num_bytes`; it counts how lately the last of them was used. Then the one with the fewest models and requests, and a
+    hash of both names, so that equal workers share the models. A worker that is not ready cannot serve.
+
+    >>> def worker(name, resident, free=0):
+    ...     return Health(name, "p", "", True, ["m"], [], resident, free, 0, 10)
+    >>> order("m", 5, [worker("a", {"x": (5, 10.0)}), worker("b", {"m": (5, 900.0)}), worker("c", {"x": (5, 60.0)})])
+    ['b', 'c', 'a']
+    >>> order("m", 5, [worker("a", {"x": (5, 10.0)}), worker("b", {}, free=7)])
+    ['b', 'a']
+    """
+    able = [each for each in workers if each.is_ready and model in each.models]
+    return [each.worker for each in sorted(able, key=lambda each: _cost(model, num_bytes, each))]
+
+
+def _cost(model: str, num_bytes: int, worker: Health) -> tuple[bool, float, int, int, bytes]:
+    is_resident = model in worker.resident
+    lost = 0.0 if is_resident else _recency_lost(num_bytes, worker)
+    mixed = blake2b(f"{model} {worker.worker}".encode(), digest_size=8).digest()
+    return not is_resident, lost, len(worker.resident), worker.open, mixed
+
+
+def _recency_lost(num_bytes: int, worker: Health) -> float:
+    """Return how lately a model was used that must leave for `num_bytes`: 0 if none must, below 1 for the oldest."""
+    to_free = num_bytes - worker.free_bytes
+    if to_free <= 0:
+        return 0.0
+    residents = [Resident(name, int(size), -int(idle_s * 1e9), 0) for name, (size, idle_s) in worker.resident.items()]
+    leaving = victims(residents, to_free, now_ns=0, min_residency_ns=-(2**62))
+    if sum(worker.resident[name][0] for name in leaving) < to_free:
+        return float("inf")
+    return max(1 / (1 + worker.resident[name][1]) for name in leaving)
+
+
+def may_claim(worker: str, preferred: Sequence[str], waited_s: float) -> bool:
+    """Return whether it is a worker's turn: each has TURN_S before the next in order may claim the model, too.
+
+    >>> may_claim("b", ["a", "b"], 0.1), may_claim("b", ["a", "b"], 0.7), may_claim("c", ["a", "b"], 9)
+    (False, True, False)
+    """
+    return worker in preferred and waited_s >= preferred.index(worker) * TURN_S
+
+
+def should_help(worker: Health, holders: Collection[str], backlog: int, workers: Sequence[Health]) -> bool:
+    """Return whether an idle worker should serve a model besides its holders, which do not keep up with `backlog`.
+
+    They do not if more requests wait than they all may have open, and the worker has at most a quarter of its own.
+    """
+    capacity = sum(each.limit for each in workers if each.worker in holders)
+    return (
+        worker.worker not in holders and worker.is_ready and backlog > 2 * capacity and worker.open * 4 <= worker.limit
+    )

@@ -1,0 +1,42 @@
+"""How much work a sidecar fetches: what keeps the wait in front of its Triton at the target."""
+
+from collections import deque
+from statistics import median
+
+# Requests that Triton may have at a time: bounds, and the first value.
+MIN_OPEN, MAX_OPEN, FIRST_OPEN = 4, 512, 64
+
+# Waits that are looked at together.
+WINDOW = 50
+
+
+class Quantum:
+    """Limit of the requests at one Triton: an eighth more while the median wait is below the target, else less.
+
+    >>> quantum = Quantum(target_ms=50)
+    >>> for _ in range(WINDOW): quantum.add(wait_ms=10, was_full=True)
+    >>> quantum.limit
+    72
+    >>> for _ in range(WINDOW): quantum.add(wait_ms=90, was_full=True)
+    >>> quantum.limit
+    63
+    """
+
+    def __init__(self, target_ms: float) -> None:
+        self._target_ms = target_ms
+        self._waits: deque[float] = deque(maxlen=WINDOW)
+        self._was_full = False
+        self.limit = FIRST_OPEN
+
+    def add(self, wait_ms: float, was_full: bool) -> None:
+        """Take the wait of a request in Triton's queues, in ms. `was_full`: as many as allowed were open meanwhile."""
+        self._waits.append(wait_ms)
+        self._was_full = self._was_full or was_full
+        if len(self._waits) < WINDOW:
+            return
+        if median(self._waits) > self._target_ms:
+            self.limit = max(MIN_OPEN, self.limit - self.limit // 8)
+        elif self._was_full:
+            self.limit = min(MAX_OPEN, self.limit + max(1, self.limit // 8))
+        self._waits.clear()
+        self._was_full = False

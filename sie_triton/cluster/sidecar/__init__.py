@@ -1,0 +1,1 @@
+"""The sidecar: fetches work from the queue for the Triton beside it, and answers the gateways."""

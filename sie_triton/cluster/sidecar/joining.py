@@ -1,0 +1,162 @@
+"""Several requests as one, and its response as theirs: pure functions of Triton's messages.
+
+A request costs Triton's three steps about as much CPU time as the forward pass of a short text. Requests that wait for
+the same model and want the same therefore share them.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from sie_triton.client.results import LENGTHS_SUFFIX
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.tensors import AUDIO, ENTITIES, IMAGE, NUM_PAGES, TEXT, TIMING_MS
+from sie_triton.records.calls import CALL
+from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
+
+# Inputs with one element per item. Documents are not among them: their results have a row per page.
+OF_ITEMS = frozenset({TEXT.name, IMAGE.name, AUDIO.name, ENTITIES.name})
+
+# Parameters that may differ between requests that are joined.
+OF_REQUESTS = frozenset({"timeout", CALL, REQUEST_ID, TRACEPARENT})
+
+# End of the traceparent of a request whose trace is recorded.
+RECORDED = "-01"
+
+# Lengths of the rows of each item, by the tensor that they belong to.
+LENGTHS: Mapping[str, str] = {
+    tensor.name: tensor.lengths
+    for output in ENCODE_OUTPUTS.values()
+    for tensor in (*output.tensors, output.quantized, output.scales)
+    if tensor is not None and tensor.lengths
+}
+
+SIZES = {"INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8"}
+
+
+class NotJoinable(ValueError):
+    """A response that cannot be split by items."""
+
+
+def key_of(request: Any) -> bytes | None:
+    """Return what requests must have in common to be joined; None if this one is joined with no other.
+
+    A request whose trace is recorded stays alone, so that the trace is its own.
+    """
+    if not request.inputs or len(request.raw_input_contents) != len(request.inputs):
+        return None
+    if TRACEPARENT in request.parameters and request.parameters[TRACEPARENT].string_param.endswith(RECORDED):
+        return None
+    common = service_pb2.ModelInferRequest(model_name=request.model_name, model_version=request.model_version)
+    num_items = num_items_of(request)
+    if num_items is None:
+        return None
+    for each, raw in zip(request.inputs, request.raw_input_contents, strict=True):
+        if each.parameters or list(each.shape[1:]):
+            return None
+        if each.name in OF_ITEMS:
+            common.inputs.add(name=each.name, datatype=each.datatype)
+        else:
+            common.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
+            common.raw_input_contents.append(raw)
+    for name in sorted(request.parameters):
+        if name not in OF_REQUESTS:
+            common.parameters[name].CopyFrom(request.parameters[name])
+    common.outputs.extend(request.outputs)
+    key: bytes = common.SerializeToString(deterministic=True)
+    return key
+
+
+def num_items_of(request: Any) -> int | None:
+    """Return the number of items of a request; None if it has no items, or inputs of different lengths."""
+    counts = {each.shape[0] for each in request.inputs if each.name in OF_ITEMS and each.shape}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def joined(requests: Sequence[Any]) -> Any:
+    """Return one request with the items of several that have the same key."""
+    whole = service_pb2.ModelInferRequest()
+    whole.CopyFrom(requests[0])
+    for place, each in enumerate(whole.inputs):
+        if each.name in OF_ITEMS:
+            each.shape[0] = sum(request.inputs[place].shape[0] for request in requests)
+            whole.raw_input_contents[place] = b"".join(request.raw_input_contents[place] for request in requests)
+    for name in (CALL, REQUEST_ID, TRACEPARENT):
+        whole.parameters.pop(name, None)
+    if all("timeout" in request.parameters for request in requests):
+        timeout = min(request.parameters["timeout"].int64_param for request in requests)
+        whole.parameters["timeout"].int64_param = timeout
+    whole.id = ""
+    return whole
+
+
+def split(response: Any, requests: Sequence[Any]) -> list[Any]:
+    """Return the response to each of the joined requests; NotJoinable if it has tensors without a row per item."""
+    counts = [num_items_of(request) or 0 for request in requests]
+    ends = [0, *accumulate(counts)]
+    tensors = {output.name: place for place, output in enumerate(response.outputs)}
+    if len(tensors) != len(response.raw_output_contents):
+        raise NotJoinable("its tensors are not raw bytes")
+    if NUM_PAGES.name in tensors and response.outputs[tensors[NUM_PAGES.name]].shape[0]:
+        raise NotJoinable("its rows are pages")
+    parts = [
+        service_pb2.ModelInferResponse(
+            model_name=response.model_name, model_version=response.model_version, id=request.id
+        )
+        for request in requests
+    ]
+    for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+        if output.name == TIMING_MS.name or not output.shape[0]:
+            pieces = [(list(output.shape), raw)] * len(parts)
+        else:
+            lengths = LENGTHS.get(output.name, f"{output.name}{LENGTHS_SUFFIX}")
+            rows = _rows(response, tensors, lengths, ends) if lengths in tensors else ends
+            if rows[-1] != output.shape[0]:
+                raise NotJoinable(f"{output.name} has {output.shape[0]} rows, not {rows[-1]}")
+            pieces = _pieces(output, raw, rows)
+        for part, (shape, data) in zip(parts, pieces, strict=True):
+            part.outputs.add(name=output.name, datatype=output.datatype, shape=shape)
+            part.raw_output_contents.append(data)
+    return parts
+
+
+def _rows(response: Any, tensors: Mapping[str, int], lengths: str, ends: Sequence[int]) -> list[int]:
+    """Return the ends of the requests in rows of a ragged tensor, from its lengths per item."""
+    place = tensors[lengths]
+    if (dtype := SIZES.get(response.outputs[place].datatype)) is None:
+        raise NotJoinable(f"{lengths} has no integers")
+    per_item = np.frombuffer(response.raw_output_contents[place], dtype)
+    if len(per_item) != ends[-1]:
+        raise NotJoinable(f"{lengths} has {len(per_item)} lengths, not {ends[-1]}")
+    sums = np.concatenate(([0], np.cumsum(per_item)))
+    return [int(sums[end]) for end in ends]
+
+
+def _pieces(output: Any, raw: bytes, rows: Sequence[int]) -> list[tuple[list[int], bytes]]:
+    """Return shape and bytes of each request's part of a tensor, which ends at these rows."""
+    if output.datatype == "BYTES":
+        places = _element_ends(raw, rows[-1] * max(1, int(np.prod(output.shape[1:], dtype=np.int64))))
+        width = (len(places) - 1) // rows[-1]
+        cuts = [places[row * width] for row in rows]
+    else:
+        num_bytes = len(raw) // rows[-1]
+        cuts = [row * num_bytes for row in rows]
+    tail = list(output.shape[1:])
+    return [
+        ([end_row - row, *tail], raw[start:end])
+        for (row, end_row), (start, end) in zip(pairwise(rows), pairwise(cuts), strict=True)
+    ]
+
+
+def _element_ends(raw: bytes, num_elements: int) -> list[int]:
+    """Return the places at which the elements of a tensor of bytes begin, and its end: each follows its size."""
+    places = [0]
+    for _ in range(num_elements):
+        size = int.from_bytes(raw[places[-1] : places[-1] + 4], "little")
+        places.append(places[-1] + 4 + size)
+    if places[-1] != len(raw):
+        raise NotJoinable("its bytes do not have the sizes that they say")
+    return places

@@ -1,0 +1,181 @@
+"""Takes and gives up models: this worker's part in the placement of all models on the workers of its pool."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from time import monotonic
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js.client import JetStreamContext
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.messages import Health, Malformed, Wanted
+from sie_triton.cluster.policies.placement import may_claim, order, should_help
+from sie_triton.cluster.sidecar.claims import Claims
+from sie_triton.cluster.sidecar.puller import Puller
+from sie_triton.cluster.sidecar.runner import Runner
+from sie_triton.cluster.workers import Workers
+
+log = logging.getLogger(__name__)
+
+# Intervals in seconds: between two looks at wanted models, and at the requests that wait in the stream.
+LOOK_S, BACKLOG_S = 0.1, 1.0
+
+# A claimed model that is not in memory and had no work for so many seconds is given up.
+UNUSED_S = 5.0
+
+# Models that wait for a worker at a time, in the eyes of this sidecar.
+MAX_WANTED = 10_000
+
+
+class Placing:
+    """Decides which models' work this sidecar fetches. Belongs to one event loop. `own` is its latest heartbeat."""
+
+    def __init__(
+        self,
+        client: Client,
+        js: JetStreamContext,
+        runner: Runner,
+        claims: Claims,
+        workers: Workers,
+        own: Health,
+    ) -> None:
+        self._nats, self._js, self._runner, self._claims, self._workers = client, js, runner, claims, workers
+        self.own = own
+        self.pullers: dict[str, Puller] = {}
+        self._leaving: list[Puller] = []
+        self._wanted: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
+
+    async def want(self, message: Msg) -> None:
+        """Take an announcement of a model that no worker serves."""
+        with suppress(Malformed):
+            wanted, _ = Wanted.read(message.data)
+            self._add_wanted(wanted.model)
+            await self._look()
+
+    async def keep_looking(self) -> None:
+        """Look at wanted models and at the backlog, for ever."""
+        await self._claims.are_known.wait()
+        looked_at = 0.0
+        while True:
+            try:
+                if monotonic() - looked_at >= BACKLOG_S:
+                    looked_at = monotonic()
+                    await self._look_at_backlog()
+                await self._look()
+                await self._follow_claims()
+            except (NatsError, TimeoutError) as exc:
+                log.debug("queue: %s", exc)
+            await asyncio.sleep(LOOK_S)
+
+    async def pull_all(self) -> None:
+        for puller in [*self.pullers.values()]:
+            await puller.pull()
+
+    async def ask_again(self) -> None:
+        for puller in [*self.pullers.values()]:
+            await puller.ask_again()
+
+    async def release_all(self) -> None:
+        """Give up all models: this sidecar ends."""
+        for puller in self.pullers.values():
+            puller.leave()
+        for model in self._claims.mine():
+            await self._claims.release(model)
+
+    async def close(self) -> None:
+        for puller in (*self.pullers.values(), *self._leaving):
+            await puller.close()
+
+    def _add_wanted(self, model: str) -> None:
+        if len(self._wanted) < MAX_WANTED:
+            self._wanted.setdefault(model, monotonic())
+
+    def _holders(self, model: str, alive: Mapping[str, Health]) -> list[str]:
+        return [name for name in self._claims.all.get(model, ()) if name in alive and alive[name].is_ready]
+
+    def _alive(self) -> dict[str, Health]:
+        return {each.worker: each for each in (*self._workers.alive(self.own.pool), self.own)}
+
+    async def _look(self) -> None:
+        """Claim wanted models whose turn has come for this worker."""
+        if not self._wanted or self._runner.is_draining or not self._claims.are_known.is_set():
+            return
+        alive = self._alive()
+        for model, since in [*self._wanted.items()]:
+            if self._holders(model, alive):
+                del self._wanted[model]
+                continue
+            preferred = order(model, self._size(model), [*alive.values()])
+            if may_claim(self.own.worker, preferred, monotonic() - since) and await self._claims.claim(model, ()):
+                log.info("claimed %s", model)
+                del self._wanted[model]
+                await self._fetch(model)
+
+    async def _look_at_backlog(self) -> None:
+        """Look for requests whose announcement was lost, whose workers are gone, or too slow for them."""
+        info = await self._js.stream_info(
+            subjects.stream(self.own.pool), subjects_filter=subjects.all_work(self.own.pool)
+        )
+        alive = self._alive()
+        for subject, num in (info.state.subjects or {}).items():
+            model = subjects.model_of(subject.rpartition(".")[2])
+            if not (holders := self._holders(model, alive)):
+                self._add_wanted(model)
+            elif should_help(self.own, holders, num, [*alive.values()]):
+                others = [each for each in alive.values() if each.worker not in holders and each.open * 4 <= each.limit]
+                if order(model, self._size(model), others)[:1] == [self.own.worker] and await self._claims.claim(
+                    model, holders
+                ):
+                    log.info("helps with %s: %d requests wait", model, num)
+                    await self._fetch(model)
+
+    async def _follow_claims(self) -> None:
+        """Fetch the work of claimed models, give up unused ones, and end what has been given up."""
+        if self._runner.is_draining:
+            return
+        for model in self._claims.mine():
+            if model not in self.pullers:
+                await self._fetch(model)
+        for model, puller in [*self.pullers.items()]:
+            is_unused = model not in self.own.resident and puller.idle_s > UNUSED_S
+            if (is_unused or model not in self.own.models) and await self._claims.release(model):
+                log.info("gave up %s", model)
+                puller.leave()
+                self._leaving.append(self.pullers.pop(model))
+        for puller in [each for each in self._leaving if each.has_left]:
+            self._leaving.remove(puller)
+            await puller.close()
+        await self.pull_all()
+
+    async def _fetch(self, model: str) -> None:
+        if model in self.pullers:
+            return
+        for puller in self._leaving:
+            if puller.model == model:
+                self._leaving.remove(puller)
+                puller.stay()
+                self.pullers[model] = puller
+                await puller.pull()
+                return
+        # Registered first, so that a second call meanwhile starts no second one.
+        puller = self.pullers[model] = Puller(self._nats, self._js, self.own.pool, model, self._runner)
+        try:
+            await puller.start()
+        except BaseException:
+            self.pullers.pop(model, None)
+            raise
+
+    def _size(self, model: str) -> int:
+        """Return the bytes that a model takes: the last known size on any worker, or that of a middling model."""
+        for each in self._workers.alive(self.own.pool):
+            if model in each.resident:
+                self._sizes[model] = int(each.resident[model][0])
+        if model in self._sizes:
+            return self._sizes[model]
+        known = sorted(self._sizes.values())
+        return known[len(known) // 2] if known else 0

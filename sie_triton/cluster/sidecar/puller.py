@@ -1,0 +1,120 @@
+"""Fetches the work of one model: a sidecar always has a request for more with the queue while its Triton has room."""
+
+import asyncio
+import json
+import logging
+from contextlib import suppress
+from time import monotonic
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+from nats.js.client import JetStreamContext
+
+from sie_triton.cluster.connection import next_of, open_consumer, told
+from sie_triton.cluster.sidecar.runner import Runner
+
+log = logging.getLogger(__name__)
+
+# Messages of one request for work, at most: a worker that asks for many takes them from idle ones.
+MAX_BATCH = 32
+
+# Time after which a request for work ends, in seconds; and the time that is allowed for word of it.
+EXPIRES_S, LATE_S = 20.0, 5.0
+
+# Pause before a consumer is made again that the queue has lost, in seconds.
+PAUSE_S = 0.2
+
+STATUS, DESCRIPTION, LEFT = "Status", "Description", "Nats-Pending-Messages"
+
+# Statuses of requests that ended in time, or found no work (NATS ADR-37).
+OVER = ("404", "408")
+
+
+class Puller:
+    """Fetches the work of `model` for a runner. Belongs to one event loop."""
+
+    def __init__(self, client: Client, js: JetStreamContext, pool: str, model: str, runner: Runner) -> None:
+        self.model = model
+        self._last_work_at = monotonic()
+        self._num_open = 0
+        self._nats, self._js, self._pool, self._runner = client, js, pool, runner
+        self._inbox = client.new_inbox()
+        self._subscription: Subscription | None = None
+        self._num_asked, self._asked_at = 0, 0.0
+        self._is_leaving = False
+
+    async def start(self) -> None:
+        """Begin to fetch; raise an error of NATS if that is not possible now."""
+        await open_consumer(self._js, self._pool, self.model)
+        self._subscription = await self._nats.subscribe(self._inbox, cb=self._receive)
+        await self.pull()
+
+    def leave(self) -> None:
+        """Fetch no more. What has been asked for still comes, until `has_left`."""
+        self._is_leaving = True
+
+    def stay(self) -> None:
+        self._is_leaving = False
+
+    @property
+    def idle_s(self) -> float:
+        """Time since the last work of the model, in seconds; 0 while there is some."""
+        return 0.0 if self._num_open else monotonic() - self._last_work_at
+
+    @property
+    def has_left(self) -> bool:
+        """True once nothing more can come."""
+        return self._is_leaving and (not self._num_asked or monotonic() - self._asked_at > EXPIRES_S + LATE_S)
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            with suppress(NatsError):
+                await self._subscription.unsubscribe()
+
+    async def pull(self) -> None:
+        """Ask for as much work as Triton has room for, unless half of that has been asked for."""
+        if self._num_asked and monotonic() - self._asked_at > EXPIRES_S + LATE_S:
+            self._num_asked = 0
+        wanted = min(MAX_BATCH, self._runner.room)
+        if self._is_leaving or self._subscription is None or self._num_asked * 2 > wanted or not wanted:
+            return
+        num = wanted - self._num_asked
+        self._num_asked, self._asked_at = wanted, monotonic()
+        request = json.dumps({"batch": num, "expires": int(EXPIRES_S * 1e9)}).encode()
+        with suppress(NatsError):
+            await self._nats.publish(next_of(self._pool, self.model), request, reply=self._inbox)
+
+    async def ask_again(self) -> None:
+        """Ask anew after the connection was lost, and with it all requests for work."""
+        self._num_asked = 0
+        with suppress(NatsError, TimeoutError):
+            await open_consumer(self._js, self._pool, self.model)
+        await self.pull()
+
+    async def _receive(self, message: Msg) -> None:
+        headers = message.headers or {}
+        status = headers.get(STATUS)
+        if status is None:
+            self._num_asked = max(0, self._num_asked - 1)
+            self._num_open += 1
+            self._runner.start(message, self._pool).add_done_callback(self._ended)
+        elif status in OVER:
+            self._num_asked = max(0, self._num_asked - int(headers.get(LEFT, self._num_asked)))
+        elif status != "100":
+            log.info("queue: %s: %s %s", self.model, status, headers.get(DESCRIPTION, ""))
+            self._num_asked = 0
+            await self._remake()
+        await self.pull()
+
+    def _ended(self, _: object) -> None:
+        self._num_open -= 1
+        self._last_work_at = monotonic()
+
+    async def _remake(self) -> None:
+        await asyncio.sleep(PAUSE_S)
+        try:
+            await open_consumer(self._js, self._pool, self.model)
+        except (NatsError, TimeoutError) as exc:
+            log.warning("queue: %s: %s", self.model, told(exc))

@@ -1,0 +1,277 @@
+"""Run a sidecar until SIGTERM or SIGINT."""
+
+import asyncio
+import logging
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from sie_triton.client.calls import STEP_SUFFIXES
+from sie_triton.cluster import subjects
+from sie_triton.cluster.connection import connect, open_claims, open_dead_stream, open_stream, told
+from sie_triton.cluster.messages import Answer, Health, Malformed, Question
+from sie_triton.cluster.sidecar.claims import Claims
+from sie_triton.cluster.sidecar.metrics import CLAIMS, LIMIT, OPEN, REGISTRY
+from sie_triton.cluster.sidecar.placing import Placing
+from sie_triton.cluster.sidecar.runner import Runner
+from sie_triton.cluster.sidecar.triton import LocalTriton
+from sie_triton.cluster.workers import Workers
+from sie_triton.contract import TASKS
+from sie_triton.doors.backend import States
+from sie_triton.doors.triton import TritonBackend
+from sie_triton.names import triton_name
+from sie_triton.processes.pulse import beat
+from sie_triton.records.calls import CallBook
+from sie_triton.settings import Settings
+from sie_triton.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+# Interval between two looks at the names of Triton's models, in seconds.
+NAMES_S = 5.0
+
+# Time that requests in progress have to end after SIGTERM, in seconds.
+DRAIN_S = 25.0
+
+# Pause before the streams are opened again after an error, in seconds.
+AGAIN_S = 1.0
+
+# Methods that gateways may ask of this worker's Triton: none changes it.
+ASKED = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")
+
+QUESTION_S = 5.0
+
+
+class Sidecar:
+    """Composes the parts of a sidecar, as a context manager. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings, triton: LocalTriton, states: Callable[[], Awaitable[States]]) -> None:
+        self._settings = settings
+        self.name = subjects.checked_name(
+            settings.worker_id or re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64], "SIE_WORKER_ID"
+        )
+        self._pool = settings.pool
+        self._interval_s = settings.health_publish_interval_ms / 1000
+        self._workers = Workers(self._interval_s)
+        self._triton, self._states = triton, states
+        self._calls = CallBook(settings.status_dir)
+        self._is_ready = False
+        self._names: list[str] = []
+        self._named_at = 0.0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> "Sidecar":
+        self._nats = await connect(self._settings, f"sidecar {self.name}", self._reconnected)
+        self._js = self._nats.jetstream()
+        await self._open()
+        self._runner = Runner(
+            self._nats,
+            self._js,
+            self._triton,
+            self._calls,
+            worker=self.name,
+            target_ms=self._settings.adaptive_target_p50_ms,
+            max_calls=self._settings.max_concurrent_batches,
+            max_requests=self._settings.batcher_max_batch_requests,
+        )
+        self._placing = Placing(
+            self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)
+        )
+        self._runner.when_free = lambda: self._start(self._placing.pull_all())
+        for subject, callback in (
+            ("sie.health.*.*", self._hear),
+            (subjects.cancelled(self._pool), self._runner.withdraw),
+            (subjects.wanted(self._pool), self._placing.want),
+        ):
+            await self._nats.subscribe(subject, cb=callback)
+        await self._nats.subscribe(subjects.questions(self._pool), queue="workers", cb=self._answer_question)
+        for work in (self._live(), self._runner.report(), self._claims.watch(), self._placing.keep_looking()):
+            self._start(work)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in [*self._tasks]:
+            task.cancel()
+        self._runner.close()
+        with suppress(NatsError, TimeoutError):
+            await self._nats.flush(1)
+        await self._nats.close()
+        self._calls.close()
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_ready and bool(self._nats.is_connected) and not self._runner.is_draining
+
+    async def _open(self) -> None:
+        """Open stream and claims, until that succeeds."""
+        while True:
+            try:
+                await open_stream(self._js, self._pool, self._settings)
+                await open_dead_stream(self._js, self._settings)
+                self._claims = Claims(await open_claims(self._js, self._pool, self._settings), self.name)
+            except (NatsError, TimeoutError) as exc:
+                log.warning("queue: no stream yet: %s", told(exc))
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
+
+    async def _reconnected(self) -> None:
+        log.info("the queue is back")
+        self._runner.forget_silence()
+        self._start(self._placing.ask_again())
+
+    async def drain(self) -> None:
+        """Fetch no more, return what arrives, and finish what is in progress."""
+        log.info("draining: %d requests in progress", self._runner.num_open)
+        self._runner.is_draining = True
+        with suppress(NatsError, TimeoutError):
+            await self._publish_health()
+            await asyncio.wait_for(self._placing.release_all(), AGAIN_S)
+        await self._runner.drained(DRAIN_S)
+        await self._placing.close()
+
+    async def _live(self) -> None:
+        """Look at Triton and its controller, and publish the heartbeat, for ever."""
+        while True:
+            beat()
+            if not self._calls.is_there:
+                self._calls = self._runner.calls = CallBook(self._settings.status_dir)
+            await self._look()
+            with suppress(NatsError, TimeoutError):
+                await self._publish_health()
+            await asyncio.sleep(self._interval_s)
+
+    async def _look(self) -> None:
+        """Look at Triton's models, and at their states. If the controller does not answer, what was known stays."""
+        self._is_ready = self._runner.is_able = await self._triton.is_ready()
+        if self._is_ready and (monotonic() - self._named_at >= NAMES_S or not self._names):
+            self._names, self._named_at = await self._triton.names(), monotonic()
+        states = await self._states()
+        if not states.models:
+            return
+        found = {triton_name(name): state for name, state in states.models.items()}
+        resident = {
+            name: (state["memory_bytes"], state["idle_s"] or 0.0)
+            for name, state in found.items()
+            if state["state"] == "resident"
+        }
+        memory, share = states.memory, self._settings.memory_pressure_threshold_percent / 100
+        free = int(memory.get("limit_bytes", 0) * share) - memory.get("used_bytes", 0)
+        of_tasks = [name for name in self._names if _is_of_task(name, found)]
+        models = [name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES)]
+        self._placing.own = self._health(sorted(models), sorted(of_tasks), resident, free)
+
+    async def _publish_health(self) -> None:
+        own = self._placing.own = self._health_now()
+        OPEN.set(own.open)
+        LIMIT.set(own.limit)
+        CLAIMS.set(len(own.claims))
+        await self._nats.publish(subjects.worker_health(self._pool, self.name), own.packed())
+
+    def _health_now(self) -> Health:
+        own = self._placing.own
+        return self._health(own.models, own.ensembles, own.resident, own.free_bytes)
+
+    def _health(self, models: Any, ensembles: Any, resident: Any, free_bytes: int) -> Health:
+        runner: Runner = self._runner
+        return Health(
+            self.name,
+            self._pool,
+            self._settings.machine_profile or self._pool,
+            self.is_ready,
+            models,
+            ensembles,
+            resident,
+            free_bytes,
+            runner.num_open,
+            runner.quantum.limit,
+            self._claims.mine(),
+            self._settings.gpu_type,
+        )
+
+    async def _hear(self, message: Msg) -> None:
+        kind = message.subject.split(".")[2]
+        if kind == subjects.GATEWAYS:
+            await self._runner.hear_gateway(message)
+        elif kind == self._pool:
+            await self._workers.hear(message)
+
+    async def _answer_question(self, message: Msg) -> None:
+        self._start(self._answered_question(message))
+
+    async def _answered_question(self, message: Msg) -> None:
+        try:
+            question, body = Question.read(message.data)
+        except Malformed:
+            return
+        if question.method in ASKED and message.reply:
+            response = await self._triton.call(question.method, body, QUESTION_S)
+            answer = Answer(0, self.name, response.status, response.text)
+            with suppress(NatsError):
+                await self._nats.publish(message.reply, answer.packed(response.body))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a part of the sidecar failed", exc_info=error)
+
+
+def _is_of_task(name: str, models: dict[str, Any]) -> bool:
+    model, _, task = name.rpartition("-")
+    return task in TASKS and model in models and name not in models
+
+
+@asynccontextmanager
+async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
+    """Serve /healthz, /readyz and /metrics."""
+
+    async def healthz(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n" if sidecar.is_ready else "not ready\n", status=200 if sidecar.is_ready else 503)
+
+    async def metrics(request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    for handler in (healthz, readyz, metrics):
+        app.router.add_get(f"/{handler.__name__}", handler)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, settings.inner_host, settings.worker_metrics_port).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def run(settings: Settings) -> None:
+    logs.configure(settings.telemetry)
+    asyncio.run(serve(settings))
+
+
+async def serve(settings: Settings) -> None:
+    """Run a sidecar until SIGTERM or SIGINT, and drain."""
+    stopped = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
+    triton = LocalTriton(settings)
+    async with Sidecar(settings, triton, TritonBackend(settings).states) as sidecar, probes(sidecar, settings):
+        await stopped.wait()
+        await sidecar.drain()
+    await triton.close()

@@ -1,0 +1,313 @@
+"""Runs fetched work: a call of Triton, its answer to the gateway, and what happens if neither is possible.
+
+message → (too late, withdrawn, its gateway gone) → dropped
+        → Triton → answer
+                 → busy, away, being replaced → back to the queue, after a pause
+                 → ended while it ran the request, twice → stream SIE_DEAD, and an error
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from grpc import StatusCode
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js.client import JetStreamContext
+from tritonclient.grpc import service_pb2
+
+from sie_triton.client.failures import END_OF_FRAMING, FRAMING
+from sie_triton.client.grpc_aio import InferResult
+from sie_triton.client.results import timing_of
+from sie_triton.cluster import subjects
+from sie_triton.cluster.messages import Answer, Cancel, Malformed, Work, with_parameters
+from sie_triton.cluster.policies.quantum import Quantum
+from sie_triton.cluster.sidecar.joiner import Joiner
+from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
+from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away, was_reached
+from sie_triton.error_prefix import with_prefix, without_prefix
+from sie_triton.errors import BusyError, ModelError
+from sie_triton.records.calls import CallBook, OpenCall
+
+log = logging.getLogger(__name__)
+
+# Interval of reports that work is still in progress, in seconds; well below ACK_WAIT_S.
+REPORT_S = 1.0
+
+# Pause before work goes to a worker again, in seconds: Triton was busy, or away.
+BUSY_S, AWAY_S = 0.2, 0.5
+
+# Deliveries after which an error that another worker might not have is the answer.
+MAX_TRIES = 4
+
+# Tritons that a request may end.
+MAX_DEATHS = 2
+
+# Requests that were withdrawn before they came, and gateways that have been heard of: the latest of them are kept.
+MAX_WITHDRAWN, MAX_GATEWAYS = 10_000, 1000
+
+# A gateway that was not heard of for so long is gone, in seconds.
+GATEWAY_S = 15.0
+
+# Every so many responses one is read for the time that its request waited in Triton, if it is at most so large.
+SAMPLE, MAX_SAMPLE_BYTES = 4, 64 * 1024
+
+# Subjects and protocol around a message, at most.
+FRAME_BYTES = 1024
+
+DIED = "the request ended the server that ran it, twice; it was put aside, and is not run again"
+
+INTERNAL, NOT_FOUND, UNAVAILABLE, CANCELLED = (
+    each.value[0] for each in (StatusCode.INTERNAL, StatusCode.NOT_FOUND, StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
+)
+
+
+@dataclass(slots=True)
+class _Open:
+    """Work in progress. `was_withdrawn`: its client no longer waits."""
+
+    receipt: str
+    call: OpenCall
+    since: float = field(default_factory=monotonic)
+    was_withdrawn: bool = False
+
+
+class Runner:
+    """Runs work at one Triton. Belongs to one event loop. `when_free` is called whenever a request has ended."""
+
+    def __init__(
+        self,
+        client: Client,
+        js: JetStreamContext,
+        triton: LocalTriton,
+        calls: CallBook,
+        *,
+        worker: str,
+        target_ms: float,
+        max_calls: int,
+        max_requests: int,
+    ) -> None:
+        self._nats, self._js, self._triton, self.calls = client, js, triton, calls
+        self._worker = worker
+        self._joiner = Joiner(triton, max_calls, max_requests)
+        self.quantum = Quantum(target_ms)
+        self.when_free: Callable[[], None] = lambda: None
+        self.is_draining = False
+        self.is_able = False  # Triton is ready
+        self._open: dict[tuple[str, int], _Open] = {}
+        self._withdrawn: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._gateways: OrderedDict[str, float] = OrderedDict()
+        self._listening_since = monotonic()
+        self._alone = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._num_responses = 0
+
+    @property
+    def num_open(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def room(self) -> int:
+        """Number of requests that Triton can take now."""
+        return 0 if self.is_draining or not self.is_able else max(0, self.quantum.limit - self.num_open)
+
+    def start(self, message: Msg, pool: str) -> "asyncio.Task[None]":
+        """Run the work of a message; return at once."""
+        task = asyncio.create_task(self._run(message, pool))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def drained(self, seconds: float) -> None:
+        """Return once no work is in progress, or after so many seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    def close(self) -> None:
+        """Stop all work; the queue gives it to another worker."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def report(self) -> None:
+        """Tell the queue, for ever, which work is in progress."""
+        while True:
+            await asyncio.sleep(REPORT_S)
+            now = monotonic()
+            for each in list(self._open.values()):
+                if now - each.since >= REPORT_S:
+                    await self._publish(each.receipt, b"+WPI")
+
+    async def withdraw(self, message: Msg) -> None:
+        """Stop computing a request whose client no longer waits."""
+        with suppress(Malformed):
+            cancel, _ = Cancel.read(message.data)
+            key = cancel.gateway, cancel.number
+            if found := self._open.get(key):
+                found.was_withdrawn = True
+                found.call.end()
+            else:
+                _remember(self._withdrawn, key, None, MAX_WITHDRAWN)
+
+    async def hear_gateway(self, message: Msg) -> None:
+        _remember(self._gateways, message.data.decode(errors="replace")[:200], monotonic(), MAX_GATEWAYS)
+
+    def forget_silence(self) -> None:
+        """Take no gateway for gone because this sidecar heard nothing itself."""
+        self._listening_since = monotonic()
+
+    async def _run(self, message: Msg, pool: str) -> None:
+        try:
+            work, body = Work.read(message.data)
+        except Malformed as exc:
+            log.warning("queue: dropped a message: %s", exc)
+            await self._publish(message.reply, b"+TERM")
+            return
+        outcome = await self._outcome(message, pool, work, body)
+        count_outcome(outcome)
+
+    async def _outcome(self, message: Msg, pool: str, work: Work, body: bytes) -> str:
+        """Run work, and return what became of it, in a word."""
+        received = monotonic()
+        if self.is_draining:
+            await self._return(message, 0)
+            return "returned"
+        if work.key in self._open or not self._is_awaited(work):
+            await self._publish(message.reply)
+            return "dropped"
+        call = self.calls.call()
+        with call as token, self._registered(work, _Open(message.reply, call)) as current:
+            async with self._alone if work.num_deaths else nullcontext():
+                left_s = work.deadline - time.time()
+                if left_s <= 0:
+                    await self._publish(message.reply)
+                    return "dropped"
+                request = with_parameters(body, {"timeout": max(1, int(left_s * 1e6)), **token})
+                waited_ms = (monotonic() - received) * 1000
+                if work.num_deaths:
+                    response = await self._triton.call("ModelInfer", request, left_s + GRACE_S)
+                else:
+                    response = await self._joiner.call(work.model, request, left_s + GRACE_S)
+            if current.was_withdrawn:
+                await self._publish(message.reply)
+                return "withdrawn"
+            return await self._conclude(message, pool, work, body, response, waited_ms)
+
+    async def _conclude(
+        self, message: Msg, pool: str, work: Work, body: bytes, response: Response, waited_ms: float
+    ) -> str:
+        if is_away(response):
+            if was_reached(response):
+                return await self._after_death(message, pool, work, body)
+            await self._return(message, AWAY_S)
+            return "returned"
+        if self._should_return(message, work, response):
+            await self._return(message, BUSY_S)
+            return "returned"
+        await self._answer(message, work, response, waited_ms)
+        self._sample(response)
+        return "answered" if response.is_ok else "failed"
+
+    def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
+        """Return True if another try, here or elsewhere, may have another result and still comes in time."""
+        if response.is_ok or work.deadline - time.time() < 2 * BUSY_S:
+            return False
+        text = response.text
+        error = without_prefix(text.partition(END_OF_FRAMING)[2] if text.startswith(FRAMING) else text)
+        if error is not None:
+            return type(error) is BusyError
+        if response.status == UNAVAILABLE:
+            return True
+        # A stage that died, or a model that is being replaced: Triton's own texts.
+        return response.status in (INTERNAL, NOT_FOUND) and _num_delivered(message) < MAX_TRIES
+
+    async def _after_death(self, message: Msg, pool: str, work: Work, body: bytes) -> str:
+        """Give a request that may have ended its Triton to another one, alone; the second time put it aside."""
+        again = work.after_death()
+        self._open.pop(work.key, None)  # what is sent anew is no double
+        try:
+            if again.num_deaths < MAX_DEATHS:
+                await self._js.publish(subjects.work(pool, work.model), again.packed(body))
+                await self._publish(message.reply)
+                return "returned"
+            await self._js.publish(subjects.dead(pool, work.model), again.packed(body))
+        except (NatsError, TimeoutError):
+            await self._return(message, AWAY_S)
+            return "returned"
+        log.error("a request of gateway %s for %s ended two Tritons; it is in stream SIE_DEAD", *_of(work))
+        error = ModelError(DIED)
+        await self._answer(message, work, Response(INTERNAL, with_prefix(error), b""), 0.0)
+        return "dead"
+
+    async def _answer(self, message: Msg, work: Work, response: Response, waited_ms: float) -> None:
+        receipt = message.reply
+        answer = Answer(work.number, self._worker, response.status, response.text, round(waited_ms, 3), receipt)
+        for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):
+            await self._publish(subjects.answers(work.gateway), part)
+
+    def _is_awaited(self, work: Work) -> bool:
+        if work.deadline <= time.time() or work.key in self._withdrawn:
+            return False
+        heard = max(self._gateways.get(work.gateway, 0.0), self._listening_since)
+        return monotonic() - heard <= GATEWAY_S
+
+    async def _return(self, message: Msg, pause_s: float) -> None:
+        await self._publish(message.reply, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
+
+    async def _publish(self, subject: str, data: bytes = b"") -> None:
+        """Publish. If that fails, the queue gives the work to a worker again."""
+        with suppress(NatsError):
+            await self._nats.publish(subject, data)
+
+    @contextmanager
+    def _registered(self, work: Work, current: _Open) -> Iterator[_Open]:
+        self._open[work.key] = current
+        try:
+            yield current
+        finally:
+            self._close(work.key, current)
+
+    def _close(self, key: tuple[str, int], current: _Open) -> None:
+        """Take work out of the table, unless other work of that key has taken its place."""
+        if self._open.get(key) is current:
+            del self._open[key]
+
+    def _sample(self, response: Response) -> None:
+        """Take the time that a request waited in Triton's queues."""
+        self._num_responses += 1
+        if self._num_responses % SAMPLE or not response.is_ok or len(response.body) > MAX_SAMPLE_BYTES:
+            return
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            message = service_pb2.ModelInferResponse.FromString(response.body)
+            timing: Any = timing_of(InferResult(message))
+            wait_ms = timing["queue_ms"] + timing["batch_wait_ms"]
+            self.quantum.add(wait_ms, self.num_open >= self.quantum.limit)
+            observe_wait(wait_ms)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("work failed", exc_info=error)  # the queue gives it to a worker again
+        self.when_free()
+
+
+def _num_delivered(message: Msg) -> int:
+    """Return how often the queue has delivered a message (the fifth token from the end, NATS ADR-15)."""
+    return int(message.reply.split(".")[-5])
+
+
+def _of(work: Work) -> tuple[str, str]:
+    return work.gateway, work.model
+
+
+def _remember(table: "OrderedDict[Any, Any]", key: Any, value: Any, limit: int) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > limit:
+        table.popitem(last=False)

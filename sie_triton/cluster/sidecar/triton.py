@@ -1,0 +1,88 @@
+"""The Triton beside a sidecar, called with the bytes of requests and answering with those of responses."""
+
+from typing import Any, NamedTuple
+
+from grpc import StatusCode, aio
+from tritonclient.grpc import service_pb2
+
+from sie_triton.cluster.messages import OK
+from sie_triton.settings import Settings
+
+SERVICE = "/inference.GRPCInferenceService"
+
+# The shortest backoff to a Triton that was restarted, and no limits of size: NATS and the payload store have theirs.
+CHANNEL = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+# Timeout of questions, in seconds.
+QUESTION_S = 5.0
+
+# gRPC's text of a call that reached no server; another text means that the server ended during the call.
+NOT_REACHED = "failed to connect"
+
+# Time between a request's deadline and the end of its call, in seconds: the stages answer at the deadline.
+GRACE_S = 1.0
+
+
+class Response(NamedTuple):
+    """Status, text and body of a response, the first two as in gRPC."""
+
+    status: int
+    text: str
+    body: bytes
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == OK
+
+
+class LocalTriton:
+    """gRPC channel to Triton. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._channel = aio.insecure_channel(f"{settings.inner_host}:{settings.grpc_port}", options=CHANNEL)
+        self._calls: dict[str, Any] = {}
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def call(self, method: str, request: bytes, seconds: float) -> Response:
+        """Call a method of Triton's service. A call that fails has its status and text."""
+        call = self._calls.get(method)
+        if call is None:
+            call = self._calls[method] = self._channel.unary_unary(f"{SERVICE}/{method}")
+        try:
+            return Response(OK, "", await call(request, timeout=seconds))
+        except aio.AioRpcError as exc:
+            return Response(exc.code().value[0], exc.details() or "", b"")
+
+    async def is_ready(self) -> bool:
+        response = await self.call("ServerReady", b"", QUESTION_S)
+        return response.is_ok and bool(service_pb2.ServerReadyResponse.FromString(response.body).ready)
+
+    async def names(self) -> list[str]:
+        """Return the names of all ready models, ensembles and steps; empty if Triton does not answer."""
+        response = await self.call("ModelStatistics", b"", QUESTION_S)
+        if not response.is_ok:
+            return []
+        return [each.name for each in service_pb2.ModelStatisticsResponse.FromString(response.body).model_stats]
+
+
+def is_away(response: Response) -> bool:
+    """Return True if Triton was not reached, or ended during the call: the status of a busy Triton has other texts."""
+    return response.status == StatusCode.UNAVAILABLE.value[0] and (
+        response.text.startswith(NOT_REACHED) or any(text in response.text for text in BROKEN)
+    )
+
+
+# gRPC's texts of a connection that broke during a call.
+BROKEN = ("Socket closed", "Connection reset", "recvmsg", "Broken pipe", "GOAWAY", "connection attempt", "EOF")
+
+
+def was_reached(response: Response) -> bool:
+    return NOT_REACHED not in response.text

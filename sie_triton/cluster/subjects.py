@@ -1,0 +1,92 @@
+"""Names in NATS, built from validated names only: a name can never become another subject, or a wildcard.
+
+sie.work.POOL.MODEL          stream SIE_WORK_POOL: requests that wait for a worker, one consumer per model
+sie.answer.GATEWAY           answers, to the gateway that waits for them
+sie.cancel.POOL              requests whose client no longer waits
+sie.wanted.POOL              models that requests name and no worker has claimed
+sie.health.POOL.WORKER       heartbeat of a sidecar; sie.health.gateway.GATEWAY of a gateway
+sie.ask.POOL                 questions that any worker of the pool can answer
+sie.dead.POOL.MODEL          stream SIE_DEAD: requests that ended the Triton that ran them, twice
+"""
+
+import re
+
+from sie_triton.errors import InputError
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+# A model's name in Triton. "=" does not occur in it, so that `token` is reversible.
+MODEL = re.compile(r"[A-Za-z0-9_.+-]{1,200}", re.ASCII)
+
+DEAD_STREAM = "SIE_DEAD"
+DEAD_SUBJECTS = "sie.dead.>"
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return the name of a pool, worker or gateway; InputError names `what` if it cannot be part of a subject."""
+    if not NAME.fullmatch(name):
+        raise InputError.at(what, f"must be 1 to 64 letters, digits, _ or -; got {name[:80]!r}")
+    return name
+
+
+def token(model: str) -> str:
+    """Return a model's name in Triton as one token of a subject; InputError if it is no such name.
+
+    >>> token("BAAI__bge-small-en-v1.5"), model_of(token("BAAI__bge-small-en-v1.5"))
+    ('BAAI__bge-small-en-v1=2E5', 'BAAI__bge-small-en-v1.5')
+    """
+    if not MODEL.fullmatch(model):
+        raise InputError.at("model", f"{model[:80]!r} is not a model's name")
+    return model.replace(".", "=2E")
+
+
+def model_of(name: str) -> str:
+    return name.replace("=2E", ".")
+
+
+def stream(pool: str) -> str:
+    return f"SIE_WORK_{pool}"
+
+
+def all_work(pool: str) -> str:
+    return f"sie.work.{pool}.*"
+
+
+def work(pool: str, model: str) -> str:
+    return f"sie.work.{pool}.{token(model)}"
+
+
+def claims(pool: str) -> str:
+    """Return the bucket with the workers that serve each model."""
+    return f"SIE_CLAIMS_{pool}"
+
+
+def answers(gateway: str) -> str:
+    return f"sie.answer.{gateway}"
+
+
+def cancelled(pool: str) -> str:
+    return f"sie.cancel.{pool}"
+
+
+def wanted(pool: str) -> str:
+    return f"sie.wanted.{pool}"
+
+
+def worker_health(pool: str, worker: str) -> str:
+    return f"sie.health.{pool}.{worker}"
+
+
+GATEWAYS = "gateway"
+
+
+def gateway_health(gateway: str) -> str:
+    return f"sie.health.{GATEWAYS}.{gateway}"
+
+
+def questions(pool: str) -> str:
+    return f"sie.ask.{pool}"
+
+
+def dead(pool: str, model: str) -> str:
+    return f"sie.dead.{pool}.{token(model)}"

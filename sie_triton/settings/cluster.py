@@ -1,0 +1,55 @@
+"""Settings of gateways and sidecars; they are part of the server's settings."""
+
+from pydantic import BaseModel, Field
+
+NAME = r"[A-Za-z0-9_-]{1,64}"
+
+
+class ClusterSettings(BaseModel):
+    """Settings of a cluster. Field descriptions are the help texts of the command line."""
+
+    nats_url: str = Field(
+        "nats://127.0.0.1:4222", description="address of the queue's NATS servers, separated by commas"
+    )
+    pool: str = Field("default", pattern=NAME, description="pool of workers: one queue, whose work any of them can do")
+    worker_id: str = Field(
+        "", pattern=NAME + "|", description="name of this worker, gateway or sidecar; default: the host's name"
+    )
+    machine_profile: str = Field(
+        "", pattern=NAME + "|", description="kind of machine that requests can ask for; default: the pool's name"
+    )
+    worker_metrics_port: int = Field(
+        9095, ge=1, le=65535, description="the sidecar's port, for /metrics, /healthz and /readyz"
+    )
+    health_publish_interval_ms: int = Field(
+        1000,
+        ge=100,
+        le=60_000,
+        description="interval of a sidecar's heartbeat, in milliseconds; after three missing ones its models go to "
+        "other workers",
+    )
+    adaptive_target_p50_ms: float = Field(
+        50,
+        gt=0,
+        le=10_000,
+        description="median time that requests may wait in front of this worker's Triton, in milliseconds; a sidecar "
+        "fetches as much work as keeps to it",
+    )
+    max_concurrent_batches: int = Field(
+        4,
+        ge=1,
+        le=1000,
+        description="calls of this worker's Triton at a time, for each model; requests that come meanwhile are joined",
+    )
+    batcher_max_batch_requests: int = Field(
+        64, ge=1, le=512, description="requests that a sidecar joins into one call of Triton; 1: none"
+    )
+    queue_replicas: int = Field(
+        1, ge=1, le=5, description="number of NATS servers that store each request of the queue"
+    )
+    queue_max_bytes: int = Field(
+        1024**3, ge=1024**2, description="maximum size of a pool's queue, in bytes; beyond it requests are refused"
+    )
+    queue_max_messages: int = Field(
+        100_000, ge=1, description="maximum number of requests in a pool's queue; beyond it requests are refused"
+    )

@@ -1,0 +1,135 @@
+"""A real nats-server, gateways' queues and sidecars in this process; Triton is a double at its seam."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.sidecar.run import Sidecar
+from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.doors.backend import States
+from sie_triton.settings import Settings, read_settings
+from tests.support.nats import NatsServer
+
+MODEL, OTHER = "t__m", "t__other"
+NAMES = [name for model in (MODEL, OTHER) for name in (model, f"{model}-preprocess", f"{model}-score")]
+
+
+class FakeTriton:
+    """Double of a sidecar's Triton: it answers with the request's id, or as `behave` does."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: list[str] = []
+        self.ready = True
+        self.resident = {MODEL, OTHER}
+        self.behave: Callable[[str], Awaitable[Response | None]] | None = None
+
+    async def call(self, method: str, request: bytes, seconds: float) -> Response:
+        if not self.ready:
+            return Response(14, "failed to connect to all addresses", b"")
+        if method != "ModelInfer":
+            return Response(0, "", f"{method} of {self.name}".encode())
+        message = service_pb2.ModelInferRequest.FromString(request)
+        self.seen.append(message.id)
+        found = await self.behave(message.id) if self.behave else None
+        return found or Response(0, "", service_pb2.ModelInferResponse(id=message.id).SerializeToString())
+
+    async def is_ready(self) -> bool:
+        return self.ready
+
+    async def names(self) -> list[str]:
+        return NAMES
+
+    async def states(self) -> States:
+        models = {
+            name.replace("__", "/"): {
+                "state": "resident" if name in self.resident else "cold",
+                "memory_bytes": 1000,
+                "idle_s": 1.0,
+            }
+            for name in (MODEL, OTHER)
+        }
+        return States({}, models, {"limit_bytes": 10_000, "used_bytes": 2000}, time.monotonic())
+
+
+class Cluster:
+    """Gateways and sidecars of one queue, made on demand, and closed together."""
+
+    def __init__(self, server: NatsServer, root: Path) -> None:
+        self.server = server
+        self._root = root
+        self._stack = AsyncExitStack()
+        self._num = 0
+
+    def settings(self, **more: object) -> Settings:
+        self._num += 1
+        given = {"nats_url": self.server.url, "health_publish_interval_ms": 100, "max_concurrent_batches": 100}
+        return read_settings(**given | {"data_dir": self._root / str(self._num)} | more)
+
+    async def gateway(self, **more: object) -> Queue:
+        return await self._stack.enter_async_context(Queue(self.settings(**more)))
+
+    async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:
+        triton = FakeTriton(name)
+        sidecar = Sidecar(self.settings(worker_id=name, **more), triton, triton.states)
+        return await self._stack.enter_async_context(sidecar), triton
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@pytest.fixture
+def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    with NatsServer(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def run(nats_server: NatsServer, tmp_path: Path):
+    """Run a coroutine function with a cluster."""
+
+    def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
+        async def with_cluster() -> None:
+            async with clustered(nats_server, tmp_path) as cluster:
+                await asyncio.wait_for(test(cluster), 60)
+
+        asyncio.run(with_cluster())
+
+    return run
+
+
+@asynccontextmanager
+async def clustered(server: NatsServer, root: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(server, root)
+    try:
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+def request(name: str, model: str = MODEL) -> bytes:
+    return service_pb2.ModelInferRequest(model_name=model, id=name).SerializeToString()
+
+
+async def asked(queue: Queue, name: str, model: str = MODEL, seconds: float = 20) -> str:
+    """Return the id in the answer to a request with this id."""
+    answer, body = await queue.submit("default", model, request(name, model), seconds)
+    assert answer.status == 0, answer.text
+    return service_pb2.ModelInferResponse.FromString(body).id
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once the condition holds."""
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def served(queue: Queue, num_workers: int = 1) -> None:
+    """Return once so many workers are ready in the eyes of a gateway."""
+    await until(lambda: sum(each.is_ready for each in queue.workers.alive("default")) >= num_workers)

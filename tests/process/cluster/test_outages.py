@@ -1,0 +1,160 @@
+"""Parts of a cluster that end, stop or drain under load: what was accepted is answered, and answered once."""
+
+import asyncio
+
+import pytest
+
+from sie_triton.cluster import connection, subjects
+from sie_triton.cluster.sidecar import runner
+from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(connection, "ACK_WAIT_S", 1.0)
+    monkeypatch.setattr(runner, "REPORT_S", 0.2)
+
+
+class Load:
+    """Clients that ask without a pause; each compares its answers with what it asked for."""
+
+    def __init__(self, *queues) -> None:
+        self.num_answers = 0
+        self.failures = []
+        self._is_over = False
+        self._clients = [asyncio.create_task(self._ask(queues[i % len(queues)], i)) for i in range(8)]
+
+    async def _ask(self, queue, client: int) -> None:
+        number = 0
+        while not self._is_over:
+            name = f"{client}-{number}"
+            number += 1
+            try:
+                assert await asked(queue, name, (MODEL, OTHER)[number % 2], 30) == name
+                self.num_answers += 1
+            except Exception as exc:
+                self.failures.append(f"{type(exc).__name__}: {exc}")
+
+    async def more(self, number: int) -> None:
+        """Return once so many more requests have been answered."""
+        wanted = self.num_answers + number
+        await until(lambda: self.num_answers >= wanted)
+
+    async def end(self) -> list[str]:
+        self._is_over = True
+        await asyncio.gather(*self._clients)
+        return self.failures
+
+
+async def small(name: str) -> None:
+    await asyncio.sleep(0.005)
+
+
+async def started(cluster: Cluster, num_gateways: int = 1):
+    queues = [await cluster.gateway() for _ in range(num_gateways)]
+    workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
+    for _, triton in workers:
+        triton.behave = small
+    for queue in queues:
+        await served(queue, 3)
+    return queues, workers
+
+
+def test_a_queue_that_is_killed_and_comes_back_loses_nothing(run):
+    async def test(cluster: Cluster) -> None:
+        queues, _ = await started(cluster, 2)
+        load = Load(*queues)
+        for _ in range(3):
+            await load.more(50)
+            cluster.server.kill()
+            cluster.server.start()
+        await load.more(50)
+        assert await load.end() == []
+
+    run(test)
+
+
+def test_a_queue_that_stops_for_a_while_loses_nothing(run):
+    async def test(cluster: Cluster) -> None:
+        queues, _ = await started(cluster)
+        load = Load(*queues)
+        await load.more(50)
+        cluster.server.stop()
+        await asyncio.sleep(2)
+        cluster.server.go_on()
+        await load.more(50)
+        assert await load.end() == []
+
+    run(test)
+
+
+def test_a_worker_that_drains_fails_no_request(run):
+    async def test(cluster: Cluster) -> None:
+        queues, workers = await started(cluster)
+        load = Load(*queues)
+        await load.more(50)
+        for sidecar, _ in workers[:2]:
+            await sidecar.drain()
+            assert sidecar._runner.num_open == 0
+            await load.more(50)
+        assert await load.end() == []
+
+    run(test)
+
+
+def test_a_worker_that_is_cut_off_comes_back_by_itself(run):
+    """Its sidecar loses the connection; meanwhile others do its work."""
+
+    async def test(cluster: Cluster) -> None:
+        queues, workers = await started(cluster)
+        load = Load(*queues)
+        await load.more(50)
+        sidecar, _ = next(each for each in workers if each[0]._placing.pullers)
+        await sidecar._nats._process_op_err(OSError("cut off"))
+        await load.more(200)
+        await until(lambda: sidecar.is_ready)
+        assert await load.end() == []
+
+    run(test)
+
+
+def test_work_of_a_gateway_that_ended_is_forgotten(run):
+    async def test(cluster: Cluster) -> None:
+        queues, workers = await started(cluster, 2)
+        for _, triton in workers:
+            triton.behave = None
+        load = Load(queues[0])
+        lost = [asyncio.create_task(asked(queues[1], f"lost {i}")) for i in range(5)]
+        await load.more(20)
+        await queues[1]._nats._close("closed", False)
+        await load.more(20)
+        assert await load.end() == []
+        for each in lost:
+            each.cancel()
+        await asyncio.gather(*lost, return_exceptions=True)
+
+    run(test)
+
+
+def test_a_consumer_that_somebody_deletes_is_made_again(run):
+    async def test(cluster: Cluster) -> None:
+        queues, _ = await started(cluster)
+        load = Load(*queues)
+        await load.more(50)
+        await queues[0]._js.delete_consumer(subjects.stream("default"), subjects.token(MODEL))
+        await load.more(100)
+        assert await load.end() == []
+
+    run(test)
+
+
+def test_a_stream_that_somebody_deletes_is_made_again(run):
+    """What was in it has to be asked again by the gateways' clients; later requests are answered."""
+
+    async def test(cluster: Cluster) -> None:
+        queues, _ = await started(cluster)
+        assert await asked(queues[0], "before") == "before"
+        await queues[0]._js.delete_stream(subjects.stream("default"))
+        assert await asked(queues[0], "after") == "after"
+
+    run(test)

@@ -1,0 +1,175 @@
+"""Models stay with the workers that have them in memory, and move when their worker is gone or too slow."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.messages import Wanted
+from sie_triton.cluster.sidecar import placing
+from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until
+
+
+async def asked_often(queue, num: int = 30, model: str = MODEL) -> None:
+    await asyncio.gather(*(asked(queue, f"{model}-{i}", model) for i in range(num)))
+
+
+def counts(workers) -> Counter:
+    return Counter({sidecar.name: len(triton.seen) for sidecar, triton in workers if triton.seen})
+
+
+def ready(workers) -> list[str]:
+    return [each.worker for each in workers.alive("default") if each.is_ready]
+
+
+def with_model(workers) -> list[str]:
+    return [each.worker for each in workers.alive("default") if MODEL in each.resident]
+
+
+def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
+        for i, (_, triton) in enumerate(workers):
+            triton.resident = {MODEL} if i == 1 else {OTHER}
+        await served(queue, 3)
+        for sidecar, _ in workers:
+            await until(
+                lambda s=sidecar: [e.worker for e in s._workers.alive("default") if MODEL in e.resident] == ["w1"]
+            )
+        await asked_often(queue)
+        assert counts(workers) == {"w1": 30}
+
+    run(test)
+
+
+def test_only_one_worker_claims_a_cold_model(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        workers = [await cluster.worker(f"w{i}") for i in range(4)]
+        for _, triton in workers:
+            triton.resident = set()
+        await served(queue, 4)
+        await asked_often(queue)
+        assert len(counts(workers)) == 1
+        await until(lambda: sum(MODEL in each.claims for each in queue.workers.alive("default")) == 1)
+
+    run(test)
+
+
+def test_another_worker_takes_the_models_of_one_that_is_gone(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        workers = [await cluster.worker(name) for name in ("w0", "w1")]
+        await served(queue, 2)
+        await asked(queue, "a")
+        (first,) = counts(workers)
+        gone, left = sorted(workers, key=lambda each: each[0].name != first)
+        await gone[0]._nats._close("closed", False)
+        assert await asked(queue, "b") == "b"
+        assert left[1].seen == ["b"]
+
+    run(test)
+
+
+def test_another_worker_takes_the_models_of_one_whose_triton_is_away(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        workers = [await cluster.worker(name) for name in ("w0", "w1")]
+        await served(queue, 2)
+        await asked(queue, "a")
+        (first,) = counts(workers)
+        away, left = sorted(workers, key=lambda each: each[0].name != first)
+        away[1].ready = False
+        await until(
+            lambda: not any(each.is_ready for each in left[0]._workers.alive("default") if each.worker == first)
+        )
+        await until(
+            lambda: [each.worker for each in left[0]._workers.alive("default") if each.is_ready] == [left[0].name]
+        )
+        assert await asked(queue, "b") == "b"
+        assert left[1].seen == ["b"]
+
+    run(test)
+
+
+def test_idle_workers_help_with_more_than_a_worker_can_do(run, monkeypatch):
+    monkeypatch.setattr(placing, "BACKLOG_S", 0.1)
+
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        workers = [await cluster.worker(f"w{i}") for i in range(3)]
+
+        async def slow(name: str) -> None:
+            await asyncio.sleep(0.2)
+
+        for sidecar, triton in workers:
+            triton.behave = slow
+            sidecar._runner.quantum.limit = 4
+        await served(queue, 3)
+        await asked_often(queue, 100)
+        assert len(counts(workers)) > 1
+
+    run(test)
+
+
+def test_a_model_without_work_and_memory_is_given_up(run, monkeypatch):
+    monkeypatch.setattr(placing, "UNUSED_S", 0.2)
+
+    async def test(cluster: Cluster) -> None:
+        queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
+        await served(queue)
+        await asked(queue, "a")
+        assert sidecar._claims.mine() == [MODEL]
+        triton.resident = set()
+        await until(lambda: not sidecar._claims.mine())
+        assert await asked(queue, "b") == "b"
+
+    run(test)
+
+
+def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(run, monkeypatch):
+    monkeypatch.setattr(placing, "UNUSED_S", 0.1)
+
+    async def test(cluster: Cluster) -> None:
+        queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
+        triton.resident = set()
+        await served(queue)
+
+        async def load(name: str) -> None:
+            await asyncio.sleep(1)
+
+        triton.behave = load
+        answer = asyncio.create_task(asked(queue, "a"))
+        await until(lambda: triton.seen == ["a"])
+        await asyncio.sleep(0.5)
+        assert sidecar._claims.mine() == [MODEL]
+        assert await answer == "a"
+
+    run(test)
+
+
+def test_a_lost_announcement_delays_a_request_only(run, monkeypatch):
+    monkeypatch.setattr(placing, "BACKLOG_S", 0.2)
+
+    async def test(cluster: Cluster) -> None:
+        queue, _ = await cluster.gateway(), await cluster.worker("w")
+        await served(queue)
+        queue._announce = lambda pool, model: None
+        assert await asked(queue, "a") == "a"
+
+    run(test)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, Wanted("t__nothing").packed(), Wanted(7).packed()])
+def test_a_strange_announcement_disturbs_nobody(run, data):
+    async def test(cluster: Cluster) -> None:
+        queue, _ = await cluster.gateway(), await cluster.worker("w")
+        await served(queue)
+        for subject in (subjects.wanted("default"), subjects.cancelled("default"), "sie.health.default.x"):
+            await queue._nats.publish(subject, data)
+        await queue._nats.publish(subjects.answers(queue.name), data)
+        assert await asked(queue, "a") == "a"
+
+    run(test)

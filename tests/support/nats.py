@@ -1,0 +1,52 @@
+"""A real nats-server for tests, which can be killed, stopped and started again with its store."""
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+from sie_triton.cluster.up import free_ports, nats_config, nats_server
+from tests.support.controller import wait_for
+
+HOST = "127.0.0.1"
+
+
+class NatsServer:
+    """Use as a context manager."""
+
+    def __init__(self, directory: Path, more: str = "") -> None:
+        (self.port,) = free_ports(1)
+        self.url = f"nats://{HOST}:{self.port}"
+        self._config = directory / "nats.conf"
+        self._config.write_text(nats_config(HOST, self.port, directory / "store") + more)
+        self._log = directory / "nats.log"
+
+    def __enter__(self) -> "NatsServer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen([nats_server(), "-c", str(self._config)], stdout=log, stderr=log)
+        wait_for(self._listens)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def _listens(self) -> bool:
+
+        try:
+            socket.create_connection((HOST, self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
