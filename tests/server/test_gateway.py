@@ -1,0 +1,235 @@
+"""Through gateway, queue and sidecar, every client gets the answers that Triton itself gives, bit by bit."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import msgpack
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from openai import OpenAI
+from tritonclient.utils import InferenceServerException
+
+from sie_triton import InputError, SIEClient
+from sie_triton.doors.wire import read_msgpack
+from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, FLORENCE2, GLINER, MINILM, SPLADE, TINY
+from tests.support.controller import wait_for
+from tests.support.in_cluster import gateway_of, sidecar_of
+from tests.support.nats import NatsServer
+from tests.support.pictures import pictures
+from tests.support.sounds import sounds
+
+MODELS = [BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, FLORENCE2, GLINER, MINILM, SPLADE, TINY]
+TEXTS = ["Berlin is the capital of Germany", "", "vines climb"]
+FILES = pictures([(97, 61), (40, 90)])
+
+
+class Gateways:
+    """Addresses of two gateways, and clients of them and of Triton itself."""
+
+    def __init__(self, addresses: list[tuple[str, str]], direct: str) -> None:
+        self.https, self.grpcs = zip(*addresses, strict=True)
+        self.clients = [SIEClient(f"grpc://{each}", controller_url="") for each in self.grpcs]
+        self.direct = SIEClient(f"grpc://{direct}", controller_url="")
+        self.direct_address = direct
+
+
+@pytest.fixture(scope="module")
+def gateways(server, tmp_path_factory) -> Iterator[Gateways]:
+    root = tmp_path_factory.mktemp("gateway")
+    with NatsServer(root) as nats:
+        settings = server.settings.model_copy(update={"nats_url": nats.url, "worker_id": "w", "auth_mode": "none"})
+        with (
+            sidecar_of(settings, MODELS),
+            gateway_of(nats, root / "g0") as first,
+            gateway_of(nats, root / "g1") as second,
+        ):
+            yield Gateways([first, second], server.grpc)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return True if two results are equal, their times aside."""
+    if isinstance(one, dict):
+        names = one.keys() - {"timing"}
+        return names == other.keys() - {"timing"} and all(same(one[name], other[name]) for name in names)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return bool(one == other)
+
+
+DTYPES = ("float32", "float16", "int8", "uint8", "binary", "ubinary")
+ENCODES = [
+    *[(BGE_M3, TEXTS, {"output_dtype": dtype, "output_types": ["dense", "multivector"]}) for dtype in DTYPES],
+    (BGE_M3, TEXTS, {"output_types": ["sparse"]}),
+    (f"{BGE_M3}:sparse", TEXTS, {}),
+    (f"{BGE_M3}:asking", TEXTS, {"is_query": True, "instruction": "find cats"}),
+    (COLBERT, TEXTS, {"output_types": ["muvera"]}),
+    (SPLADE, TEXTS, {}),
+    (MINILM, [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}], {"options": {"dimensions": 128}}),
+    (CLIP, ["a cat", {"image": FILES[0]}, {"image": FILES[1], "id": "x"}], {}),
+    (CLAP, [{"audio": sounds()[0]}], {}),
+]
+
+
+@pytest.mark.parametrize(("model", "items", "options"), ENCODES, ids=lambda each: str(each)[:60])
+def test_vectors_are_those_of_triton(gateways, model, items, options):
+    expected = gateways.direct.encode(model, items, **options)
+    for client in gateways.clients:
+        found = client.encode(model, items, **options)
+        assert same(found, expected)
+        assert found[0]["timing"]["total_ms"] > 0
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, COLBERT, BGE_M3])
+def test_scores_are_those_of_triton(gateways, model):
+    expected = gateways.direct.score(model, {"id": "q", "text": "capital"}, TEXTS)
+    assert all(
+        same(client.score(model, {"id": "q", "text": "capital"}, TEXTS), expected) for client in gateways.clients
+    )
+
+
+def test_extractions_are_those_of_triton(gateways):
+    for model, items, labels in (
+        (GLINER, TEXTS, ["city", "plant"]),
+        (FLORENCE2, [{"image": FILES[0]}], []),
+    ):
+        expected = gateways.direct.extract(model, items, labels)
+        assert all(same(client.extract(model, items, labels), expected) for client in gateways.clients)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_http_door_of_a_gateway_answers_as_triton(gateways, dtype):
+    """SIE's own SDK sends msgpack, and expects arrays."""
+    expected = gateways.direct.encode(BGE_M3, TEXTS, output_dtype=dtype, output_types=["dense"])
+    body = {"items": [{"id": f"{i}", "text": text} for i, text in enumerate(TEXTS)]}
+    body["params"] = {"output_types": ["dense"], "output_dtype": dtype}
+    for url in gateways.https:
+        headers = {"Content-Type": "application/msgpack", "Accept": "application/msgpack"}
+        answer = httpx.post(f"{url}/v1/encode/{BGE_M3}", content=msgpack.packb(body), headers=headers, timeout=60)
+        found = read_msgpack(answer.content)
+        assert answer.headers["X-Total-Time"]
+        assert [each["id"] for each in found["items"]] == ["0", "1", "2"]
+        values = [each["dense"]["values"] for each in found["items"]]
+        assert all(value.tobytes() == each["dense"].tobytes() for value, each in zip(values, expected, strict=True))
+
+
+def test_openais_client_gets_the_vectors_of_triton(gateways):
+    client = OpenAI(base_url=f"{gateways.https[0]}/v1", api_key="none")
+    found = client.embeddings.create(model=MINILM, input=TEXTS[:1])
+    assert np.array_equal(np.float32(found.data[0].embedding), gateways.direct.encode(MINILM, TEXTS[:1])[0]["dense"])
+    assert MINILM in [model.id for model in client.models.list()]
+
+
+def test_coheres_rerank_gets_the_scores_of_triton(gateways):
+    expected = gateways.direct.score(CROSS_ENCODER, "capital", TEXTS)["scores"]
+    body = {"model": CROSS_ENCODER, "query": "capital", "documents": TEXTS}
+    found = httpx.post(f"{gateways.https[1]}/v2/rerank", json=body, timeout=60).json()["results"]
+    assert [each["index"] for each in found] == [int(each["item_id"].removeprefix("item-")) for each in expected]
+
+
+def infer_input(*texts: bytes) -> list[Any]:
+    tensor = triton.InferInput("text", [len(texts)], "BYTES")
+    tensor.set_data_from_numpy(np.array(texts, object))
+    return [tensor]
+
+
+def test_tritons_own_client_sees_one_triton(gateways):
+    name = TINY.replace("/", "__")
+    direct = triton.InferenceServerClient(gateways.direct_address)
+    for address in gateways.grpcs:
+        client = triton.InferenceServerClient(address)
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready(name)
+        assert not client.is_model_ready("nothing")
+        assert client.get_model_metadata(name) == direct.get_model_metadata(name)
+        assert client.get_model_config(name) == direct.get_model_config(name)
+        assert client.get_server_metadata() == direct.get_server_metadata()
+        found = client.infer(name, infer_input(b"a", b"b c"), request_id="mine")
+        expected = direct.infer(name, infer_input(b"a", b"b c"), request_id="mine")
+        assert found.get_response().id == "mine"
+        assert np.array_equal(found.as_numpy("dense"), expected.as_numpy("dense"))
+
+
+def test_methods_that_a_gateway_does_not_have_are_refused_by_name(gateways):
+    client = triton.InferenceServerClient(gateways.grpcs[0])
+    with pytest.raises(InferenceServerException, match="RepositoryIndex: the gateway has no model repository"):
+        client.get_model_repository_index()
+    with pytest.raises(InferenceServerException, match="SystemSharedMemoryStatus: the gateway has no such method"):
+        client.get_system_shared_memory_status()
+    failures = []
+    client.start_stream(lambda result, error: failures.append(error))
+    wait_for(lambda: failures)
+    client.stop_stream()
+    assert "ModelStreamInfer: the gateway has no streams" in str(failures[0])
+
+
+def test_errors_are_those_of_triton(gateways):
+    for model, items, options in (
+        (TINY, ["a"], {"options": {"dimensions": 0}}),
+        (TINY, [], {"output_types": ["nothing"]}),
+        ("t/none", ["a"], {}),
+        (GLINER, ["a"], {}),
+    ):
+        errors = []
+        for client in (gateways.direct, *gateways.clients):
+            try:
+                client.encode(model, items, **options)
+            except Exception as exc:
+                errors.append((type(exc), getattr(exc, "field", "")))
+            else:
+                errors.append((None, ""))
+        assert len(set(errors)) == 1, errors
+    with pytest.raises(InferenceServerException, match="Request for unknown model: 'nothing' is not found"):
+        triton.InferenceServerClient(gateways.grpcs[0]).infer("nothing", infer_input(b"a"))
+    with pytest.raises(InputError, match="dimensions"):
+        gateways.clients[0].encode(TINY, "a", options={"dimensions": 0})
+
+
+def test_a_model_that_is_not_served_is_404_at_the_door(gateways):
+    answer = httpx.post(f"{gateways.https[0]}/v1/encode/t/none", json={"items": [{"text": "a"}]})
+    assert (answer.status_code, answer.json()["detail"]["code"]) == (404, "MODEL_NOT_FOUND")
+
+
+def test_requests_of_many_clients_that_are_joined_keep_their_own_results(gateways):
+    """Of different kinds and lengths at once: each result is that of its own texts."""
+    texts = [[f"text {i} {j}" * (1 + i % 5) for j in range(1 + i % 3)] for i in range(200)]
+    calls = [
+        (lambda c, t: c.encode(BGE_M3, t, output_types=["dense", "sparse", "multivector"])),
+        (lambda c, t: c.encode(BGE_M3, t, output_types=["dense"], output_dtype="int8")),
+        (lambda c, t: c.score(CROSS_ENCODER, "capital", t)["scores"]),
+    ]
+    expected = [calls[i % 3](gateways.direct, each) for i, each in enumerate(texts)]
+    with ThreadPoolExecutor(32) as clients:
+        found = list(clients.map(lambda i: calls[i % 3](gateways.clients[i % 2], texts[i]), range(len(texts))))
+    for one, other in zip(found, expected, strict=True):
+        assert alike(one, other)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Return True if two results are equal up to the rounding of another batch, their times aside."""
+    if isinstance(one, dict):
+        names = one.keys() - {"timing"}
+        return names == other.keys() - {"timing"} and all(alike(one[name], other[name]) for name in names)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, (np.ndarray, float)):
+        rounding = 1 if np.result_type(one) == np.int8 else 1e-4
+        return np.shape(one) == np.shape(other) and np.allclose(one, other, atol=rounding)
+    return bool(one == other)
+
+
+def test_a_request_beyond_its_time_is_a_deadline_error(gateways):
+    body = {"items": [{"text": "a" * 100}] * 64}
+    answer = httpx.post(f"{gateways.https[0]}/v1/encode/{MINILM}", json=body, headers={"X-Request-Timeout": "0.001"})
+    assert answer.status_code in (503, 504)
+
+
+def test_liveness_and_readiness(gateways):
+    for path in ("/healthz", "/readyz", "/health", "/status", "/metrics", "/"):
+        assert httpx.get(f"{gateways.https[0]}{path}").status_code == 200
+    assert httpx.get(f"{gateways.https[0]}/health").json()["status"] == "healthy"

@@ -1,0 +1,69 @@
+"""A gateway process and a sidecar in front of a running Triton, with a real queue between them."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from sie_triton.bench.ports import free_ports
+from sie_triton.cluster.sidecar.run import Sidecar
+from sie_triton.cluster.sidecar.triton import LocalTriton
+from sie_triton.doors.backend import States
+from sie_triton.settings import Settings
+from tests.server.test_serve import sie
+from tests.support.controller import wait_for
+from tests.support.nats import NatsServer
+
+
+@contextmanager
+def sidecar_of(settings: Settings, models: Sequence[str]) -> Iterator[None]:
+    """Run a sidecar on a thread; there is no controller, so that all `models` count as resident."""
+
+    async def states() -> States:
+        known = {name: {"state": "resident", "memory_bytes": 1, "idle_s": 0.0} for name in models}
+        return States({}, known, {"limit_bytes": 1, "used_bytes": 0}, time.monotonic())
+
+    async def serve() -> None:
+        triton = LocalTriton(settings)
+        async with Sidecar(settings, triton, states):
+            has_started.set()
+            while not is_over.is_set():
+                await asyncio.sleep(0.05)
+        await triton.close()
+
+    has_started, is_over = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert has_started.wait(60)
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@contextmanager
+def gateway_of(nats: NatsServer, data_dir: Path, *flags: str) -> Iterator[tuple[str, str]]:
+    """Run `sie-triton gateway`; yield its HTTP and its gRPC address once it has found a worker."""
+    http, grpc = free_ports(2)
+    ports = [f"--door-port={http}", f"--grpc-port={grpc}"]
+    process = sie("gateway", f"--nats-url={nats.url}", f"--data-dir={data_dir}", *ports, *flags)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "SIE gateway started\n"
+        wait_for(lambda: is_ready(f"http://127.0.0.1:{http}"))
+        yield f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}"
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.HTTPError:
+        return False
