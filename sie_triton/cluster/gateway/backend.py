@@ -67,7 +67,7 @@ class QueueConnection(AsyncConnection):
             raise_failure(answer)
             return InferResult(service_pb2.ModelInferResponse.FromString(body))
         if method == "is_model_ready":
-            return bool(queue.model_of(pool, arguments["model_name"]))
+            return queue.is_served(pool, arguments["model_name"])
         rpc, request_for = QUESTIONS[method]
         seconds = min(QUESTION_S, deadline.left_s)
         answer, body = await queue.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)

@@ -116,7 +116,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _model_ready(self, request: bytes, context: Context) -> bytes:
         name = service_pb2.ModelReadyRequest.FromString(request).name
-        return _bytes(service_pb2.ModelReadyResponse(ready=bool(self._queue.model_of(self._queue.pool(), name))))
+        return _bytes(service_pb2.ModelReadyResponse(ready=self._queue.is_served(self._queue.pool(), name)))
 
     async def _server_live(self, request: bytes, context: Context) -> bytes:
         return _bytes(service_pb2.ServerLiveResponse(live=True))

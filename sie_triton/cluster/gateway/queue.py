@@ -26,7 +26,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Question, Wanted, Work
-from sie_triton.cluster.workers import Workers
+from sie_triton.cluster.workers import MAX_MISSING, Workers
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, Unreachable
 from sie_triton.settings import Settings
@@ -72,7 +72,9 @@ class Queue:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
-        self.workers = Workers(settings.health_publish_interval_ms / 1000)
+        self._interval_s = settings.health_publish_interval_ms / 1000
+        self.workers = Workers(self._interval_s)
+        self._heard_since = time.monotonic()
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._announced: dict[tuple[str, str], float] = {}
@@ -85,6 +87,7 @@ class Queue:
         self._js = self._nats.jetstream(timeout=CONFIRM_S)
         await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
         await self._nats.subscribe("sie.health.*.*", cb=self.workers.hear)
+        self._heard_since = time.monotonic()
         self._start(self._prepare())
         self._start(self._live())
         return self
@@ -114,12 +117,23 @@ class Queue:
         return {name for each in alive for name in each.models}, {name for each in alive for name in each.ensembles}
 
     def model_of(self, pool: str, ensemble: str) -> str:
-        """Return the model of an ensemble; empty if no worker of the pool serves it."""
+        """Return the model of an ensemble; empty if no worker of the pool serves it.
+
+        Raise Unreachable if there is no worker, or if not all of them can have told this gateway about themselves.
+        """
         models, ensembles = self.serves(pool)
         if ensemble in models:
             return ensemble
         name, _, task = ensemble.rpartition("-")
-        return name if ensemble in ensembles and task in TASKS and name in models else ""
+        if ensemble in ensembles and task in TASKS and name in models:
+            return name
+        if not models or time.monotonic() - self._heard_since < self._interval_s * MAX_MISSING:
+            raise Unreachable(f"no worker of pool {pool} is known to serve {ensemble[:200]} yet; retry")
+        return ""
+
+    def is_served(self, pool: str, ensemble: str) -> bool:
+        models, ensembles = self.serves(pool)
+        return ensemble in models or ensemble in ensembles
 
     async def submit(self, pool: str, model: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
         """Return the answer to a ModelInferRequest, which has `left_s` seconds.
@@ -243,7 +257,7 @@ class Queue:
         while True:
             with suppress(NatsError):
                 await self._nats.publish(subjects.gateway_health(self.name), self.name.encode())
-            await asyncio.sleep(self._settings.health_publish_interval_ms / 1000)
+            await asyncio.sleep(self._interval_s)
 
     def _start(self, work: Any) -> None:
         self._keep(asyncio.create_task(work))

@@ -89,8 +89,6 @@ class Puller:
     async def ask_again(self) -> None:
         """Ask anew after the connection was lost, and with it all requests for work."""
         self._num_asked = 0
-        with suppress(NatsError, TimeoutError):
-            await open_consumer(self._js, self._pool, self.model)
         await self.pull()
 
     async def _receive(self, message: Msg) -> None:

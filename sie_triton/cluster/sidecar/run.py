@@ -42,6 +42,9 @@ NAMES_S = 5.0
 # Time that requests in progress have to end after SIGTERM, in seconds.
 DRAIN_S = 25.0
 
+# Timeout of a question to the queue, in seconds.
+QUEUE_S = 1.0
+
 # Pause before the streams are opened again after an error, in seconds.
 AGAIN_S = 1.0
 
@@ -65,13 +68,14 @@ class Sidecar:
         self._triton, self._states = triton, states
         self._calls = CallBook(settings.status_dir)
         self._is_ready = False
+        self._has_looked = False  # Triton's models are known
         self._names: list[str] = []
         self._named_at = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> "Sidecar":
         self._nats = await connect(self._settings, f"sidecar {self.name}", self._reconnected)
-        self._js = self._nats.jetstream()
+        self._js = self._nats.jetstream(timeout=QUEUE_S)
         await self._open()
         self._runner = Runner(
             self._nats,
@@ -109,7 +113,8 @@ class Sidecar:
 
     @property
     def is_ready(self) -> bool:
-        return self._is_ready and bool(self._nats.is_connected) and not self._runner.is_draining
+        is_connected = bool(self._nats.is_connected)
+        return self._is_ready and self._has_looked and is_connected and not self._runner.is_draining
 
     async def _open(self) -> None:
         """Open stream and claims, until that succeeds."""
@@ -168,6 +173,7 @@ class Sidecar:
         free = int(memory.get("limit_bytes", 0) * share) - memory.get("used_bytes", 0)
         of_tasks = [name for name in self._names if _is_of_task(name, found)]
         models = [name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES)]
+        self._has_looked = self._has_looked or bool(self._names)
         self._placing.own = self._health(sorted(models), sorted(of_tasks), resident, free)
 
     async def _publish_health(self) -> None:

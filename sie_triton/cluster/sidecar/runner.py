@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 # Interval of reports that work is still in progress, in seconds; well below ACK_WAIT_S.
 REPORT_S = 1.0
 
-# Pause before work goes to a worker again, in seconds: Triton was busy, or away.
-BUSY_S, AWAY_S = 0.2, 0.5
+# Pause before work goes to a worker again, in seconds: Triton was busy, or away. It doubles up to MAX_PAUSE_S.
+BUSY_S, AWAY_S, MAX_PAUSE_S = 0.2, 0.5, 3.2
 
 # Deliveries after which an error that another worker might not have is the answer.
-MAX_TRIES = 4
+MAX_TRIES = 8
 
 # Tritons that a request may end.
 MAX_DEATHS = 2
@@ -208,7 +208,8 @@ class Runner:
             await self._return(message, AWAY_S)
             return "returned"
         if self._should_return(message, work, response):
-            await self._return(message, BUSY_S)
+            pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** (_num_delivered(message) - 1))
+            await self._return(message, min(pause_s, work.deadline - time.time()))
             return "returned"
         await self._answer(message, work, response, waited_ms)
         self._sample(response)
@@ -216,7 +217,7 @@ class Runner:
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
-        if response.is_ok or work.deadline - time.time() < 2 * BUSY_S:
+        if response.is_ok or work.deadline - time.time() < BUSY_S:
             return False
         text = response.text
         error = without_prefix(text.partition(END_OF_FRAMING)[2] if text.startswith(FRAMING) else text)
