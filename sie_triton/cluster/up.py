@@ -114,7 +114,8 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
     """Run a whole cluster; yield once all workers are ready."""
     directory = private_directory(settings.data_dir / CLUSTER_DIR)
     (port,) = free_ports(1)
-    settings = settings.model_copy(update={"nats_url": f"nats://{LOOPBACK}:{port}"})
+    store = settings.payload_store_url or (directory / "payloads").absolute().as_uri()
+    settings = settings.model_copy(update={"nats_url": f"nats://{LOOPBACK}:{port}", "payload_store_url": store})
     gateway = settings.model_copy(update={"data_dir": directory / "gateway"})
     workers = [worker_settings(settings, number, num_workers) for number in range(num_workers)]
     with ExitStack() as stack:

@@ -1,6 +1,11 @@
 """Settings of gateways and sidecars; they are part of the server's settings."""
 
-from pydantic import BaseModel, Field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, field_validator
+
+from sie_triton.settings.object_store import check_store_url, is_store_url
 
 NAME = r"[A-Za-z0-9_-]{1,64}"
 
@@ -44,6 +49,11 @@ class ClusterSettings(BaseModel):
     batcher_max_batch_requests: int = Field(
         64, ge=1, le=512, description="requests that a sidecar joins into one call of Triton; 1: none"
     )
+    payload_store_url: str = Field(
+        "",
+        description="store of requests that are larger than a message of the queue: s3://bucket/prefix, "
+        "gs://bucket/prefix, file:///directory or a directory; default: such requests are refused",
+    )
     queue_replicas: int = Field(
         1, ge=1, le=5, description="number of NATS servers that store each request of the queue"
     )
@@ -53,3 +63,10 @@ class ClusterSettings(BaseModel):
     queue_max_messages: int = Field(
         100_000, ge=1, description="maximum number of requests in a pool's queue; beyond it requests are refused"
     )
+
+    @field_validator("payload_store_url", mode="before")
+    @classmethod
+    def _store_url(cls, value: Any) -> Any:
+        if not value:
+            return value
+        return check_store_url(str(value) if is_store_url(value) else Path(str(value)).absolute().as_uri())

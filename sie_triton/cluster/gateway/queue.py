@@ -26,10 +26,12 @@ from nats.js.errors import APIError, NoStreamResponseError
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Question, Wanted, Work
+from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.cluster.workers import MAX_MISSING, Workers
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, Unreachable
 from sie_triton.settings import Settings
+from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Queue:
         self._interval_s = settings.health_publish_interval_ms / 1000
         self.workers = Workers(self._interval_s)
         self._heard_since = time.monotonic()
+        self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._announced: dict[tuple[str, str], float] = {}
@@ -90,6 +93,8 @@ class Queue:
         self._heard_since = time.monotonic()
         self._start(self._prepare())
         self._start(self._live())
+        if self._payloads is not None:
+            self._start(self._sweep(self._payloads))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -143,13 +148,9 @@ class Queue:
         """
         if len(self._waiting) >= MAX_WAITING:
             raise BusyError(f"{MAX_WAITING} requests wait for answers; retry")
-        if len(request) + FRAME_BYTES > self._nats.max_payload:
-            raise InputError(
-                f"the request has {len(request)} bytes, and the queue takes {self._nats.max_payload - FRAME_BYTES}; "
-                "send fewer or smaller items"
-            )
-        number = next(self._numbers)
-        message = Work(self.name, number, time.time() + left_s, model).packed(request)
+        number, deadline = next(self._numbers), time.time() + left_s
+        payload = await self._stored(number, deadline, request)
+        message = Work(self.name, number, deadline, model, 0, payload).packed(b"" if payload else request)
         waiting = self._waiting[number] = _Waiting(asyncio.get_running_loop().create_future())
         self._announce(pool, model)
         sending = asyncio.create_task(self._send(subjects.work(pool, model), message))
@@ -169,10 +170,43 @@ class Queue:
             raise
         finally:
             del self._waiting[number]
+            if payload:
+                self._start(self._removed(payload))
             if not sending.done() and not waiting.answer.cancelled():
                 self._keep(sending)  # its confirmation is under way
             elif sending.done() and not sending.cancelled():
                 sending.exception()  # mark it as retrieved
+
+    async def _stored(self, number: int, deadline: float, request: bytes) -> str:
+        """Put a request into the payload store if no message can hold it; return its path there, else an empty one."""
+        room = self._nats.max_payload - FRAME_BYTES
+        if len(request) <= room:
+            return ""
+        if self._payloads is None:
+            raise InputError(
+                f"the request has {len(request)} bytes, and the queue takes {room}; send fewer or smaller items, or "
+                "give the cluster a payload store (SIE_PAYLOAD_STORE_URL)"
+            )
+        try:
+            return await self._payloads.put(self.name, number, deadline, request)
+        except StoreError as exc:
+            log.warning("payload store: %s", exc)
+            raise BusyError("the payload store does not take the request; retry, or send smaller ones") from exc
+
+    async def _removed(self, path: str) -> None:
+        assert self._payloads is not None
+        with suppress(StoreError):  # a gateway removes it later
+            await self._payloads.remove(path)
+
+    async def _sweep(self, payloads: Payloads) -> None:
+        """Remove payloads that gateways have left behind, for ever."""
+        while True:
+            try:
+                if num_removed := await payloads.sweep():
+                    log.info("payload store: removed %d payloads whose time had passed", num_removed)
+            except StoreError as exc:
+                log.warning("payload store: %s", exc)
+            await asyncio.sleep(SWEEP_S)
 
     async def ask(self, pool: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
         """Return the answer of any worker of the pool to a call of its Triton other than inference."""

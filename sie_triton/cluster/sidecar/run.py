@@ -19,6 +19,7 @@ from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect, open_claims, open_dead_stream, open_stream, told
 from sie_triton.cluster.messages import Answer, Health, Malformed, Question
+from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, LIMIT, OPEN, REGISTRY
 from sie_triton.cluster.sidecar.placing import Placing
@@ -86,6 +87,7 @@ class Sidecar:
             target_ms=self._settings.adaptive_target_p50_ms,
             max_calls=self._settings.max_concurrent_batches,
             max_requests=self._settings.batcher_max_batch_requests,
+            payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
         )
         self._placing = Placing(
             self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -28,6 +28,7 @@ from sie_triton.client.grpc_aio import InferResult
 from sie_triton.client.results import timing_of
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Work, with_parameters
+from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
@@ -35,6 +36,7 @@ from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is
 from sie_triton.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, ModelError
 from sie_triton.records.calls import CallBook, OpenCall
+from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +95,10 @@ class Runner:
         target_ms: float,
         max_calls: int,
         max_requests: int,
+        payloads: Payloads | None,
     ) -> None:
         self._nats, self._js, self._triton, self.calls = client, js, triton, calls
-        self._worker = worker
+        self._worker, self._payloads = worker, payloads
         self._joiner = Joiner(triton, max_calls, max_requests)
         self.quantum = Quantum(target_ms)
         self.when_free: Callable[[], None] = lambda: None
@@ -183,6 +186,17 @@ class Runner:
             return "dropped"
         call = self.calls.call()
         with call as token, self._registered(work, _Open(message.reply, call)) as current:
+            if work.payload:
+                try:
+                    stored = await self._stored(work)
+                except StoreError as exc:
+                    log.warning("payload store: %s", exc)
+                    await self._return(message, AWAY_S)
+                    return "returned"
+                if stored is None:  # its gateway has removed it: nobody waits
+                    await self._publish(message.reply)
+                    return "dropped"
+                body = stored
             async with self._alone if work.num_deaths else nullcontext():
                 left_s = work.deadline - time.time()
                 if left_s <= 0:
@@ -215,6 +229,11 @@ class Runner:
         self._sample(response)
         return "answered" if response.is_ok else "failed"
 
+    async def _stored(self, work: Work) -> bytes | None:
+        if self._payloads is None:
+            raise StoreError("this sidecar has none (SIE_PAYLOAD_STORE_URL)")
+        return await self._payloads.get(work.payload)
+
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
         if response.is_ok or work.deadline - time.time() < BUSY_S:
@@ -233,12 +252,17 @@ class Runner:
         again = work.after_death()
         self._open.pop(work.key, None)  # what is sent anew is no double
         try:
+            if work.payload:
+                assert self._payloads is not None
+                if again.num_deaths >= MAX_DEATHS:
+                    again = replace(again, payload=await self._payloads.keep(*work.key, body))
+                body = b""
             if again.num_deaths < MAX_DEATHS:
                 await self._js.publish(subjects.work(pool, work.model), again.packed(body))
                 await self._publish(message.reply)
                 return "returned"
             await self._js.publish(subjects.dead(pool, work.model), again.packed(body))
-        except (NatsError, TimeoutError):
+        except (NatsError, TimeoutError, StoreError):
             await self._return(message, AWAY_S)
             return "returned"
         log.error("a request of gateway %s for %s ended two Tritons; it is in stream SIE_DEAD", *_of(work))

@@ -142,6 +142,7 @@ MAY_IMPORT = {
         "server",
         "settings",
         "telemetry",
+        "weights",
     },
     "cli": {
         *FOUNDATION,
