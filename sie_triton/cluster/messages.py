@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 import msgpack  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
@@ -17,6 +17,10 @@ MAX_HEADER_BYTES, MAX_TEXT = 16 * 1024, 3000
 
 # Status of an answer, as gRPC's status codes.
 OK = 0
+
+
+# Types of a header's values by the type of their field.
+TYPES: Mapping[Any, Any] = {str: str, int: int, bool: bool, float: (int, float), Sequence: list, Mapping: dict}
 
 
 class Malformed(SIEError):
@@ -40,6 +44,9 @@ class Header:
             version, *values = msgpack.unpackb(message[4 : 4 + size])
             if version != VERSION or len(values) != len(fields(cls)):
                 raise ValueError(f"version {version} with {len(values)} fields")
+            for value, field in zip(values, fields(cls), strict=True):
+                if not isinstance(value, TYPES[get_origin(field.type) or field.type]):
+                    raise TypeError(f"{field.name} is a {type(value).__name__}")
             return cls(*values), message[4 + size :]
         except (ValueError, TypeError, msgpack.UnpackException) as exc:
             raise Malformed(f"not a message of this version: {exc}") from exc

@@ -4,7 +4,8 @@ sie.work.POOL.MODEL          stream SIE_WORK_POOL: requests that wait for a work
 sie.answer.GATEWAY           answers, to the gateway that waits for them
 sie.cancel.POOL              requests whose client no longer waits
 sie.wanted.POOL              models that requests name and no worker has claimed
-sie.health.POOL.WORKER       heartbeat of a sidecar; sie.health.gateway.GATEWAY of a gateway
+sie.health.POOL.WORKER       heartbeat of a sidecar
+sie.gateway.GATEWAY          heartbeat of a gateway
 sie.ask.POOL                 questions that any worker of the pool can answer
 sie.dead.POOL.MODEL          stream SIE_DEAD: requests that ended the Triton that ran them, twice
 """
@@ -77,11 +78,16 @@ def worker_health(pool: str, worker: str) -> str:
     return f"sie.health.{pool}.{worker}"
 
 
-GATEWAYS = "gateway"
-
-
 def gateway_health(gateway: str) -> str:
-    return f"sie.health.{GATEWAYS}.{gateway}"
+    return f"sie.gateway.{gateway}"
+
+
+def all_of_pool(pool: str) -> str:
+    return f"sie.health.{pool}.*"
+
+
+ALL_WORKERS = "sie.health.*.*"
+ALL_GATEWAYS = "sie.gateway.*"
 
 
 def questions(pool: str) -> str:

@@ -7,7 +7,8 @@ from pydantic import BaseModel, Field, field_validator
 
 from sie_triton.settings.object_store import check_store_url, is_store_url
 
-NAME = r"[A-Za-z0-9_-]{1,64}"
+NAME = r"^[A-Za-z0-9_-]{1,64}$"
+NAME_OR_NONE = r"^[A-Za-z0-9_-]{0,64}$"
 
 
 class ClusterSettings(BaseModel):
@@ -18,10 +19,10 @@ class ClusterSettings(BaseModel):
     )
     pool: str = Field("default", pattern=NAME, description="pool of workers: one queue, whose work any of them can do")
     worker_id: str = Field(
-        "", pattern=NAME + "|", description="name of this worker, gateway or sidecar; default: the host's name"
+        "", pattern=NAME_OR_NONE, description="name of this worker, gateway or sidecar; default: the host's name"
     )
     machine_profile: str = Field(
-        "", pattern=NAME + "|", description="kind of machine that requests can ask for; default: the pool's name"
+        "", pattern=NAME_OR_NONE, description="kind of machine that requests can ask for; default: the pool's name"
     )
     worker_metrics_port: int = Field(
         9095, ge=1, le=65535, description="the sidecar's port, for /metrics, /healthz and /readyz"

@@ -89,7 +89,7 @@ class Queue:
         self._nats = await connect(self._settings, f"gateway {self.name}")
         self._js = self._nats.jetstream(timeout=CONFIRM_S)
         await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
-        await self._nats.subscribe("sie.health.*.*", cb=self.workers.hear)
+        await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.workers.hear)
         self._heard_since = time.monotonic()
         self._start(self._prepare())
         self._start(self._live())

@@ -59,7 +59,7 @@ def may_claim(worker: str, preferred: Sequence[str], waited_s: float) -> bool:
 def should_help(worker: Health, holders: Collection[str], backlog: int, workers: Sequence[Health]) -> bool:
     """Return whether an idle worker should serve a model besides its holders, which do not keep up with `backlog`.
 
-    They do not if more requests wait than they all may have open, and the worker has at most a quarter of its own.
+    They do not if twice as many requests wait as they all may have open. A worker is idle with a quarter of its own.
     """
     capacity = sum(each.limit for each in workers if each.worker in holders)
     return (

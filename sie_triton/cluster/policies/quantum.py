@@ -35,7 +35,7 @@ class Quantum:
         if len(self._waits) < WINDOW:
             return
         if median(self._waits) > self._target_ms:
-            self.limit = max(MIN_OPEN, self.limit - self.limit // 8)
+            self.limit = max(MIN_OPEN, self.limit - max(1, self.limit // 8))
         elif self._was_full:
             self.limit = min(MAX_OPEN, self.limit + max(1, self.limit // 8))
         self._waits.clear()

@@ -5,6 +5,7 @@ requests gather, and the next call takes all that want the same.
 """
 
 import asyncio
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,11 +13,14 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import observe_joined
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response
+
+log = logging.getLogger(__name__)
 
 # Limits of a joined request, as of the pieces in which SIE's clients send many items.
 MAX_ITEMS, MAX_BYTES = 512, 256 * 1024
@@ -56,7 +60,7 @@ class Joiner:
         if state.num_calls >= self._max_calls:
             message = service_pb2.ModelInferRequest.FromString(request)
             key = key_of(message)
-            waiting = _Waiting(key if key not in self._apart else None, message, request, monotonic() + seconds)
+            waiting = _Waiting(key, message, request, monotonic() + seconds)
             state.waiting.append(waiting)
             return await waiting.response
         state.num_calls += 1
@@ -68,8 +72,6 @@ class Joiner:
 
     def _go_on(self, model: str, state: _Model) -> None:
         """Make the next call, now that one has ended."""
-        if not state.waiting and not state.num_calls:
-            self._models.pop(model, None)
         while state.waiting and state.num_calls < self._max_calls:
             together = self._taken(state.waiting)
             if together:
@@ -77,13 +79,16 @@ class Joiner:
                 task = asyncio.create_task(self._call(model, state, together))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        if not state.waiting and not state.num_calls:
+            self._models.pop(model, None)
 
     def _taken(self, waiting: deque[_Waiting]) -> list[_Waiting]:
         """Take the first request and those behind it that can be joined with it."""
         first = waiting.popleft()
         taken, others = [first], deque[_Waiting]()
         num_items, num_bytes = num_items_of(first.message) or 0, len(first.data)
-        while waiting and first.key is not None and len(taken) < self._max_requests:
+        can_be_joined = first.key is not None and first.key not in self._apart
+        while waiting and can_be_joined and len(taken) < self._max_requests:
             each = waiting.popleft()
             items, size = num_items_of(each.message) or 0, len(each.data)
             if each.key == first.key and num_items + items <= MAX_ITEMS and num_bytes + size <= MAX_BYTES:
@@ -99,7 +104,8 @@ class Joiner:
             observe_joined(len(together))
             if len(together) == 1 or not await self._joined_call(together):
                 for each in together:
-                    await self._alone(each)
+                    if not each.response.done():
+                        await self._alone(each)
         finally:
             for each in together:
                 if not each.response.done():
@@ -111,21 +117,26 @@ class Joiner:
         """Answer several requests by one call; False if that failed, so that each has to be called alone."""
         messages = [each.message for each in together]
         seconds = min(each.ends_at for each in together) - monotonic()
-        response = await self._triton.call("ModelInfer", joined(messages).SerializeToString(), max(0.001, seconds))
-        if not response.is_ok:
-            return False
         try:
+            whole = joined(messages).SerializeToString()
+            response = await self._triton.call("ModelInfer", whole, max(0.001, seconds))
+            if not response.is_ok:
+                return False
             parts = split(service_pb2.ModelInferResponse.FromString(response.body), messages)
-        except NotJoinable:
-            if (key := together[0].key) is not None:
-                self._apart[key] = None
-                while len(self._apart) > MAX_APART:
-                    self._apart.popitem(last=False)
+        except (NotJoinable, ValueError, LookupError, TypeError, DecodeError) as exc:
+            log.warning("requests are not joined: %s", exc)
+            self._keep_apart(together[0].key)
             return False
         for each, part in zip(together, parts, strict=True):
             if not each.response.done():
                 each.response.set_result(Response(response.status, "", part.SerializeToString()))
         return True
+
+    def _keep_apart(self, key: bytes | None) -> None:
+        if key is not None:
+            self._apart[key] = None
+            while len(self._apart) > MAX_APART:
+                self._apart.popitem(last=False)
 
     async def _alone(self, waiting: _Waiting) -> None:
         seconds = max(0.001, waiting.ends_at - monotonic())

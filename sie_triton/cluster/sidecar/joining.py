@@ -4,6 +4,7 @@ A request costs Triton's three steps about as much CPU time as the forward pass 
 the same model and want the same therefore share them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -22,9 +23,6 @@ OF_ITEMS = frozenset({TEXT.name, IMAGE.name, AUDIO.name, ENTITIES.name})
 
 # Parameters that may differ between requests that are joined.
 OF_REQUESTS = frozenset({"timeout", CALL, REQUEST_ID, TRACEPARENT})
-
-# End of the traceparent of a request whose trace is recorded.
-RECORDED = "-01"
 
 # Lengths of the rows of each item, by the tensor that they belong to.
 LENGTHS: Mapping[str, str] = {
@@ -48,23 +46,27 @@ def key_of(request: Any) -> bytes | None:
     """
     if not request.inputs or len(request.raw_input_contents) != len(request.inputs):
         return None
-    if TRACEPARENT in request.parameters and request.parameters[TRACEPARENT].string_param.endswith(RECORDED):
+    parameters = {name: parameter for name, parameter in request.parameters.items() if name.lower() not in OF_REQUESTS}
+    if any(is_recorded(request.parameters[name].string_param) for name in request.parameters if is_trace(name)):
+        return None
+    if any(output.parameters for output in request.outputs):  # shared memory, or classes of all rows together
         return None
     common = service_pb2.ModelInferRequest(model_name=request.model_name, model_version=request.model_version)
     num_items = num_items_of(request)
     if num_items is None:
         return None
     for each, raw in zip(request.inputs, request.raw_input_contents, strict=True):
-        if each.parameters or list(each.shape[1:]):
+        if each.parameters or each.HasField("contents") or list(each.shape[1:]):
             return None
         if each.name in OF_ITEMS:
+            if each.datatype != "BYTES" or not has_elements(raw, num_items):
+                return None
             common.inputs.add(name=each.name, datatype=each.datatype)
         else:
             common.inputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
             common.raw_input_contents.append(raw)
-    for name in sorted(request.parameters):
-        if name not in OF_REQUESTS:
-            common.parameters[name].CopyFrom(request.parameters[name])
+    for name, parameter in parameters.items():
+        common.parameters[name].CopyFrom(parameter)
     common.outputs.extend(request.outputs)
     key: bytes = common.SerializeToString(deterministic=True)
     return key
@@ -72,8 +74,28 @@ def key_of(request: Any) -> bytes | None:
 
 def num_items_of(request: Any) -> int | None:
     """Return the number of items of a request; None if it has no items, or inputs of different lengths."""
-    counts = {each.shape[0] for each in request.inputs if each.name in OF_ITEMS and each.shape}
-    return counts.pop() if len(counts) == 1 else None
+    shapes = {tuple(each.shape) for each in request.inputs if each.name in OF_ITEMS}
+    (shape,) = shapes if len(shapes) == 1 else ((),)
+    return shape[0] if len(shape) == 1 and shape[0] > 0 else None
+
+
+def has_elements(raw: bytes, number: int) -> bool:
+    """Return True if a tensor of bytes has exactly so many elements: what a client says of it may be wrong."""
+    try:
+        _element_ends(raw, number)
+    except NotJoinable:
+        return False
+    return True
+
+
+def is_trace(parameter: str) -> bool:
+    return parameter.lower() == TRACEPARENT
+
+
+def is_recorded(traceparent: str) -> bool:
+    """Return True if the trace is recorded, or the text is no traceparent (https://www.w3.org/TR/trace-context)."""
+    flags = traceparent.split("-")[-1]
+    return not re.fullmatch(r"[0-9a-f]{2}", flags) or bool(int(flags, 16) & 1)
 
 
 def joined(requests: Sequence[Any]) -> Any:
@@ -84,8 +106,8 @@ def joined(requests: Sequence[Any]) -> Any:
         if each.name in OF_ITEMS:
             each.shape[0] = sum(request.inputs[place].shape[0] for request in requests)
             whole.raw_input_contents[place] = b"".join(request.raw_input_contents[place] for request in requests)
-    for name in (CALL, REQUEST_ID, TRACEPARENT):
-        whole.parameters.pop(name, None)
+    for name in [name for name in whole.parameters if name.lower() in OF_REQUESTS]:
+        del whole.parameters[name]
     if all("timeout" in request.parameters for request in requests):
         timeout = min(request.parameters["timeout"].int64_param for request in requests)
         whole.parameters["timeout"].int64_param = timeout
@@ -142,7 +164,9 @@ def _pieces(output: Any, raw: bytes, rows: Sequence[int]) -> list[tuple[list[int
         width = (len(places) - 1) // rows[-1]
         cuts = [places[row * width] for row in rows]
     else:
-        num_bytes = len(raw) // rows[-1]
+        num_bytes, rest = divmod(len(raw), rows[-1])
+        if rest:
+            raise NotJoinable(f"{output.name} has {len(raw)} bytes for {rows[-1]} rows")
         cuts = [row * num_bytes for row in rows]
     tail = list(output.shape[1:])
     return [
@@ -155,6 +179,8 @@ def _element_ends(raw: bytes, num_elements: int) -> list[int]:
     """Return the places at which the elements of a tensor of bytes begin, and its end: each follows its size."""
     places = [0]
     for _ in range(num_elements):
+        if places[-1] + 4 > len(raw):
+            raise NotJoinable("it has too few elements")
         size = int.from_bytes(raw[places[-1] : places[-1] + 4], "little")
         places.append(places[-1] + 4 + size)
     if places[-1] != len(raw):

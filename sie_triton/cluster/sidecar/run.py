@@ -94,7 +94,8 @@ class Sidecar:
         )
         self._runner.when_free = lambda: self._start(self._placing.pull_all())
         for subject, callback in (
-            ("sie.health.*.*", self._hear),
+            (subjects.all_of_pool(self._pool), self._workers.hear),
+            (subjects.ALL_GATEWAYS, self._runner.hear_gateway),
             (subjects.cancelled(self._pool), self._runner.withdraw),
             (subjects.wanted(self._pool), self._placing.want),
         ):
@@ -205,13 +206,6 @@ class Sidecar:
             self._claims.mine(),
             self._settings.gpu_type,
         )
-
-    async def _hear(self, message: Msg) -> None:
-        kind = message.subject.split(".")[2]
-        if kind == subjects.GATEWAYS:
-            await self._runner.hear_gateway(message)
-        elif kind == self._pool:
-            await self._workers.hear(message)
 
     async def _answer_question(self, message: Msg) -> None:
         self._start(self._answered_question(message))

@@ -1,0 +1,402 @@
+"""Requests joined into one, and its response split into theirs: each gets what it would have got alone."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import deserialize_bytes_tensor
+
+from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.records.calls import CALL
+from sie_triton.telemetry.identity import REQUEST_ID
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
+
+DTYPES = {"FP32": "<f4", "INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT8": "u1", "BOOL": "?"}
+
+
+# --- requests
+
+
+def of_bytes(elements: Iterable[bytes]) -> bytes:
+    """Return elements as Triton sends them, each after its size."""
+    return b"".join(len(each).to_bytes(4, "little") + each for each in elements)
+
+
+def request(*texts: bytes, id: str = "", model: str = "m", inputs: Any = (), **parameters: Any) -> Any:
+    """Return a request with these texts and other `inputs`, of name → elements; names of parameters have no hyphens."""
+    made = service_pb2.ModelInferRequest(model_name=model, id=id)
+    for name, elements in [*dict(inputs).items(), *([("text", texts)] if texts or not inputs else [])]:
+        made.inputs.add(name=name, datatype="BYTES", shape=[len(elements)])
+        made.raw_input_contents.append(of_bytes(elements))
+    for name, value in parameters.items():
+        set_parameter(made, name.replace("x_request_id", REQUEST_ID), value)
+    return made
+
+
+def set_parameter(message: Any, name: str, value: Any) -> None:
+    kinds = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
+    setattr(message.parameters[name], kinds[type(value)], value)
+
+
+def elements_of(message: Any, name: str = "text") -> list[bytes]:
+    place = [each.name for each in message.inputs].index(name)
+    raw = message.raw_input_contents[place]
+    return deserialize_bytes_tensor(raw).tolist() if raw else []
+
+
+# --- responses of a Triton whose answer to an item depends on the item alone
+
+TIMING = np.arange(7, dtype=np.float32) + 0.5
+
+
+# Tensor → dtype, dims of a row, and the name of its lengths if it is ragged.
+FIXED = {
+    "dense": ("FP32", [3], ""),
+    "muvera": ("FP32", [2], ""),
+    "dense_quantized": ("UINT8", [5], ""),
+    "scores": ("FP32", [], ""),
+    "token_count": ("INT32", [], ""),
+    "truncated": ("BOOL", [], ""),
+    "boxes": ("INT64", [2, 2], ""),
+    "extraction": ("BYTES", [], ""),
+    "pairs": ("BYTES", [2], ""),
+}
+RAGGED = {
+    "multivector": ("FP32", [4], "multivector_lengths"),
+    "multivector_quantized": ("UINT8", [3], "multivector_lengths"),
+    "multivector_scales": ("FP32", [2], "multivector_lengths"),
+    "sparse_indices": ("INT32", [], "sparse_lengths"),
+    "sparse_values": ("FP32", [], "sparse_lengths"),
+    "words": ("BYTES", [], "words_lengths"),
+    "spans": ("INT32", [2], "spans_lengths"),
+}
+LENGTHS = sorted({lengths for _, _, lengths in RAGGED.values()})
+TENSORS = {**FIXED, **RAGGED, **{name: ("INT32", [], "") for name in LENGTHS}, "timing_ms": ("FP32", [], "")}
+
+
+def respond(message: Any, names: Sequence[str] = ("dense",), unselected: Sequence[str] = ()) -> Any:
+    """Return a response with the tensors `names`, and empty ones for the `unselected`."""
+    response = service_pb2.ModelInferResponse(model_name=message.model_name, model_version="1", id=message.id)
+    items = elements_of(message)
+    for name in names:
+        dtype, tail, _ = TENSORS[name]
+        if name == "timing_ms":
+            add(response, name, dtype, [len(TIMING)], TIMING.tobytes())
+        else:
+            num_rows = sum(num_rows_of(item, name) for item in items)
+            add(response, name, dtype, [num_rows, *tail], b"".join(rows_of(item, name) for item in items))
+    for name in unselected:
+        dtype, tail, _ = TENSORS[name]
+        add(response, name, dtype, [0, *[0 for _ in tail]], b"")
+    return response
+
+
+def num_rows_of(item: bytes, name: str) -> int:
+    lengths = TENSORS[name][2]
+    return length_of(item, lengths) if lengths else 1
+
+
+def length_of(item: bytes, lengths: str) -> int:
+    return digest(item, lengths)[0] % 4
+
+
+def rows_of(item: bytes, name: str) -> bytes:
+    """Return the bytes of an item's rows of a tensor: other bytes for each item."""
+    if name in LENGTHS:
+        return ints(length_of(item, name))
+    dtype, tail, _ = TENSORS[name]
+    num = num_rows_of(item, name) * int(np.prod(tail, dtype=int))
+    if dtype == "BYTES":
+        return of_bytes((item + b"%d" % place) * (place % 3) for place in range(num))
+    return (digest(item, name) * num)[: num * np.dtype(DTYPES[dtype]).itemsize]
+
+
+def digest(item: bytes, name: str) -> bytes:
+    return hashlib.sha256(item + b" " + name.encode()).digest()
+
+
+def ints(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+def add(response: Any, name: str, dtype: str, shape: Sequence[int], raw: bytes) -> None:
+    response.outputs.add(name=name, datatype=dtype, shape=shape)
+    response.raw_output_contents.append(raw)
+
+
+def tensor(response: Any, name: str) -> tuple[list[int], bytes]:
+    place = [each.name for each in response.outputs].index(name)
+    return list(response.outputs[place].shape), response.raw_output_contents[place]
+
+
+# --- each request gets what it would get alone
+
+TEXTS = st.lists(st.binary(max_size=6), min_size=1, max_size=5)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=6), st.data())
+def test_every_request_gets_what_it_would_get_alone(texts, data):
+    """For any texts, and any outputs of which some are not selected."""
+    requests = [request(*each, id=str(place)) for place, each in enumerate(texts)]
+    assert len({key_of(each) for each in requests}) == 1
+    selected = data.draw(st.sets(st.sampled_from([*FIXED, *RAGGED])))
+    with_lengths = [*selected, *{RAGGED[name][2] for name in selected if name in RAGGED}, "timing_ms"]
+    names = data.draw(st.permutations(with_lengths))
+    unselected = [name for name in TENSORS if name not in names]
+    parts = split(respond(joined(requests), names, unselected), requests)
+    assert parts == [respond(each, names, unselected) for each in requests]
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_every_kind_of_tensor_is_split_by_items(name):
+    lengths = TENSORS[name][2]
+    names = [name, lengths] if lengths else [name]
+    requests = [request(b"one"), request(b"two", b"three", b"four"), request(b"five", b"six")]
+    parts = split(respond(joined(requests), names), requests)
+    assert parts == [respond(each, names) for each in requests]
+    shapes = [tensor(part, name)[0] for part in parts]
+    assert len({tuple(shape[1:]) for shape in shapes}) == 1
+    if name != "timing_ms" and not lengths:
+        assert [shape[0] for shape in shapes] == [1, 3, 2]
+
+
+@pytest.mark.parametrize("dtype", ["INT32", "INT64", "UINT32", "UINT64"])
+def test_lengths_may_be_integers_of_any_kind(dtype):
+    requests = [request(b"a", b"b"), request(b"c")]
+    response = service_pb2.ModelInferResponse()
+    add(response, "words", "UINT8", [6], b"abcdef")
+    add(response, "words_lengths", dtype, [3], np.array([1, 0, 5], DTYPES[dtype]).tobytes())
+    parts = split(response, requests)
+    assert [tensor(part, "words") for part in parts] == [([1], b"a"), ([5], b"bcdef")]
+
+
+def test_every_ragged_tensor_of_the_contract_is_split_by_its_lengths():
+    """Those that sie_triton.contract names, in one response."""
+    tensors = {
+        each.name: each
+        for output in ENCODE_OUTPUTS.values()
+        for each in (*output.tensors, output.quantized, output.scales)
+        if each is not None and each.lengths
+    }
+    response = service_pb2.ModelInferResponse()
+    for name, each in tensors.items():
+        row_bytes = 4 * (2 if len(each.dims) > 1 else 1)
+        raw = b"".join(bytes([place]) * row_bytes for place in range(5))
+        add(response, name, "FP32", [5, 2] if len(each.dims) > 1 else [5], raw)
+    for name in {each.lengths for each in tensors.values()}:
+        add(response, name, "INT32", [3], np.array([2, 0, 3], "<i4").tobytes())
+    first, second = split(response, [request(b"a"), request(b"b", b"c")])
+    assert {"multivector", "sparse_indices", "sparse_values", "multivector_scales"} <= set(tensors)
+    for name in tensors:
+        assert [tensor(part, name)[0][0] for part in (first, second)] == [2, 3]
+        assert tensor(first, name)[1] + tensor(second, name)[1] == tensor(response, name)[1]
+
+
+def test_durations_are_copied_whole():
+    requests = [request(*[b"a"] * 7), request(b"b")]
+    parts = split(respond(joined(requests), ["dense", "timing_ms"]), requests)
+    assert [tensor(part, "timing_ms") for part in parts] == [([7], TIMING.tobytes())] * 2
+
+
+def test_a_request_without_items_gets_no_rows():
+    requests = [request(), request(b"a"), request()]
+    parts = split(respond(joined(requests)), requests)
+    assert [tensor(part, "dense")[0] for part in parts] == [[0, 3], [1, 3], [0, 3]]
+
+
+def test_each_response_has_the_id_of_its_request():
+    requests = [request(b"a", id="x"), request(b"b"), request(b"c", id="z")]
+    assert joined(requests).id == ""
+    assert [part.id for part in split(respond(joined(requests)), requests)] == ["x", "", "z"]
+
+
+# --- the joined request
+
+
+def test_a_joined_request_has_the_items_in_order():
+    whole = joined([request(b"a", b""), request(b"c"), request(b"d" * 300, b"e")])
+    assert elements_of(whole) == [b"a", b"", b"c", b"d" * 300, b"e"]
+    assert list(whole.inputs[0].shape) == [5]
+    assert num_items_of(whole) == 5
+
+
+def test_all_inputs_of_items_are_joined_and_the_others_are_not():
+    requests = [
+        request(b"a", inputs={"query": [b"q"], "image": [b"1"]}, score_mode="dense"),
+        request(b"b", b"c", inputs={"query": [b"q"], "image": [b"2", b""]}, score_mode="dense"),
+    ]
+    assert key_of(requests[0]) == key_of(requests[1])
+    whole = joined(requests)
+    assert elements_of(whole, "query") == [b"q"]
+    assert elements_of(whole, "image") == [b"1", b"2", b""]
+    assert elements_of(whole) == [b"a", b"b", b"c"]
+    assert whole.parameters["score_mode"].string_param == "dense"
+
+
+def test_requests_are_not_changed():
+    requests = [request(b"a", id="1", timeout=5), request(b"b", id="2", timeout=4)]
+    copies = [service_pb2.ModelInferRequest.FromString(each.SerializeToString()) for each in requests]
+    split(respond(joined(requests)), requests)
+    assert requests == copies
+
+
+def test_a_joined_request_is_that_of_no_one_client():
+    """It cannot be cancelled by one of them, nor does it go on one's trace."""
+    parameters = {CALL: "1.2", "x_request_id": "r", "traceparent": f"{TRACE}-00", "normalize": True}
+    whole = joined([request(b"a", id="1", **parameters), request(b"b", id="2", **parameters)])
+    assert set(whole.parameters) == {"normalize"}
+
+
+def test_a_joined_request_has_the_shortest_time():
+    whole = joined([request(b"a", timeout=500), request(b"b", timeout=200), request(b"c", timeout=900)])
+    assert whole.parameters["timeout"].int64_param == 200
+
+
+# --- which requests may be joined
+
+ENCODE: dict[str, Any] = {"inputs": {"text": [b"a"]}, "output_types": "dense", "normalize": True}
+
+
+def test_texts_and_what_belongs_to_one_request_may_differ():
+    first = request(b"a", id="1", timeout=5, x_request_id="r", traceparent=f"{TRACE}-00", **{CALL: "1"})
+    second = request(b"b", b"c", id="2", timeout=6, x_request_id="s", **{CALL: "2"})
+    assert key_of(first) is not None
+    assert key_of(first) == key_of(second) == key_of(request(b"d"))
+
+
+def test_the_order_of_parameters_makes_no_difference():
+    assert key_of(request(b"a", x=1, y=2, z=3)) == key_of(request(b"b", z=3, y=2, x=1))
+
+
+def with_output(**parameters: int) -> Any:
+    made = request(b"a")
+    output = made.outputs.add(name="dense")
+    for name, value in parameters.items():
+        output.parameters[name].int64_param = value
+    return made
+
+
+def with_version(version: str) -> Any:
+    made = request(b"a")
+    made.model_version = version
+    return made
+
+
+DIFFERENT = {
+    "model": (request(b"a"), request(b"a", model="other")),
+    "version": (with_version("1"), with_version("2")),
+    "parameter": (request(b"a", normalize=True), request(b"a", normalize=False)),
+    "missing parameter": (request(b"a", is_query=False), request(b"a")),
+    "kind of parameter": (request(b"a", threshold=1), request(b"a", threshold=1.0)),
+    "query": (request(b"a", inputs={"query": [b"q"]}), request(b"a", inputs={"query": [b"r"]})),
+    "number of labels": (request(b"a", inputs={"labels": [b"x"]}), request(b"a", inputs={"labels": [b"x", b"y"]})),
+    "cut of labels": (request(b"a", inputs={"labels": [b"xy"]}), request(b"a", inputs={"labels": [b"x", b"y"]})),
+    "missing input": (request(b"a", inputs={"query": [b"q"]}), request(b"a")),
+    "name of an input": (request(b"a", inputs={"query": [b"q"]}), request(b"a", inputs={"query_image": [b"q"]})),
+    "kind of item": (request(b"a"), request(inputs={"image": [b"a"]})),
+    "selected outputs": (request(b"a"), with_output()),
+    "options of an output": (with_output(), with_output(classification=3)),
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENT)
+def test_requests_that_want_different_things_are_not_joined(difference):
+    one, other = DIFFERENT[difference]
+    assert key_of(one) != key_of(other)
+
+
+def changed(change: Callable[[Any], Any]) -> Any:
+    made = request(b"a", b"b", inputs={"query": [b"q"]})
+    change(made)
+    return made
+
+
+ALONE = {
+    "documents": request(inputs={"document": [b"%PDF"]}),
+    "documents beside a query": request(inputs={"query": [b"q"], "document": [b"%PDF"]}),
+    "a recorded trace": request(b"a", traceparent=f"{TRACE}-01"),
+    "no inputs": service_pb2.ModelInferRequest(model_name="m"),
+    "no items": request(inputs={"query": [b"q"]}),
+    "shared memory": changed(lambda each: set_parameter(each.inputs[1], "shared_memory_region", "r")),
+    "shared memory of a query": changed(lambda each: set_parameter(each.inputs[0], "shared_memory_region", "r")),
+    "contents that are not raw": changed(lambda each: each.ClearField("raw_input_contents")),
+    "fewer contents than inputs": changed(lambda each: each.raw_input_contents.pop()),
+    "rows of items": changed(lambda each: each.inputs[1].shape.append(1)),
+    "rows of a query": changed(lambda each: each.inputs[0].shape.append(1)),
+    "different numbers of items": request(b"a", inputs={"image": [b"1", b"2"]}),
+}
+
+
+@pytest.mark.parametrize("reason", ALONE)
+def test_a_request_stays_alone_because_of(reason):
+    assert key_of(ALONE[reason]) is None
+
+
+def test_a_trace_that_is_not_recorded_does_not_keep_a_request_alone():
+    assert key_of(request(b"a", traceparent=f"{TRACE}-00")) is not None
+
+
+def test_the_number_of_items_is_that_of_any_input_of_items():
+    assert num_items_of(request(b"a", b"b", inputs={"query": [b"q"], "image": [b"1", b"2"]})) == 2
+    assert num_items_of(request(inputs={"query": [b"q"]})) is None
+    assert num_items_of(request(b"a", inputs={"image": [b"1", b"2"]})) is None
+
+
+# --- responses that cannot be split
+
+TWO, ONE = request(b"a", b"b"), request(b"c")
+
+
+def response_with(*tensors: tuple[str, str, list[int], bytes]) -> Any:
+    response = service_pb2.ModelInferResponse()
+    for each in tensors:
+        add(response, *each)
+    return response
+
+
+def without_contents() -> Any:
+    response = respond(joined([TWO, ONE]))
+    response.ClearField("raw_output_contents")
+    return response
+
+
+TOGETHER = {
+    "pages": response_with(("num_pages", "INT32", [3], ints(0, 2, 0)), ("dense", "FP32", [4], bytes(16))),
+    "pages beside a row per item": response_with(("num_pages", "INT32", [3], ints(0, 0, 0))),
+    "too few rows": response_with(("dense", "FP32", [2, 1], bytes(8))),
+    "too many rows": response_with(("dense", "FP32", [4, 1], bytes(16))),
+    "one row for all": response_with(("total", "FP32", [1], bytes(4))),
+    "too few lengths": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [2], ints(1, 2))),
+    "too many lengths": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [4], ints(1, 1, 1, 0))),
+    "lengths that are not selected": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [0], b"")),
+    "lengths of fewer rows": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [3], ints(1, 1, 0))),
+    "lengths of more rows": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [3], ints(1, 1, 2))),
+    "lengths that are not integers": response_with(
+        ("x", "INT32", [3], bytes(12)), ("x_lengths", "FP32", [3], np.ones(3, "<f4").tobytes())
+    ),
+    "a missing element": response_with(("x", "BYTES", [3], of_bytes([b"a", b"b"]))),
+    "an element too many": response_with(("x", "BYTES", [3], of_bytes([b"a", b"b", b"c", b"d"]))),
+    "an element that is cut": response_with(("x", "BYTES", [3], of_bytes([b"a", b"b", b"cde"])[:-1])),
+    "an element of another size": response_with(("x", "BYTES", [3], b"\x02" + of_bytes([b"a", b"b", b"cde"])[1:])),
+    "a missing element of a row": response_with(("x", "BYTES", [3, 2], of_bytes([b"a"] * 5))),
+    "contents that are not raw": without_contents(),
+}
+
+
+@pytest.mark.parametrize("reason", TOGETHER)
+def test_a_response_cannot_be_split_because_of(reason):
+    with pytest.raises(NotJoinable):
+        split(TOGETHER[reason], [TWO, ONE])
+
+
+def test_a_model_that_reads_pages_can_be_split_if_it_read_none():
+    response = response_with(("num_pages", "INT32", [0], b""), ("dense", "FP32", [3, 1], ints(1, 2, 3)))
+    assert [tensor(part, "dense") for part in split(response, [TWO, ONE])] == [([2, 1], ints(1, 2)), ([1, 1], ints(3))]
+    assert [tensor(part, "num_pages") for part in split(response, [TWO, ONE])] == [([0], b"")] * 2
