@@ -57,6 +57,13 @@ DOCKER_RUN = (
 # Lines of bash blocks that are not run here, each with the reason. Blocks of curl are run.
 NOT_RUN = {
     "scripts/serve": INSTALLS,
+    "pip install 'sie-triton[cluster]'": INSTALLS,
+    "sie-triton cluster up --workers 2 sentence-transformers/all-MiniLM-L6-v2": "tests/residency/test_cluster.py",
+    "sie-triton serve --no-door BAAI/bge-m3": "needs the model hub",
+    "sie-triton sidecar --nats-url nats://queue:4222 --worker-id worker-7": "tests/residency/test_cluster.py",
+    "sie-triton gateway --host 0.0.0.0 --nats-url nats://queue:4222 --payload-store-url s3://bucket/payloads": (
+        "tests/server/test_gateway.py starts gateways"
+    ),
     "scripts/test": INSTALLS,
     "scripts/serve BAAI/bge-small-en-v1.5": "needs the model hub",
     "scripts/serve ./my-model": BY_HAND,
