@@ -19,12 +19,10 @@ from sie_triton.settings.telemetry import TelemetrySettings
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
-OF_QUEUE = ("nats_url", "pool", "worker_id", "queue_replicas", "queue_max_bytes", "queue_max_messages")
-OF_GATEWAY = ["host", "grpc_port", "data_dir", *OF_QUEUE, "health_publish_interval_ms"]
-OF_SIDECAR = [
-    *("host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens", "gpu_type"),
-    "memory_pressure_threshold_percent",
-]
+OF_QUEUE = [name for name in ClusterSettings.model_fields if name.startswith(("nats", "queue"))]
+OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url", "health_publish_interval_ms"]
+OF_SIDECAR = ["host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens"]
+OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent"]
 
 
 NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
@@ -35,7 +33,7 @@ class ClusterStopped(Exception):
 
 
 @click.command()
-@settings_options([*OF_GATEWAY, *OF_DOOR, *TelemetrySettings.model_fields])
+@settings_options([*OF_GATEWAY, *OF_QUEUE, *OF_DOOR, *TelemetrySettings.model_fields])
 def gateway(**flags: Any) -> None:
     """Run a gateway: SIE's, OpenAI's and Cohere's HTTP and Triton's gRPC, in front of the workers of a queue.
 
@@ -72,7 +70,9 @@ def cluster() -> None:
 @cluster.command()
 @click.argument("models", nargs=-1)
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="number of workers")
-@settings_options([name for name in Settings.model_fields if name not in ("nats_url", "worker_id", "door")])
+@settings_options(
+    [name for name in Settings.model_fields if not name.startswith("nats") and name not in ("worker_id", "door")]
+)
 def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
     """Run nats-server, a gateway and workers that serve MODELS, until Ctrl-C or SIGTERM.
 
@@ -89,6 +89,20 @@ def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
         click.echo(f"logs     {settings.data_dir / 'cluster'}")
         click.echo("SIE cluster ready")
         _wait()
+
+
+@cluster.command()
+@click.option("--host", default="0.0.0.0", show_default=True, help="address of nats-server")  # noqa: S104
+@click.option("--port", default=4222, show_default=True, help="port on which nats-server listens")
+@click.option("--store", default="/data", show_default=True, help="directory in which nats-server stores the queue")
+def nats_config(host: str, port: int, store: str) -> None:
+    """Print a configuration of nats-server with a user for gateways and one for sidecars.
+
+    Each may use its own subjects only. Their passwords are environment variables of nats-server.
+    """
+    from sie_triton.cluster.up import nats_config as config
+
+    click.echo(config(host, port, store), nl=False)
 
 
 def _settings(flags: dict[str, Any]) -> Settings:

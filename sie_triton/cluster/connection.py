@@ -1,6 +1,7 @@
 """The connection to NATS, which is kept for ever: what is sent while it is down is sent once it is up again."""
 
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
@@ -21,6 +22,7 @@ from nats.js.errors import BadRequestError
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
+from sie_triton.cluster.permissions import inbox
 from sie_triton.settings import Settings, words
 
 log = logging.getLogger(__name__)
@@ -54,12 +56,22 @@ UNUSED_S = 3600.0
 DEAD_AGE_S, DEAD_BYTES = 7 * 24 * 3600.0, 256 * 1024**2
 
 
-async def connect(settings: Settings, name: str, reconnected: Callable[[], Awaitable[None]] | None = None) -> Client:
-    """Return a connection; a server that is away is awaited for ever. `reconnected` is called after each return."""
+async def connect(
+    settings: Settings, user: str, name: str, reconnected: Callable[[], Awaitable[None]] | None = None
+) -> Client:
+    """Return a connection; a server that is away is awaited for ever. `reconnected` is called after each return.
+
+    `user` is the part of the cluster that connects, one of permissions.PERMISSIONS.
+    """
     reporter = _Reporter()
     return await nats.connect(
         list(words(settings.nats_url)),
-        name=name,
+        name=f"{user} {name}",
+        inbox_prefix=inbox(user),
+        user=settings.nats_user or None,
+        password=settings.nats_password or None,
+        user_credentials=str(settings.nats_credentials) if settings.nats_credentials else None,
+        tls=ssl.create_default_context(cafile=settings.nats_tls_ca) if settings.nats_tls_ca else None,
         allow_reconnect=True,
         max_reconnect_attempts=-1,
         reconnect_time_wait=RECONNECT_S,

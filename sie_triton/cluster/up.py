@@ -1,16 +1,18 @@
 """A cluster on one machine, to try it out: nats-server, a gateway, and workers with their sidecars."""
 
 import os
+import secrets
 import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 
+from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR, nats_users
 from sie_triton.errors import ServerError
 from sie_triton.host.container import container_memory
 from sie_triton.host.private import private_directory
@@ -48,23 +50,35 @@ def nats_server() -> str:
     return found
 
 
-def nats_config(host: str, port: int, store: Path) -> str:
-    """Return a configuration of nats-server with JetStream."""
+def nats_config(host: str, port: int, store: str) -> str:
+    """Return a configuration of nats-server with JetStream, and a user for each part of the cluster."""
     return (
         f"host: {host}\nport: {port}\nmax_payload: {MAX_PAYLOAD_BYTES}\n"
-        f'jetstream {{ store_dir: "{store}" }}\nserver_name: "sie-nats-{port}"\n'
+        f'jetstream {{ store_dir: "{store}" }}\nserver_name: "sie-nats-{port}"\n{nats_users()}'
     )
 
 
+def passwords() -> dict[str, str]:
+    """Return the environment of nats-server with new passwords for its users."""
+    # Begins with a letter: nats-server would take some words that begin otherwise for numbers.
+    return {variable: f"p{secrets.token_hex(24)}" for variable in PASSWORDS.values()}
+
+
+def as_user(settings: Settings, user: str, environment: Mapping[str, str]) -> Settings:
+    """Return the settings of a part of the cluster, which connects as `user`."""
+    given = {"nats_user": user, "nats_password": environment[PASSWORDS[user]]}
+    return settings.model_copy(update=given)
+
+
 @contextmanager
-def nats(directory: Path, host: str, port: int, log: Log, say: Say) -> Iterator[Companion]:
-    """Run nats-server with its store in `directory`."""
+def nats(directory: Path, port: int, environment: Mapping[str, str], log: Log, say: Say) -> Iterator[Companion]:
+    """Run nats-server on the loopback address, with its store in `directory`."""
     private_directory(directory)
     config = directory / "nats.conf"
-    config.write_text(nats_config(host, port, directory / "store"))
+    config.write_text(nats_config(LOOPBACK, port, str(directory / "store")))
     program = [nats_server(), "-c", str(config)]
-    with Companion("nats-server", [], log, {}, say, program=program, end_s=NATS_S) as running:
-        wait_for(lambda: _listens(host, port), NATS_S, "nats-server")
+    with Companion("nats-server", [], log, environment, say, program=program, end_s=NATS_S) as running:
+        wait_for(lambda: _listens(LOOPBACK, port), NATS_S, "nats-server")
         yield running
 
 
@@ -116,11 +130,12 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
     (port,) = free_ports(1)
     store = settings.payload_store_url or (directory / "payloads").absolute().as_uri()
     settings = settings.model_copy(update={"nats_url": f"nats://{LOOPBACK}:{port}", "payload_store_url": store})
-    gateway = settings.model_copy(update={"data_dir": directory / "gateway"})
-    workers = [worker_settings(settings, number, num_workers) for number in range(num_workers)]
+    users = passwords()
+    gateway = as_user(settings.model_copy(update={"data_dir": directory / "gateway"}), GATEWAY, users)
+    workers = [as_user(worker_settings(settings, number, num_workers), SIDECAR, users) for number in range(num_workers)]
     with ExitStack() as stack:
         log = Log(directory / "logs" / "nats.log")
-        stack.enter_context(nats(directory / "nats", LOOPBACK, port, log, say))
+        stack.enter_context(nats(directory / "nats", port, users, log, say))
         stack.enter_context(doors(gateway, environment_of(gateway), say, module="sie_triton.cluster.gateway"))
         for each in workers:
             stack.enter_context(worker(each, models, say))

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator
 
 from sie_triton.settings.object_store import check_store_url, is_store_url
+from sie_triton.settings.sources import read_secret
 
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 NAME_OR_NONE = r"^[A-Za-z0-9_-]{0,64}$"
@@ -16,6 +17,14 @@ class ClusterSettings(BaseModel):
 
     nats_url: str = Field(
         "nats://127.0.0.1:4222", description="address of the queue's NATS servers, separated by commas"
+    )
+    nats_user: str = Field("", description="user of the queue, such as gateway or sidecar; default: none")
+    nats_password: str = Field("", description="password of nats_user, or @FILE to read it from a file")
+    nats_credentials: Path | None = Field(
+        None, description="file with credentials of the queue (NATS' .creds), in place of a user and a password"
+    )
+    nats_tls_ca: Path | None = Field(
+        None, description="certificates of the authorities that the queue's servers must be signed by; turns TLS on"
     )
     pool: str = Field("default", pattern=NAME, description="pool of workers: one queue, whose work any of them can do")
     worker_id: str = Field(
@@ -42,10 +51,11 @@ class ClusterSettings(BaseModel):
         "fetches as much work as keeps to it",
     )
     max_concurrent_batches: int = Field(
-        4,
-        ge=1,
+        0,
+        ge=0,
         le=1000,
-        description="calls of this worker's Triton at a time, for each model; requests that come meanwhile are joined",
+        description="calls of this worker's Triton at a time, for each model; requests that come meanwhile are joined; "
+        "0: 1 on a CPU, 4 on a GPU",
     )
     batcher_max_batch_requests: int = Field(
         64, ge=1, le=512, description="requests that a sidecar joins into one call of Triton; 1: none"
@@ -64,6 +74,11 @@ class ClusterSettings(BaseModel):
     queue_max_messages: int = Field(
         100_000, ge=1, description="maximum number of requests in a pool's queue; beyond it requests are refused"
     )
+
+    @field_validator("nats_password", mode="before")
+    @classmethod
+    def _password_of_file(cls, value: Any) -> Any:
+        return read_secret(value)
 
     @field_validator("payload_store_url", mode="before")
     @classmethod

@@ -35,7 +35,7 @@ MAX_FILES, HEAD_BYTES = 1000, 4096
 DEFAULT = "default"
 
 # Settings whose values are never printed or written to a file.
-SECRETS = ("admin_token", "auth_tokens")
+SECRETS = ("admin_token", "auth_tokens", "nats_password")
 
 
 def settings_file() -> Path:

@@ -13,6 +13,7 @@ from openai import OpenAI
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import InputError, SIEClient
+from sie_triton.cluster.permissions import SIDECAR
 from sie_triton.doors.wire import read_msgpack
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, FLORENCE2, GLINER, MINILM, SPLADE, TINY
 from tests.support.controller import wait_for
@@ -40,7 +41,7 @@ class Gateways:
 def gateways(server, tmp_path_factory) -> Iterator[Gateways]:
     root = tmp_path_factory.mktemp("gateway")
     with NatsServer(root) as nats:
-        settings = server.settings.model_copy(update={"nats_url": nats.url, "worker_id": "w", "auth_mode": "none"})
+        settings = nats.user(server.settings.model_copy(update={"worker_id": "w"}), SIDECAR)
         with (
             sidecar_of(settings, MODELS),
             gateway_of(nats, root / "g0") as first,

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 
 from sie_triton.bench.ports import free_ports
+from sie_triton.cluster.permissions import GATEWAY, PASSWORDS
 from sie_triton.cluster.sidecar.run import Sidecar
 from sie_triton.cluster.sidecar.triton import LocalTriton
 from sie_triton.doors.backend import States
@@ -51,7 +52,8 @@ def gateway_of(nats: NatsServer, data_dir: Path, *flags: str) -> Iterator[tuple[
     """Run `sie-triton gateway`; yield its HTTP and its gRPC address once it has found a worker."""
     http, grpc = free_ports(2)
     ports = [f"--door-port={http}", f"--grpc-port={grpc}"]
-    process = sie("gateway", f"--nats-url={nats.url}", f"--data-dir={data_dir}", *ports, *flags)
+    user = ["--nats-user=gateway", f"--nats-password={nats.passwords[PASSWORDS[GATEWAY]]}"]
+    process = sie("gateway", f"--nats-url={nats.url}", *user, f"--data-dir={data_dir}", *ports, *flags)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "SIE gateway started\n"

@@ -1,11 +1,13 @@
 """A real nats-server for tests, which can be killed, stopped and started again with its store."""
 
+import os
 import signal
 import socket
 import subprocess
 from pathlib import Path
 
-from sie_triton.cluster.up import free_ports, nats_config, nats_server
+from sie_triton.cluster.up import as_user, free_ports, nats_config, nats_server, passwords
+from sie_triton.settings import Settings
 from tests.support.controller import wait_for
 
 HOST = "127.0.0.1"
@@ -14,11 +16,12 @@ HOST = "127.0.0.1"
 class NatsServer:
     """Use as a context manager."""
 
-    def __init__(self, directory: Path, more: str = "") -> None:
+    def __init__(self, directory: Path) -> None:
         (self.port,) = free_ports(1)
         self.url = f"nats://{HOST}:{self.port}"
+        self.passwords = passwords()
         self._config = directory / "nats.conf"
-        self._config.write_text(nats_config(HOST, self.port, directory / "store") + more)
+        self._config.write_text(nats_config(HOST, self.port, str(directory / "store")))
         self._log = directory / "nats.log"
 
     def __enter__(self) -> "NatsServer":
@@ -28,9 +31,15 @@ class NatsServer:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
+    def user(self, settings: Settings, name: str) -> Settings:
+        """Return the settings of a part of a cluster that connects to this server as a user."""
+        return as_user(settings.model_copy(update={"nats_url": self.url}), name, self.passwords)
+
     def start(self) -> None:
         with self._log.open("a") as log:
-            self._process = subprocess.Popen([nats_server(), "-c", str(self._config)], stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [nats_server(), "-c", str(self._config)], stdout=log, stderr=log, env={**os.environ, **self.passwords}
+            )
         wait_for(self._listens)
 
     def kill(self) -> None:

@@ -27,6 +27,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Question, Wanted, Work
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
+from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.cluster.workers import MAX_MISSING, Workers
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, Unreachable
@@ -86,7 +87,7 @@ class Queue:
         self._js: JetStreamContext
 
     async def __aenter__(self) -> "Queue":
-        self._nats = await connect(self._settings, f"gateway {self.name}")
+        self._nats = await connect(self._settings, GATEWAY, self.name)
         self._js = self._nats.jetstream(timeout=CONFIRM_S)
         await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
         await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.workers.hear)

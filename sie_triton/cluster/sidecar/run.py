@@ -20,6 +20,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect, open_claims, open_dead_stream, open_stream, told
 from sie_triton.cluster.messages import Answer, Health, Malformed, Question
 from sie_triton.cluster.payloads import Payloads
+from sie_triton.cluster.permissions import SIDECAR
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, LIMIT, OPEN, REGISTRY
 from sie_triton.cluster.sidecar.placing import Placing
@@ -29,6 +30,7 @@ from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
 from sie_triton.doors.backend import States
 from sie_triton.doors.triton import TritonBackend
+from sie_triton.host.device import choose_device
 from sie_triton.names import triton_name
 from sie_triton.processes.pulse import beat
 from sie_triton.records.calls import CallBook
@@ -42,6 +44,9 @@ NAMES_S = 5.0
 
 # Time that requests in progress have to end after SIGTERM, in seconds.
 DRAIN_S = 25.0
+
+# Calls of Triton at a time for each model, on a GPU and on a CPU.
+CALLS = 4, 1
 
 # Timeout of a question to the queue, in seconds.
 QUEUE_S = 1.0
@@ -75,7 +80,7 @@ class Sidecar:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> "Sidecar":
-        self._nats = await connect(self._settings, f"sidecar {self.name}", self._reconnected)
+        self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected)
         self._js = self._nats.jetstream(timeout=QUEUE_S)
         await self._open()
         self._runner = Runner(
@@ -85,7 +90,7 @@ class Sidecar:
             self._calls,
             worker=self.name,
             target_ms=self._settings.adaptive_target_p50_ms,
-            max_calls=self._settings.max_concurrent_batches,
+            max_calls=self._settings.max_concurrent_batches or CALLS[choose_device(self._settings.device) == "cpu"],
             max_requests=self._settings.batcher_max_batch_requests,
             payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
         )

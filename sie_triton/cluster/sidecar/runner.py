@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -34,7 +35,7 @@ from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
 from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away, was_reached
 from sie_triton.error_prefix import with_prefix, without_prefix
-from sie_triton.errors import BusyError, ModelError
+from sie_triton.errors import BusyError, ModelError, SIEError
 from sie_triton.records.calls import CallBook, OpenCall
 from sie_triton.weights.object_store import StoreError
 
@@ -308,7 +309,7 @@ class Runner:
         self._num_responses += 1
         if self._num_responses % SAMPLE or not response.is_ok or len(response.body) > MAX_SAMPLE_BYTES:
             return
-        with suppress(ValueError, KeyError, TypeError, AttributeError):
+        with suppress(SIEError, DecodeError, ValueError, KeyError):
             message = service_pb2.ModelInferResponse.FromString(response.body)
             timing: Any = timing_of(InferResult(message))
             wait_ms = timing["queue_ms"] + timing["batch_wait_ms"]

@@ -7,9 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from nats.js.client import JetStreamContext
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.connection import connect
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.permissions import GATEWAY, OPERATOR, SIDECAR
 from sie_triton.cluster.sidecar.run import Sidecar
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.backend import States
@@ -69,16 +72,24 @@ class Cluster:
 
     def settings(self, **more: object) -> Settings:
         self._num += 1
-        given = {"nats_url": self.server.url, "health_publish_interval_ms": 100, "max_concurrent_batches": 100}
+        given = {"health_publish_interval_ms": 100, "max_concurrent_batches": 100}
         return read_settings(**given | {"data_dir": self._root / str(self._num)} | more)
 
     async def gateway(self, **more: object) -> Queue:
-        return await self._stack.enter_async_context(Queue(self.settings(**more)))
+        settings = self.server.user(self.settings(**more), GATEWAY)
+        return await self._stack.enter_async_context(Queue(settings))
 
     async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:
         triton = FakeTriton(name)
-        sidecar = Sidecar(self.settings(worker_id=name, **more), triton, triton.states)
+        settings = self.server.user(self.settings(worker_id=name, **more), SIDECAR)
+        sidecar = Sidecar(settings, triton, triton.states)
         return await self._stack.enter_async_context(sidecar), triton
+
+    async def operator(self) -> JetStreamContext:
+        """Return JetStream as a person with all rights sees it."""
+        client = await connect(self.server.user(self.settings(), OPERATOR), OPERATOR, "operator")
+        self._stack.push_async_callback(client.close)
+        return client.jetstream()
 
     async def close(self) -> None:
         await self._stack.aclose()

@@ -141,7 +141,7 @@ def test_a_consumer_that_somebody_deletes_is_made_again(run):
         queues, _ = await started(cluster)
         load = Load(*queues)
         await load.more(50)
-        await queues[0]._js.delete_consumer(subjects.stream("default"), subjects.token(MODEL))
+        await (await cluster.operator()).delete_consumer(subjects.stream("default"), subjects.token(MODEL))
         await load.more(100)
         assert await load.end() == []
 
@@ -154,7 +154,7 @@ def test_a_stream_that_somebody_deletes_is_made_again(run):
     async def test(cluster: Cluster) -> None:
         queues, _ = await started(cluster)
         assert await asked(queues[0], "before") == "before"
-        await queues[0]._js.delete_stream(subjects.stream("default"))
+        await (await cluster.operator()).delete_stream(subjects.stream("default"))
         assert await asked(queues[0], "after") == "after"
 
     run(test)

@@ -164,7 +164,7 @@ def test_a_large_poisoned_request_is_kept_in_the_store(run, tmp_path):
         triton.behave = die
         answer, _ = await queue.submit("default", MODEL, large("poison"), 20)
         assert (answer.status, triton.seen) == (13, ["poison", "poison"])
-        dead = await queue._js.get_last_msg(subjects.DEAD_STREAM, subjects.dead("default", MODEL))
+        dead = await (await cluster.operator()).get_last_msg(subjects.DEAD_STREAM, subjects.dead("default", MODEL))
         work, _ = Work.read(dead.data)
         assert (tmp_path / "objects" / work.payload).read_bytes() == large("poison")
 
@@ -436,7 +436,7 @@ def test_a_request_that_ends_two_tritons_is_put_aside_and_its_neighbours_are_ans
         assert (answer.status, "put aside" in answer.text) == (13, True)
         assert await asyncio.gather(*neighbours) == [str(i) for i in range(10)]
         assert sum(triton.seen.count("poison") for _, triton in workers) == 2
-        dead = await queue._js.get_last_msg(subjects.DEAD_STREAM, subjects.dead("default", MODEL))
+        dead = await (await cluster.operator()).get_last_msg(subjects.DEAD_STREAM, subjects.dead("default", MODEL))
         work, body = Work.read(dead.data)
         assert (work.num_deaths, body) == (2, request("poison"))
         await until_empty(queue)

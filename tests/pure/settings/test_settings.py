@@ -176,6 +176,7 @@ CHOICES = {
     "auth_mode": ("none", "none", "none"),
     "health_publish_interval_ms": ("500", "600", "700"),
     "payload_store_url": ("s3://aa/x", "gs://bb/y", "file:///c"),
+    "nats_credentials": ("/a", "/b", "/c"),
     "queue_replicas": ("1", "3", "5"),
     "queue_max_bytes": ("2000000", "3000000", "4000000"),
 }
