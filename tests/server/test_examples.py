@@ -60,7 +60,9 @@ NOT_RUN = {
     "pip install 'sie-triton[cluster]'": INSTALLS,
     "sie-triton cluster up --workers 2 sentence-transformers/all-MiniLM-L6-v2": "tests/residency/test_cluster.py",
     "sie-triton serve --no-door BAAI/bge-m3": "needs the model hub",
-    "sie-triton sidecar --nats-url nats://queue:4222 --nats-user sidecar --nats-password @sidecar.password": "tests/residency/test_cluster.py",
+    "sie-triton sidecar --nats-url nats://queue:4222 --nats-user sidecar --nats-password @sidecar.password": (
+        "tests/residency/test_cluster.py starts sidecars"
+    ),
     "sie-triton gateway --host 0.0.0.0 --nats-url nats://queue:4222 --nats-user gateway --nats-password "
     "@gateway.password": "tests/server/test_gateway.py starts gateways",
     "sie-triton cluster nats-config > nats.conf": "tests/process/cluster/test_permissions.py runs it",
