@@ -1,7 +1,8 @@
 """Which worker serves a model: one that has it in memory, else the one where room for it is cheapest."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
+from types import MappingProxyType
 
 from sie_triton.cluster.messages import Health
 from sie_triton.controller.choice import Resident, victims
@@ -10,12 +11,15 @@ from sie_triton.controller.choice import Resident, victims
 TURN_S = 0.5
 
 
-def order(model: str, num_bytes: int, workers: Sequence[Health]) -> list[str]:
-    """Return the workers that can serve a model, the best first.
+def order(
+    model: str, num_bytes: int, workers: Sequence[Health], claims: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> list[str]:
+    """Return the workers that can serve a model, the best first. `claims`: the models that each has claimed.
 
     A worker with the model in memory is best. Among the others, the one whose least recently used models make room for
-    `num_bytes`; it counts how lately the last of them was used. Then the one with the fewest models and requests, and a
-    hash of both names, so that equal workers share the models. A worker that is not ready cannot serve.
+    `num_bytes`; it counts how lately the last of them was used. A claimed model that is not in memory yet will take as
+    much. Then the worker with the fewest models and requests, and a hash of both names, so that equal workers share the
+    models. A worker that is not ready cannot serve.
 
     >>> def worker(name, resident, free=0):
     ...     return Health(name, "p", "", True, ["m"], [], resident, free, 0, 10)
@@ -23,20 +27,28 @@ def order(model: str, num_bytes: int, workers: Sequence[Health]) -> list[str]:
     ['b', 'c', 'a']
     >>> order("m", 5, [worker("a", {"x": (5, 10.0)}), worker("b", {}, free=7)])
     ['b', 'a']
+    >>> order("m", 5, [worker("a", {"x": (5, 10.0)}), worker("b", {}, free=7)], {"b": ["y", "z"]})
+    ['a', 'b']
     """
     able = [each for each in workers if each.is_ready and model in each.models]
-    return [each.worker for each in sorted(able, key=lambda each: _cost(model, num_bytes, each))]
+    return [each.worker for each in sorted(able, key=lambda each: _cost(model, num_bytes, each, claims))]
 
 
-def _cost(model: str, num_bytes: int, worker: Health) -> tuple[bool, float, int, int, bytes]:
+def _cost(
+    model: str, num_bytes: int, worker: Health, claims: Mapping[str, Collection[str]]
+) -> tuple[bool, float, int, int, bytes]:
     is_resident = model in worker.resident
-    lost = 0.0 if is_resident else _recency_lost(num_bytes, worker)
+    coming = {*claims.get(worker.worker, ())} - worker.resident.keys() - {model}
+    lost = 0.0 if is_resident else _recency_lost(num_bytes * (1 + len(coming)), worker)
     mixed = blake2b(f"{model} {worker.worker}".encode(), digest_size=8).digest()
-    return not is_resident, lost, len(worker.resident), worker.open, mixed
+    return not is_resident, lost, len(worker.resident) + len(coming), worker.open, mixed
 
 
 def _recency_lost(num_bytes: int, worker: Health) -> float:
-    """Return how lately a model was used that must leave for `num_bytes`: 0 if none must, below 1 for the oldest."""
+    """Return how lately a model was used that must leave for `num_bytes`: 0 if none must, below 1 for the oldest.
+
+    Infinite if all of them are not enough.
+    """
     to_free = num_bytes - worker.free_bytes
     if to_free <= 0:
         return 0.0

@@ -98,6 +98,14 @@ class Placing:
     def _holders(self, model: str, alive: Mapping[str, Health]) -> list[str]:
         return [name for name in self._claims.all.get(model, ()) if name in alive and alive[name].is_ready]
 
+    def _claimed(self) -> dict[str, list[str]]:
+        """Return the models that each worker has claimed."""
+        claimed: dict[str, list[str]] = {}
+        for model, holders in self._claims.all.items():
+            for name in holders:
+                claimed.setdefault(name, []).append(model)
+        return claimed
+
     def _alive(self) -> dict[str, Health]:
         return {each.worker: each for each in (*self._workers.alive(self.own.pool), self.own)}
 
@@ -110,7 +118,7 @@ class Placing:
             if self._holders(model, alive):
                 del self._wanted[model]
                 continue
-            preferred = order(model, self._size(model), [*alive.values()])
+            preferred = order(model, self._size(model), [*alive.values()], self._claimed())
             if may_claim(self.own.worker, preferred, monotonic() - since) and await self._claims.claim(model, ()):
                 log.info("claimed %s", model)
                 del self._wanted[model]
@@ -128,9 +136,9 @@ class Placing:
                 self._add_wanted(model)
             elif should_help(self.own, holders, num, [*alive.values()]):
                 others = [each for each in alive.values() if each.worker not in holders and each.open * 4 <= each.limit]
-                if order(model, self._size(model), others)[:1] == [self.own.worker] and await self._claims.claim(
-                    model, holders
-                ):
+                if order(model, self._size(model), others, self._claimed())[:1] == [
+                    self.own.worker
+                ] and await self._claims.claim(model, holders):
                     log.info("helps with %s: %d requests wait", model, num)
                     await self._fetch(model)
 
