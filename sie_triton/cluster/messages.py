@@ -118,9 +118,10 @@ class Cancel(Header):
 
 @dataclass(frozen=True, slots=True)
 class Wanted(Header):
-    """Requests wait for this model."""
+    """Requests wait for this model; `num_waiting` of them at one gateway, besides those in the stream."""
 
     model: str
+    num_waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ PERMISSIONS: Mapping[str, Permissions] = {
             "$JS.API.STREAM.MSG.DELETE.*",
             "$JS.ACK.>",
         ),
-        subscribe=(f"{inbox(GATEWAY)}.>", "sie.answer.*", subjects.ALL_WORKERS),
+        subscribe=(f"{inbox(GATEWAY)}.>", "sie.answer.*", subjects.ALL_WORKERS, subjects.ALL_GATEWAYS),
     ),
     SIDECAR: Permissions(
         publish=(

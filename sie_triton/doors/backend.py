@@ -29,6 +29,9 @@ Items = Sequence[Mapping[str, Any]]
 # The identity of the request that this task handles, as request parameters: see telemetry/identity.py.
 forwarded: ContextVar[Mapping[str, str]] = ContextVar("forwarded", default=MappingProxyType({}))
 
+# The tenant of that request, by its token; empty without tokens.
+tenant: ContextVar[str] = ContextVar("tenant", default="")
+
 
 @dataclass(frozen=True, slots=True)
 class States:

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.client.failures import NotServed
-from sie_triton.doors.backend import Backend, forwarded
+from sie_triton.doors.backend import Backend, forwarded, tenant
 from sie_triton.doors.body import read_body
 from sie_triton.doors.connection import CONNECTION, Connection
 from sie_triton.doors.connections import Connections, affordable
@@ -244,6 +244,7 @@ class DoorEndpoint:
                 self._door.trust.check_browser(request.headers)
             else:
                 self._door.trust.check(request.headers)
+                tenant.set(self._door.trust.tenant(request.headers.get(b"authorization")))
             if request.method == "POST":
                 await request.read(receive, self._types, held)
             return await self._handled(request)

@@ -4,6 +4,7 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import sha256
 
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings, words
@@ -22,7 +23,7 @@ class Trust:
     def check(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Failure 401 if a required token is missing, 403 for a web page that is not allowed."""
         self.check_browser(headers)
-        self._check_token(headers.get(b"authorization"))
+        self.check_token(headers.get(b"authorization"))
 
     def check_browser(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Failure 403 for a page of a foreign origin, and for a foreign host name that resolves to this machine.
@@ -44,20 +45,27 @@ class Trust:
             return True
         return name in self._hosts if self._hosts else not self._is_private
 
-    def _check_token(self, authorization: bytes | None) -> None:
+    def check_token(self, authorization: bytes | None) -> None:
         """Raise Failure 401 unless the header holds a token, after Bearer, or alone, as SIE's clients may send it.
 
         Every token is compared, in constant time, so that timing reveals none of them.
         """
         if not self._is_needed:
             return
-        given = (authorization or b"").strip()
-        scheme, _, token = given.partition(b" ")
-        if scheme.lower() == b"bearer":
-            given = token.strip()
+        given = _token_in(authorization)
         if not sum([hmac.compare_digest(given, known) for known in self._tokens]):
             message = "the bearer token is missing or wrong; send Authorization: Bearer with one of SIE_AUTH_TOKENS"
             raise Failure("unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
+
+    def tenant(self, authorization: bytes | None) -> str:
+        """Return the name of a client by its token, which does not reveal it; empty if no token is needed."""
+        return sha256(_token_in(authorization)).hexdigest()[:16] if self._is_needed else ""
+
+
+def _token_in(authorization: bytes | None) -> bytes:
+    given = (authorization or b"").strip()
+    scheme, _, token = given.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else given
 
 
 def name_of(host: str) -> str:

@@ -16,7 +16,7 @@ from sie_triton.client.grpc_aio import InferResult, request_of
 from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import OK, Answer
-from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States
+from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant
 from sie_triton.names import sie_name
 from sie_triton.settings import Settings
 
@@ -63,7 +63,7 @@ class QueueConnection(AsyncConnection):
             if not (model := queue.model_of(pool, name)):
                 raise unknown_model(name)
             request = request_of(name, arguments["inputs"], arguments["parameters"], arguments.get("timeout"))
-            answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s)
+            answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s, tenant.get())
             raise_failure(answer)
             return InferResult(service_pb2.ModelInferResponse.FromString(body))
         if method == "is_model_ready":
@@ -86,8 +86,7 @@ class QueueClient(AsyncSIEClient):
         return QueueConnection(self._queue)
 
     async def list_models(self) -> list[str]:
-        models, _ = self._queue.serves(self._queue.pool())
-        return sorted(map(sie_name, models))
+        return sorted(map(sie_name, self._queue.serves(self._queue.pool()).models))
 
 
 class QueueBackend(Backend):

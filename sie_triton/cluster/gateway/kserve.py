@@ -3,7 +3,6 @@
 The request's bytes go through the queue to a worker's Triton, and its response's bytes come back, unchanged.
 """
 
-import hmac
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
@@ -16,9 +15,11 @@ from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import OK, Answer, with_parameters
 from sie_triton.doors.backend import QUESTION_S
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.trust import Trust
 from sie_triton.error_prefix import with_prefix
 from sie_triton.errors import SIEError
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings
 from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
 
 SERVICE = "inference.GRPCInferenceService"
@@ -32,8 +33,6 @@ REFUSED = {
     "RepositoryIndex": "the gateway has no model repository; GET /v1/models lists the models",
 }
 NO_METHOD = "the gateway has no such method: it serves models, and controls none"
-
-UNKNOWN_CLIENT = "authorization: send a bearer token of this gateway"
 
 STATUSES = {code.value[0]: code for code in grpc.StatusCode}
 
@@ -53,7 +52,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, queue: Queue) -> None:
         self._queue = queue
-        self._tokens = [token.encode() for token in words(settings.auth_tokens)] if settings.asks_for_token else []
+        self._trust = Trust(settings)
         self._handlers: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {
             "ModelInfer": self._infer,
             "ModelReady": self._model_ready,
@@ -75,8 +74,10 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Return the handler with a check of the token, and our errors as Triton's statuses."""
 
         async def handle(request: bytes, context: Context) -> bytes:
-            if self._tokens and not self._is_known(dict(context.invocation_metadata() or ())):
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, UNKNOWN_CLIENT)
+            try:
+                self._trust.check_token(authorization_of(context))
+            except Failure as exc:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, exc.message)
             try:
                 return await handler(request, context)
             except SIEError as exc:
@@ -85,11 +86,6 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
                 raise AssertionError("abort raises") from exc
 
         return handle
-
-    def _is_known(self, metadata: dict[str, Any]) -> bool:
-        given = str(metadata.get("authorization", "")).removeprefix("Bearer ").encode()
-        matches = [hmac.compare_digest(given, token) for token in self._tokens]  # all, in the same time
-        return any(matches)
 
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
@@ -102,9 +98,9 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         metadata = dict(context.invocation_metadata() or ())
         given = {FORWARDED[key]: str(value) for key, value in metadata.items() if key in FORWARDED}
         left_s = _left_s(context, message) - (monotonic() - arrived)
-        answer, body = await self._queue.submit(
-            pool, model, with_parameters(request, given) if given else request, max(0.001, left_s)
-        )
+        sent = with_parameters(request, given) if given else request
+        tenant = self._trust.tenant(authorization_of(context))
+        answer, body = await self._queue.submit(pool, model, sent, max(0.001, left_s), tenant)
         return await _answered(answer, body, context)
 
     def _asking(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
@@ -124,6 +120,12 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _server_ready(self, request: bytes, context: Context) -> bytes:
         ready = self._queue.is_connected and any(each.is_ready for each in self._queue.workers.all())
         return _bytes(service_pb2.ServerReadyResponse(ready=ready))
+
+
+def authorization_of(context: Context) -> bytes | None:
+    """Return the metadata `authorization` of a call; None if it has none."""
+    given = dict(context.invocation_metadata() or ()).get("authorization")
+    return given.encode() if isinstance(given, str) else given
 
 
 async def _answered(answer: Answer, body: bytes, context: Context) -> bytes:

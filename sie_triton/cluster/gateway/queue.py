@@ -9,6 +9,8 @@ stream, which gives it to another worker. A second answer finds nobody who waits
 import asyncio
 import logging
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,9 +27,12 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect, open_dead_stream, open_stream, told
-from sie_triton.cluster.messages import Answer, Cancel, Malformed, Question, Wanted, Work
+from sie_triton.cluster.gateway.gate import Gate
+from sie_triton.cluster.messages import Answer, Cancel, Health, Malformed, Question, Wanted, Work
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.cluster.permissions import GATEWAY
+from sie_triton.cluster.policies.fair import window
+from sie_triton.cluster.policies.quantum import FIRST_OPEN
 from sie_triton.cluster.workers import MAX_MISSING, Workers
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, Unreachable
@@ -36,8 +41,11 @@ from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 
-# Requests that wait for their answers at a time.
-MAX_WAITING = 10_000
+# Age of what is known about the workers, in seconds: a look at all of them for each request would take too long.
+SERVED_S = 0.2
+
+# Gateways whose heartbeats are listened to.
+MAX_GATEWAYS = 1000
 
 # Time for the stream to confirm a request, in seconds; then it is sent again. A double is answered once all the same.
 CONFIRM_S = 2.0
@@ -53,6 +61,34 @@ MAX_PARTS = 2100
 
 # Error codes of JetStream for a full stream: messages, bytes, and the account's storage.
 FULL = frozenset({10077, 10047, 10122, 10028, 10023})
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the workers of a pool serve.
+
+    `limits` has the requests that the workers which have claimed a model may have open, `largest_limit` those of one
+    worker.
+    """
+
+    models: frozenset[str]
+    ensembles: frozenset[str]
+    limits: Mapping[str, int]
+    largest_limit: int
+    at: float
+
+    @classmethod
+    def of(cls, workers: Sequence[Health], at: float) -> "Served":
+        limits: Counter[str] = Counter()
+        for each in workers:
+            limits.update(dict.fromkeys(each.claims, each.limit if each.is_ready else 0))
+        return cls(
+            frozenset(name for each in workers for name in each.models),
+            frozenset(name for each in workers for name in each.ensembles),
+            limits,
+            max((each.limit for each in workers if each.is_ready), default=FIRST_OPEN),
+            at,
+        )
 
 
 @dataclass(slots=True)
@@ -81,6 +117,9 @@ class Queue:
         self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
+        self._gate = Gate(self._window)
+        self._served: dict[str, Served] = {}
+        self._gateways: dict[str, float] = {}
         self._announced: dict[tuple[str, str], float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._nats: Client
@@ -91,6 +130,7 @@ class Queue:
         self._js = self._nats.jetstream(timeout=CONFIRM_S)
         await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
         await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.workers.hear)
+        await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self._hear_gateway)
         self._heard_since = time.monotonic()
         self._start(self._prepare())
         self._start(self._live())
@@ -111,61 +151,72 @@ class Queue:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + self._gate.num_waiting
 
     def pool(self, asked: str = "") -> str:
         """Return the pool for a request: the one it asks for, else the default."""
         return asked or self._settings.pool
 
-    def serves(self, pool: str) -> tuple[set[str], set[str]]:
-        """Return the names of the models and of the tasks' own ensembles that the pool's workers serve."""
-        alive = self.workers.alive(pool)
-        return {name for each in alive for name in each.models}, {name for each in alive for name in each.ensembles}
+    def serves(self, pool: str) -> "Served":
+        """Return what the workers of a pool serve, as of SERVED_S ago at most."""
+        now = time.monotonic()
+        found = self._served.get(pool)
+        if found is None or now - found.at >= SERVED_S:
+            found = self._served[pool] = Served.of(self.workers.alive(pool), now)
+        return found
 
     def model_of(self, pool: str, ensemble: str) -> str:
         """Return the model of an ensemble; empty if no worker of the pool serves it.
 
         Raise Unreachable if there is no worker, or if not all of them can have told this gateway about themselves.
         """
-        models, ensembles = self.serves(pool)
-        if ensemble in models:
+        served = self.serves(pool)
+        if ensemble in served.models:
             return ensemble
         name, _, task = ensemble.rpartition("-")
-        if ensemble in ensembles and task in TASKS and name in models:
+        if ensemble in served.ensembles and task in TASKS and name in served.models:
             return name
-        if not models or time.monotonic() - self._heard_since < self._interval_s * MAX_MISSING:
+        if not served.models or time.monotonic() - self._heard_since < self._interval_s * MAX_MISSING:
             raise Unreachable(f"no worker of pool {pool} is known to serve {ensemble[:200]} yet; retry")
         return ""
 
     def is_served(self, pool: str, ensemble: str) -> bool:
-        models, ensembles = self.serves(pool)
-        return ensemble in models or ensemble in ensembles
+        served = self.serves(pool)
+        return ensemble in served.models or ensemble in served.ensembles
 
-    async def submit(self, pool: str, model: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
+    def _window(self, pool: str, model: str) -> int:
+        served = self.serves(pool)
+        return window(served.limits.get(model, served.largest_limit), len(self._gateways) or 1)
+
+    async def submit(
+        self, pool: str, model: str, request: bytes, left_s: float, tenant: str = ""
+    ) -> tuple[Answer, bytes]:
         """Return the answer to a ModelInferRequest, which has `left_s` seconds.
 
-        Raise BusyError if the queue does not take it, and DeadlinePassed if no answer comes in time. If this is
-        cancelled, the request is taken out of the queue, or no longer computed.
+        Raise BusyError if the queue does not take it, or would not answer it in time, and DeadlinePassed if no answer
+        comes in time. If this is cancelled, the request is taken out of the queue, or no longer computed.
         """
-        if len(self._waiting) >= MAX_WAITING:
-            raise BusyError(f"{MAX_WAITING} requests wait for answers; retry")
-        number, deadline = next(self._numbers), time.time() + left_s
+        deadline = time.time() + left_s
+        try:
+            async with asyncio.timeout(left_s), self._gate.turn(pool, model, tenant, left_s):
+                return await self._answered(pool, model, request, deadline)
+        except TimeoutError as exc:
+            where = "" if self.is_connected else "; the gateway has no connection to its queue"
+            raise DeadlinePassed(f"timeout: the request was not answered within {left_s:.3g} s{where}") from exc
+
+    async def _answered(self, pool: str, model: str, request: bytes, deadline: float) -> tuple[Answer, bytes]:
+        number = next(self._numbers)
         payload = await self._stored(number, deadline, request)
         message = Work(self.name, number, deadline, model, 0, payload).packed(b"" if payload else request)
         waiting = self._waiting[number] = _Waiting(asyncio.get_running_loop().create_future())
         self._announce(pool, model)
         sending = asyncio.create_task(self._send(subjects.work(pool, model), message))
         try:
-            async with asyncio.timeout(left_s):
-                both: set[asyncio.Future[Any]] = {sending, waiting.answer}
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                if not waiting.answer.done():
-                    await sending  # raises if the queue refuses the request
-                return await waiting.answer
-        except TimeoutError as exc:
-            self._abandon(pool, number, sending)
-            where = "" if self.is_connected else "; the gateway has no connection to its queue"
-            raise DeadlinePassed(f"timeout: the request was not answered within {left_s:.3g} s{where}") from exc
+            both: set[asyncio.Future[Any]] = {sending, waiting.answer}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.answer.done():
+                await sending  # raises if the queue refuses the request
+            return await waiting.answer
         except asyncio.CancelledError:
             self._abandon(pool, number, sending)
             raise
@@ -254,10 +305,15 @@ class Queue:
         now = time.monotonic()
         if now - self._announced.get((pool, model), 0.0) < ANNOUNCE_S:
             return
-        if any(model in each.claims for each in self.workers.alive(pool)):
+        if model in self.serves(pool).limits:
             return
         self._announced[pool, model] = now
         self._start(self._nats.publish(subjects.wanted(pool), Wanted(model).packed()))
+
+    async def _hear_gateway(self, message: Msg) -> None:
+        name = message.subject.rpartition(".")[2]
+        if name in self._gateways or len(self._gateways) < MAX_GATEWAYS:
+            self._gateways[name] = time.monotonic()
 
     async def _take(self, message: Msg) -> None:
         """Take an answer, or a part of one."""
@@ -292,6 +348,13 @@ class Queue:
         while True:
             with suppress(NatsError):
                 await self._nats.publish(subjects.gateway_health(self.name), self.name.encode())
+            stale = time.monotonic() - self._interval_s * MAX_MISSING
+            self._gateways = {name: heard for name, heard in self._gateways.items() if heard >= stale}
+            self._gate.look()
+            with suppress(NatsError):
+                for model, num in self._gate.waiting(self._settings.pool).items():
+                    wanted = Wanted(model, num).packed()
+                    await self._nats.publish(subjects.wanted(self._settings.pool), wanted)
             await asyncio.sleep(self._interval_s)
 
     def _start(self, work: Any) -> None:

@@ -27,6 +27,9 @@ LOOK_S, BACKLOG_S = 0.1, 1.0
 # A claimed model that is not in memory and had no work for so many seconds is given up.
 UNUSED_S = 5.0
 
+# Age at which what a gateway has told of its waiting requests is forgotten, in seconds.
+NEWS_S = 3.0
+
 # Models that wait for a worker at a time, in the eyes of this sidecar.
 MAX_WANTED = 10_000
 
@@ -48,6 +51,7 @@ class Placing:
         self.pullers: dict[str, Puller] = {}
         self._leaving: list[Puller] = []
         self._wanted: dict[str, float] = {}
+        self._at_gateways: dict[str, tuple[float, int]] = {}
         self._sizes: dict[str, int] = {}
 
     async def want(self, message: Msg) -> None:
@@ -55,6 +59,8 @@ class Placing:
         with suppress(Malformed):
             wanted, _ = Wanted.read(message.data)
             self._add_wanted(wanted.model)
+            if wanted.num_waiting and len(self._at_gateways) < MAX_WANTED:
+                self._at_gateways[wanted.model] = monotonic(), wanted.num_waiting
             await self._look()
 
     async def keep_looking(self) -> None:
@@ -130,8 +136,11 @@ class Placing:
             subjects.stream(self.own.pool), subjects_filter=subjects.all_work(self.own.pool)
         )
         alive = self._alive()
-        for subject, num in (info.state.subjects or {}).items():
+        since = monotonic() - NEWS_S
+        self._at_gateways = {model: told for model, told in self._at_gateways.items() if told[0] >= since}
+        for subject, in_stream in (info.state.subjects or {}).items():
             model = subjects.model_of(subject.rpartition(".")[2])
+            num = in_stream + self._at_gateways.get(model, (0.0, 0))[1]
             if not (holders := self._holders(model, alive)):
                 self._add_wanted(model)
             elif should_help(self.own, holders, num, [*alive.values()]):

@@ -108,7 +108,8 @@ def test_idle_workers_help_with_more_than_a_worker_can_do(run, monkeypatch):
             triton.behave = slow
             sidecar._runner.quantum.limit = 4
         await served(queue, 3)
-        await asked_often(queue, 100)
+        await until(lambda: all(each.limit == 4 for each in queue.workers.alive("default")))
+        await asked_often(queue, 200)
         assert len(counts(workers)) > 1
 
     run(test)

@@ -1,0 +1,114 @@
+"""Who may send next: a gateway has few requests in the queue, and lets tenants take turns before it.
+
+What is in the queue is served in its order. So what would wait there waits here, where one tenant's flood is a line of
+its own.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from math import ceil
+from time import monotonic
+
+from sie_triton.cluster.policies.fair import Turns
+from sie_triton.errors import BusyError
+
+# Requests that wait here at a time, of all tenants and of one.
+MAX_WAITING, MAX_OF_TENANT = 10_000, 5_000
+
+# Answers from which the rate is taken, at least and at most.
+MIN_RATED, MAX_RATED = 20, 200
+
+
+class _Line:
+    """Requests for one model."""
+
+    def __init__(self) -> None:
+        self.num_sent = 0
+        self.turns = Turns[asyncio.Future[None]]()
+        self.ended: deque[float] = deque(maxlen=MAX_RATED)
+
+    def expected_s(self, tenant: str) -> float:
+        """Return how long the next request of a tenant will wait, by the rate of answers; 0 while that is unknown."""
+        if len(self.ended) < MIN_RATED:
+            return 0.0
+        per_answer = (monotonic() - self.ended[0]) / len(self.ended)
+        return per_answer * self.turns.ahead(tenant)
+
+
+class Gate:
+    """Gives turns. Belongs to one event loop. `window` returns how many requests for a model may be in the queue."""
+
+    def __init__(self, window: Callable[[str, str], int]) -> None:
+        self._window = window
+        self._lines: dict[tuple[str, str], _Line] = {}
+        self._num_waiting = 0
+        self._of_tenants: dict[str, int] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return self._num_waiting
+
+    @asynccontextmanager
+    async def turn(self, pool: str, model: str, tenant: str, left_s: float) -> AsyncIterator[None]:
+        """Context manager for one request in the queue; it waits for a turn.
+
+        Raise BusyError at once if too many wait, or if the turn would come after `left_s` seconds.
+        """
+        line = self._lines.setdefault((pool, model), _Line())
+        if line.num_sent >= self._window(pool, model) or line.turns:
+            await self._wait(pool, model, line, tenant, left_s)
+        else:
+            line.num_sent += 1
+        try:
+            yield
+        finally:
+            line.num_sent -= 1
+            line.ended.append(monotonic())
+            self._let_in(pool, model, line)
+
+    def waiting(self, pool: str) -> dict[str, int]:
+        """Return the number of requests of each model of a pool that wait here."""
+        return {model: len(line.turns) for (of, model), line in self._lines.items() if of == pool and line.turns}
+
+    def look(self) -> None:
+        """Let requests in whose turn has come because workers joined."""
+        for (pool, model), line in [*self._lines.items()]:
+            self._let_in(pool, model, line)
+
+    async def _wait(self, pool: str, model: str, line: _Line, tenant: str, left_s: float) -> None:
+        of_tenant = self._of_tenants.get(tenant, 0)
+        if self._num_waiting >= MAX_WAITING or of_tenant >= MAX_OF_TENANT:
+            raise BusyError(f"{self._num_waiting} requests wait, {of_tenant} of them yours; retry")
+        if (expected_s := line.expected_s(tenant)) > left_s:
+            raise BusyError(
+                f"the request would wait for {expected_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
+                retry_after_s=ceil(expected_s - left_s),
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.turns.add(tenant, turn)
+        self._num_waiting += 1
+        self._of_tenants[tenant] = of_tenant + 1
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it was this request's turn already
+                line.num_sent -= 1
+                self._let_in(pool, model, line)
+            raise
+        finally:
+            self._num_waiting -= 1
+            self._of_tenants[tenant] -= 1
+            if not self._of_tenants[tenant]:
+                del self._of_tenants[tenant]
+
+    def _let_in(self, pool: str, model: str, line: _Line) -> None:
+        limit = self._window(pool, model) if line.turns else 0
+        while line.turns and line.num_sent < limit:
+            turn = line.turns.take()
+            if not turn.done():
+                line.num_sent += 1
+                turn.set_result(None)
+        if not line.turns and not line.num_sent and len(line.ended) < MIN_RATED:
+            self._lines.pop((pool, model), None)

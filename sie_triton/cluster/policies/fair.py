@@ -1,0 +1,62 @@
+"""Turns of tenants: one that sends much waits for itself, not before the others."""
+
+from collections import deque
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Turns(Generic[Item]):
+    """A line for each tenant; the lines are served in turns, each in its order.
+
+    >>> turns = Turns[str]()
+    >>> for name in ("a1", "a2", "a3"): turns.add("a", name)
+    >>> turns.add("b", "b1")
+    >>> [turns.take() for _ in range(len(turns))]
+    ['a1', 'b1', 'a2', 'a3']
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, deque[Item]] = {}
+        self._num = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def add(self, tenant: str, item: Item) -> None:
+        self._lines.setdefault(tenant, deque()).append(item)
+        self._num += 1
+
+    def take(self) -> Item:
+        """Take the next item; IndexError if there is none."""
+        if not self._num:
+            raise IndexError("nobody waits")
+        tenant, line = next(iter(self._lines.items()))
+        del self._lines[tenant]
+        item = line.popleft()
+        if line:
+            self._lines[tenant] = line  # at the end of the lines
+        self._num -= 1
+        return item
+
+    def ahead(self, tenant: str) -> int:
+        """Return how many items are served before the next one of a tenant.
+
+        >>> turns = Turns[str]()
+        >>> for name in ("a1", "a2", "a3"): turns.add("a", name)
+        >>> turns.ahead("a"), turns.ahead("b")
+        (3, 1)
+        """
+        own = len(self._lines.get(tenant, ()))
+        return own + sum(min(len(line), own + 1) for name, line in self._lines.items() if name != tenant)
+
+
+def window(limits: int, num_gateways: int, backlog_share: float = 1.25) -> int:
+    """Return how many requests for a model a gateway may have in the queue: its share of what workers may have open.
+
+    A little more waits in the queue, so that a worker never waits for a gateway.
+
+    >>> window(limits=64, num_gateways=1), window(limits=64, num_gateways=3), window(limits=0, num_gateways=2)
+    (80, 26, 4)
+    """
+    return max(4, int(limits * backlog_share / max(1, num_gateways)))
