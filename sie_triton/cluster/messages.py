@@ -57,7 +57,8 @@ class Work(Header):
     """A request in the queue. Its body is a ModelInferRequest.
 
     `number` identifies it among those of its gateway. `deadline` is in seconds of the Unix epoch. `num_deaths` counts
-    the Tritons that ended while they ran it. `payload` names the body in the payload store, if it is there.
+    the Tritons that ended while they ran it. `payload` names the body in the payload store, if it is there. `tenant` is
+    the client by its token.
     """
 
     gateway: str
@@ -66,6 +67,7 @@ class Work(Header):
     model: str
     num_deaths: int = 0
     payload: str = ""
+    tenant: str = ""
 
     @property
     def key(self) -> tuple[str, int]:

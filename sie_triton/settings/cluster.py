@@ -47,8 +47,8 @@ class ClusterSettings(BaseModel):
         50,
         gt=0,
         le=10_000,
-        description="median time that requests may wait in front of this worker's Triton, in milliseconds; a sidecar "
-        "fetches as much work as keeps to it",
+        description="median time that requests may wait at this worker before their forward pass, in "
+        "milliseconds; a sidecar fetches as much work as keeps to it",
     )
     max_concurrent_batches: int = Field(
         0,

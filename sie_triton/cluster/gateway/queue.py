@@ -199,15 +199,18 @@ class Queue:
         deadline = time.time() + left_s
         try:
             async with asyncio.timeout(left_s), self._gate.turn(pool, model, tenant, left_s):
-                return await self._answered(pool, model, request, deadline)
+                return await self._answered(pool, model, request, deadline, tenant)
         except TimeoutError as exc:
             where = "" if self.is_connected else "; the gateway has no connection to its queue"
             raise DeadlinePassed(f"timeout: the request was not answered within {left_s:.3g} s{where}") from exc
 
-    async def _answered(self, pool: str, model: str, request: bytes, deadline: float) -> tuple[Answer, bytes]:
+    async def _answered(
+        self, pool: str, model: str, request: bytes, deadline: float, tenant: str
+    ) -> tuple[Answer, bytes]:
         number = next(self._numbers)
         payload = await self._stored(number, deadline, request)
-        message = Work(self.name, number, deadline, model, 0, payload).packed(b"" if payload else request)
+        work = Work(self.name, number, deadline, model, 0, payload, tenant)
+        message = work.packed(b"" if payload else request)
         waiting = self._waiting[number] = _Waiting(asyncio.get_running_loop().create_future())
         self._announce(pool, model)
         sending = asyncio.create_task(self._send(subjects.work(pool, model), message))

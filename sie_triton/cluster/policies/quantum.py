@@ -7,11 +7,11 @@ from statistics import median
 MIN_OPEN, MAX_OPEN, FIRST_OPEN = 4, 512, 64
 
 # Waits that are looked at together.
-WINDOW = 50
+WINDOW = 32
 
 
 class Quantum:
-    """Limit of the requests at one Triton: an eighth more while the median wait is below the target, else less.
+    """Limit of the requests at one Triton: up by an eighth while the median wait is below the target, else down.
 
     >>> quantum = Quantum(target_ms=50)
     >>> for _ in range(WINDOW): quantum.add(wait_ms=10, was_full=True)
@@ -19,7 +19,7 @@ class Quantum:
     72
     >>> for _ in range(WINDOW): quantum.add(wait_ms=90, was_full=True)
     >>> quantum.limit
-    63
+    54
     """
 
     def __init__(self, target_ms: float) -> None:
@@ -29,13 +29,16 @@ class Quantum:
         self.limit = FIRST_OPEN
 
     def add(self, wait_ms: float, was_full: bool) -> None:
-        """Take the wait of a request in Triton's queues, in ms. `was_full`: as many as allowed were open meanwhile."""
+        """Take the wait of a request in Triton's queues and before its call, in ms.
+
+        `was_full`: as many as allowed were open meanwhile.
+        """
         self._waits.append(wait_ms)
         self._was_full = self._was_full or was_full
         if len(self._waits) < WINDOW:
             return
         if median(self._waits) > self._target_ms:
-            self.limit = max(MIN_OPEN, self.limit - max(1, self.limit // 8))
+            self.limit = max(MIN_OPEN, self.limit - max(1, self.limit // 4))
         elif self._was_full:
             self.limit = min(MAX_OPEN, self.limit + max(1, self.limit // 8))
         self._waits.clear()

@@ -1,7 +1,8 @@
-"""Calls Triton for many requests at a time: those that wait for the same model go together, as soon as a call ends.
+"""Calls Triton for many requests at a time: those of a tenant that wait for a model go together, once a call ends.
 
-No request waits for others to come: up to `max_calls` calls of a model are made at once. While they run, further
-requests gather, and the next call takes all that want the same.
+No request waits for others to come: up to `max_calls` calls are made at once. While they run, further requests gather,
+and the next call takes those that want the same. Each tenant has calls of its own, so that Triton, which lets small
+requests pass, sees those of all tenants.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -22,8 +23,17 @@ from sie_triton.cluster.sidecar.triton import LocalTriton, Response
 
 log = logging.getLogger(__name__)
 
+# A model and a tenant.
+Line = tuple[str, str]
+
 # Limits of a joined request, as of the pieces in which SIE's clients send many items.
 MAX_ITEMS, MAX_BYTES = 512, 256 * 1024
+
+# A joined call may always have so many requests.
+MIN_REQUESTS = 2
+
+# Weight of the last call in the time of a request.
+WEIGHT = 0.2
 
 # Kinds of request that could not be split: the latest of them are kept.
 MAX_APART = 1000
@@ -35,28 +45,35 @@ class _Waiting:
     message: Any
     data: bytes
     ends_at: float
+    since: float = field(default_factory=monotonic)
     response: asyncio.Future[Response] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 @dataclass(slots=True)
-class _Model:
+class _Line:
     num_calls: int = 0
+    request_s: float = 0.0  # time of a call for each of its requests; 0 while unknown
     waiting: deque[_Waiting] = field(default_factory=deque)
 
 
 class Joiner:
-    """Belongs to one event loop. `max_calls`: calls of one model at a time; `max_requests`: requests of one call."""
+    """Belongs to one event loop. `max_calls`: calls of a line at a time; `max_requests`: requests of one call.
 
-    def __init__(self, triton: LocalTriton, max_calls: int, max_requests: int) -> None:
+    A joined call has as many requests as take `call_s` seconds, by the calls before, so that none waits long for the
+    others of its call.
+    """
+
+    def __init__(self, triton: LocalTriton, max_calls: int, max_requests: int, call_s: float = float("inf")) -> None:
         self._triton = triton
+        self._call_s = call_s
         self._max_calls, self._max_requests = max_calls, max_requests
-        self._models: dict[str, _Model] = {}
+        self._lines: dict[Line, _Line] = {}
         self._apart: OrderedDict[bytes, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(self, model: str, request: bytes, seconds: float) -> Response:
+    async def call(self, line: Line, request: bytes, seconds: float) -> Response:
         """Return Triton's response to a ModelInferRequest, which has so many seconds."""
-        state = self._models.setdefault(model, _Model())
+        state = self._lines.setdefault(line, _Line())
         if state.num_calls >= self._max_calls:
             message = service_pb2.ModelInferRequest.FromString(request)
             key = key_of(message)
@@ -64,31 +81,40 @@ class Joiner:
             state.waiting.append(waiting)
             return await waiting.response
         state.num_calls += 1
+        began = monotonic()
         try:
             return await self._triton.call("ModelInfer", request, seconds)
         finally:
-            state.num_calls -= 1
-            self._go_on(model, state)
+            self._end(line, state, monotonic() - began)
 
-    def _go_on(self, model: str, state: _Model) -> None:
+    def _end(self, line: Line, state: _Line, request_s: float) -> None:
+        """Take the time of a call for each of its requests, and go on."""
+        state.request_s = request_s if not state.request_s else (1 - WEIGHT) * state.request_s + WEIGHT * request_s
+        state.num_calls -= 1
+        self._go_on(line, state)
+
+    def _go_on(self, line: Line, state: _Line) -> None:
         """Make the next call, now that one has ended."""
         while state.waiting and state.num_calls < self._max_calls:
-            together = self._taken(state.waiting)
+            together = self._taken(state)
             if together:
                 state.num_calls += 1
-                task = asyncio.create_task(self._call(model, state, together))
+                task = asyncio.create_task(self._call(line, state, together))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         if not state.waiting and not state.num_calls:
-            self._models.pop(model, None)
+            self._lines.pop(line, None)
 
-    def _taken(self, waiting: deque[_Waiting]) -> list[_Waiting]:
+    def _taken(self, state: _Line) -> list[_Waiting]:
         """Take the first request and those behind it that can be joined with it."""
+        waiting, limit = state.waiting, self._max_requests
+        if state.request_s:
+            limit = max(MIN_REQUESTS, min(limit, int(min(self._call_s / state.request_s, limit))))
         first = waiting.popleft()
         taken, others = [first], deque[_Waiting]()
         num_items, num_bytes = num_items_of(first.message) or 0, len(first.data)
         can_be_joined = first.key is not None and first.key not in self._apart
-        while waiting and can_be_joined and len(taken) < self._max_requests:
+        while waiting and can_be_joined and len(taken) < min(limit, self._max_requests):
             each = waiting.popleft()
             items, size = num_items_of(each.message) or 0, len(each.data)
             if each.key == first.key and num_items + items <= MAX_ITEMS and num_bytes + size <= MAX_BYTES:
@@ -99,9 +125,10 @@ class Joiner:
         waiting.extendleft(reversed(others))
         return [each for each in taken if not each.response.done()]
 
-    async def _call(self, model: str, state: _Model, together: Sequence[_Waiting]) -> None:
+    async def _call(self, line: Line, state: _Line, together: Sequence[_Waiting]) -> None:
         try:
             observe_joined(len(together))
+            began = monotonic()
             if len(together) == 1 or not await self._joined_call(together):
                 for each in together:
                     if not each.response.done():
@@ -110,13 +137,13 @@ class Joiner:
             for each in together:
                 if not each.response.done():
                     each.response.cancel()
-            state.num_calls -= 1
-            self._go_on(model, state)
+            self._end(line, state, (monotonic() - began) / max(1, len(together)))
 
     async def _joined_call(self, together: Sequence[_Waiting]) -> bool:
         """Answer several requests by one call; False if that failed, so that each has to be called alone."""
         messages = [each.message for each in together]
-        seconds = min(each.ends_at for each in together) - monotonic()
+        now = monotonic()
+        seconds = min(each.ends_at for each in together) - now
         try:
             whole = joined(messages).SerializeToString()
             response = await self._triton.call("ModelInfer", whole, max(0.001, seconds))
@@ -129,7 +156,7 @@ class Joiner:
             return False
         for each, part in zip(together, parts, strict=True):
             if not each.response.done():
-                each.response.set_result(Response(response.status, "", part.SerializeToString()))
+                each.response.set_result(Response(response.status, "", part.SerializeToString(), now - each.since))
         return True
 
     def _keep_apart(self, key: bytes | None) -> None:
@@ -139,7 +166,7 @@ class Joiner:
                 self._apart.popitem(last=False)
 
     async def _alone(self, waiting: _Waiting) -> None:
-        seconds = max(0.001, waiting.ends_at - monotonic())
-        response = await self._triton.call("ModelInfer", waiting.data, seconds)
+        now = monotonic()
+        response = await self._triton.call("ModelInfer", waiting.data, max(0.001, waiting.ends_at - now))
         with suppress(asyncio.InvalidStateError):
-            waiting.response.set_result(response)
+            waiting.response.set_result(replace(response, waited_s=now - waiting.since))

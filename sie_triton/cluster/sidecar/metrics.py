@@ -7,7 +7,7 @@ REGISTRY = CollectorRegistry()
 _WORK = Counter("sie_sidecar_work", "Requests from the queue, by what became of them.", ["outcome"], registry=REGISTRY)
 _WAIT = Histogram(
     "sie_sidecar_triton_wait_seconds",
-    "Time that a request waited in Triton, of one in four.",
+    "Time that a request waited in Triton's queues and before its call.",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
     registry=REGISTRY,
 )

@@ -50,6 +50,9 @@ BUSY_S, AWAY_S, MAX_PAUSE_S = 0.2, 0.5, 3.2
 # Deliveries after which an error that another worker might not have is the answer.
 MAX_TRIES = 8
 
+# A joined call may take so many times the target of the wait: shorter ones cost throughput.
+CALLS_OF_TARGET = 2
+
 # Tritons that a request may end.
 MAX_DEATHS = 2
 
@@ -59,8 +62,8 @@ MAX_WITHDRAWN, MAX_GATEWAYS = 10_000, 1000
 # A gateway that was not heard of for so long is gone, in seconds.
 GATEWAY_S = 15.0
 
-# Every so many responses one is read for the time that its request waited in Triton, if it is at most so large.
-SAMPLE, MAX_SAMPLE_BYTES = 4, 64 * 1024
+# Responses of at most so many bytes are read for the time that their requests waited.
+MAX_READ_BYTES = 64 * 1024
 
 # Subjects and protocol around a message, at most.
 FRAME_BYTES = 1024
@@ -100,7 +103,7 @@ class Runner:
     ) -> None:
         self._nats, self._js, self._triton, self.calls = client, js, triton, calls
         self._worker, self._payloads = worker, payloads
-        self._joiner = Joiner(triton, max_calls, max_requests)
+        self._joiner = Joiner(triton, max_calls, max_requests, CALLS_OF_TARGET * target_ms / 1000)
         self.quantum = Quantum(target_ms)
         self.when_free: Callable[[], None] = lambda: None
         self.is_draining = False
@@ -111,7 +114,6 @@ class Runner:
         self._listening_since = monotonic()
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_responses = 0
 
     @property
     def num_open(self) -> int:
@@ -208,7 +210,7 @@ class Runner:
                 if work.num_deaths:
                     response = await self._triton.call("ModelInfer", request, left_s + GRACE_S)
                 else:
-                    response = await self._joiner.call(work.model, request, left_s + GRACE_S)
+                    response = await self._joiner.call((work.model, work.tenant), request, left_s + GRACE_S)
             if current.was_withdrawn:
                 await self._publish(message.reply)
                 return "withdrawn"
@@ -227,7 +229,7 @@ class Runner:
             await self._return(message, min(pause_s, work.deadline - time.time()))
             return "returned"
         await self._answer(message, work, response, waited_ms)
-        self._sample(response)
+        self._take_wait(response)
         return "answered" if response.is_ok else "failed"
 
     async def _stored(self, work: Work) -> bytes | None:
@@ -304,15 +306,14 @@ class Runner:
         if self._open.get(key) is current:
             del self._open[key]
 
-    def _sample(self, response: Response) -> None:
-        """Take the time that a request waited in Triton's queues."""
-        self._num_responses += 1
-        if self._num_responses % SAMPLE or not response.is_ok or len(response.body) > MAX_SAMPLE_BYTES:
+    def _take_wait(self, response: Response) -> None:
+        """Take the time that a request waited in Triton's queues and before its call."""
+        if not response.is_ok or len(response.body) > MAX_READ_BYTES:
             return
         with suppress(SIEError, DecodeError, ValueError, KeyError):
             message = service_pb2.ModelInferResponse.FromString(response.body)
             timing: Any = timing_of(InferResult(message))
-            wait_ms = timing["queue_ms"] + timing["batch_wait_ms"]
+            wait_ms = timing["queue_ms"] + timing["batch_wait_ms"] + response.waited_s * 1000
             self.quantum.add(wait_ms, self.num_open >= self.quantum.limit)
             observe_wait(wait_ms)
 

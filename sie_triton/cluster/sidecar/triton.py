@@ -1,6 +1,7 @@
 """The Triton beside a sidecar, called with the bytes of requests and answering with those of responses."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2
@@ -29,12 +30,14 @@ NOT_REACHED = "failed to connect"
 GRACE_S = 1.0
 
 
-class Response(NamedTuple):
-    """Status, text and body of a response, the first two as in gRPC."""
+@dataclass(frozen=True, slots=True)
+class Response:
+    """Status, text and body of a response, the first two as in gRPC; `waited_s`: the time before its call, if any."""
 
     status: int
     text: str
     body: bytes
+    waited_s: float = field(default=0.0, compare=False)
 
     @property
     def is_ok(self) -> bool:

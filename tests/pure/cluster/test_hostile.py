@@ -123,7 +123,7 @@ def test_nothing_stays_of_requests_that_were_cancelled():
         await all_ran()
         running.answer()
         await all_ran()
-        assert clients.joiner._models == {}
+        assert clients.joiner._lines == {}
 
     asyncio.run(check())
 

@@ -92,7 +92,7 @@ class Clients:
         return self.send_message(request(*texts, model=model, **options), seconds)
 
     def send_message(self, message: Any, seconds: float = SECONDS) -> "asyncio.Task[Any]":
-        call = self.joiner.call(message.model_name, message.SerializeToString(), seconds)
+        call = self.joiner.call((message.model_name, ""), message.SerializeToString(), seconds)
         return asyncio.create_task(call)
 
     async def occupy(self, num: int = 1) -> list[Call]:
@@ -226,7 +226,7 @@ async def test_requests_without_a_key_are_joined_with_none(clients):
 
 
 @with_clients()
-async def test_models_do_not_wait_for_each_other(clients):
+async def test_lines_do_not_wait_for_each_other(clients):
     await clients.occupy()
     task = clients.send(b"a", model="other")
     call = await clients.triton.next()
@@ -573,7 +573,7 @@ async def test_nothing_of_a_model_stays_after_its_last_call(clients):
     """Models come and go; a sidecar runs for months."""
     await texts_of_calls(clients, [b"a"], [b"b"])
     await all_ran()
-    assert clients.joiner._models == {}
+    assert clients.joiner._lines == {}
 
 
 # --- any order
@@ -607,3 +607,41 @@ def test_in_any_order_each_request_gets_what_it_would_get_alone(requests, max_ca
         assert clients.triton.num_open == 0
 
     asyncio.run(check())
+
+
+def test_each_tenant_has_calls_of_its_own():
+    async def check() -> None:
+        triton = FakeTriton()
+        joiner, message = Joiner(triton, 1, 64), request(b"a").SerializeToString()
+        tasks = [asyncio.create_task(joiner.call(("m", tenant), message, 5)) for tenant in ("one", "one", "two")]
+        await all_ran()
+        assert len(triton.calls) == 2  # the first of each tenant
+        for call in [*triton.calls]:
+            call.answer()
+        await all_ran()
+        triton.calls[-1].answer()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(check())
+
+
+def test_a_joined_call_has_as_many_requests_as_its_time_allows(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("sie_triton.cluster.sidecar.joiner.monotonic", lambda: now[0])
+
+    async def check() -> list[int]:
+        triton = FakeTriton()
+        joiner, message = Joiner(triton, 1, 64, call_s=1.0), request(b"a").SerializeToString()
+        tasks = [asyncio.create_task(joiner.call(("m", ""), message, 1000)) for _ in range(30)]
+        await all_ran()
+        sizes = []
+        while not all(task.done() for task in tasks):
+            sizes.append(len(triton.calls[-1].texts))
+            now[0] += 0.2 * sizes[-1]  # 0.2 s for each request
+            triton.calls[-1].answer()
+            await all_ran()
+        return sizes
+
+    sizes = asyncio.run(check())
+    assert sum(sizes) == 30
+    assert all(4 <= size <= 5 for size in sizes[1:-1])

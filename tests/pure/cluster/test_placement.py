@@ -202,7 +202,7 @@ def test_a_limit_that_was_not_reached_stays():
 
 
 def test_long_waits_lower_the_limit_even_if_it_was_not_reached():
-    assert after(Quantum(50), *[51] * WINDOW, was_full=False) == FIRST_OPEN - FIRST_OPEN // 8
+    assert after(Quantum(50), *[51] * WINDOW, was_full=False) == FIRST_OPEN - FIRST_OPEN // 4
 
 
 def test_a_limit_reached_once_in_a_window_is_raised():
