@@ -82,6 +82,7 @@ class Cluster:
     async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:
         triton = FakeTriton(name)
         settings = self.server.user(self.settings(worker_id=name, **more), SIDECAR)
+        settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
         sidecar = Sidecar(settings, triton, triton.states)
         return await self._stack.enter_async_context(sidecar), triton
 

@@ -118,6 +118,57 @@ def test_a_worker_that_is_cut_off_comes_back_by_itself(run):
     run(test)
 
 
+class Wire:
+    """Forwards bytes between a client and nats-server; while it is cut, all of them get lost, in both directions."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.is_cut = False
+
+    async def __aenter__(self) -> "Wire":
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        await asyncio.gather(self._forward(reader, other_writer), self._forward(other_reader, writer))
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(64 * 1024):
+            if not self.is_cut:
+                writer.write(data)
+        writer.close()
+
+
+def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypatch):
+    monkeypatch.setattr(connection, "PING_S", 0.5)
+
+    async def test(cluster: Cluster) -> None:
+        async with Wire(cluster.server.port) as wire:
+            queue = await cluster.gateway()
+            _, triton = await cluster.worker("far", nats_url=wire.url)
+            triton.behave = small
+            await served(queue)
+            load = Load(queue)
+            await load.more(50)
+            near, _ = await cluster.worker("near")
+            await served(queue, 2)
+            wire.is_cut = True
+            await load.more(100)
+            await until(lambda: [each.worker for each in queue.workers.alive("default")] == ["near"])
+            wire.is_cut = False
+            await until(lambda: len(queue.workers.alive("default")) == 2)
+            await near.drain()
+            await load.more(100)
+            assert await load.end() == []
+
+    run(test)
+
+
 def test_work_of_a_gateway_that_ended_is_forgotten(run):
     async def test(cluster: Cluster) -> None:
         queues, workers = await started(cluster, 2)
