@@ -32,6 +32,9 @@ forwarded: ContextVar[Mapping[str, str]] = ContextVar("forwarded", default=Mappi
 # The tenant of that request, by its token; empty without tokens.
 tenant: ContextVar[str] = ContextVar("tenant", default="")
 
+# What the client of that request wishes of a cluster, by its headers.
+wishes: ContextVar[Mapping[str, str]] = ContextVar("wishes", default=MappingProxyType({}))
+
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -53,6 +56,9 @@ class Backend(ABC):
     The calls are those of AsyncSIEClient with lists of items, and raise the same errors; `seconds` is the timeout of a
     call. `parameters` are request parameters; those that are None were not given.
     """
+
+    # What is wrong while it is not live.
+    away = "Triton does not answer"
 
     # Requests for the metrics of what answers, by the name of the part.
     metric_parts: Mapping[str, Request] = MappingProxyType({})
@@ -90,6 +96,10 @@ class Backend(ABC):
     def _call(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Give the parameters of a request, and those that name its client's request."""
         yield {**_without_none(parameters), **forwarded.get()}
+
+    async def capacity(self) -> Mapping[str, Any] | None:
+        """Return the capacity of a cluster in the format of SIE's clients; None for one server."""
+        return None
 
     @abstractmethod
     async def states(self) -> States:

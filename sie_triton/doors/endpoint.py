@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.client.failures import NotServed
-from sie_triton.doors.backend import Backend, forwarded, tenant
+from sie_triton.doors.backend import Backend, forwarded, tenant, wishes
 from sie_triton.doors.body import read_body
 from sie_triton.doors.connection import CONNECTION, Connection
 from sie_triton.doors.connections import Connections, affordable
@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 # Header with the client's timeout of a request, in seconds, and its maximum.
 TIMEOUT_HEADER = "X-Request-Timeout"
 MAX_TIMEOUT_S = 3600.0
+
+# Headers with which a request asks for a part of a cluster. One server ignores them.
+WISHES = ("x-sie-pool", "x-sie-machine-profile")
 
 # Bodies up to this size, in bytes, are decoded on the event loop: a handover to a thread would cost more.
 SMALL_BODY_BYTES = 32 * 1024
@@ -244,6 +247,7 @@ class DoorEndpoint:
                 self._door.trust.check_browser(request.headers)
             else:
                 self._door.trust.check(request.headers)
+                wishes.set({name: value for name in WISHES if (value := request.header(name))})
                 tenant.set(self._door.trust.tenant(request.headers.get(b"authorization")))
             if request.method == "POST":
                 await request.read(receive, self._types, held)

@@ -80,6 +80,8 @@ async def readyz(request: DoorRequest) -> Response:
 
 async def health(request: DoorRequest) -> Answer:
     """Return the capacity of the server in the format of SIE's clients."""
+    if (capacity := await request.door.backend.capacity()) is not None:
+        return request.answer(dict(capacity))
     told = await status(request.door)
     loaded = told["loaded_models"]
     gpu_types = [request.door.settings.gpu_type] if request.door.settings.gpu_type else []
@@ -209,6 +211,6 @@ async def _trouble(door: Door) -> str:
     if door.is_draining:
         return "draining"
     if not await door.backend.is_live():
-        return "Triton does not answer"
+        return door.backend.away
     num = door.preloads.num_loading()
     return f"{num} models are being preloaded" if num else ""

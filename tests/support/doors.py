@@ -27,6 +27,8 @@ TIMING = dict.fromkeys(
 class FakeBackend:
     """Fake of the routes' seam to Triton. `failure` is raised; `asked` are the arguments of each call."""
 
+    away = "Triton does not answer"
+
     def __init__(self) -> None:
         self.asked = []
         self.failure: Exception | None = None
@@ -55,6 +57,9 @@ class FakeBackend:
 
     async def ask(self, method, **_):
         raise Unreachable("no Triton")
+
+    async def capacity(self):
+        return None
 
     async def states(self):
         return States({}, {}, {}, time.monotonic())

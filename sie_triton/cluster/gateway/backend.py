@@ -16,7 +16,7 @@ from sie_triton.client.grpc_aio import InferResult, request_of
 from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import OK, Answer
-from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant
+from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
 from sie_triton.names import sie_name
 from sie_triton.settings import Settings
 
@@ -57,7 +57,7 @@ class QueueConnection(AsyncConnection):
             return await self._answer(method, deadline, arguments)
 
     async def _answer(self, method: str, deadline: Deadline, arguments: dict[str, Any]) -> Any:
-        queue, pool = self._queue, self._queue.pool()
+        queue, pool = self._queue, self._queue.pool(wishes.get())
         if method == "infer":
             name = arguments["model_name"]
             if not (model := queue.model_of(pool, name)):
@@ -86,11 +86,13 @@ class QueueClient(AsyncSIEClient):
         return QueueConnection(self._queue)
 
     async def list_models(self) -> list[str]:
-        return sorted(map(sie_name, self._queue.serves(self._queue.pool()).models))
+        return sorted(map(sie_name, self._queue.serves(self._queue.pool(wishes.get())).models))
 
 
 class QueueBackend(Backend):
     """Answers requests by many Tritons, through the queue."""
+
+    away = "no worker is ready"
 
     def __init__(self, settings: Settings, queue: Queue) -> None:
         super().__init__(QueueClient(queue, max_concurrency=MAX_CONCURRENCY, is_patient=False), QueueConnection(queue))
@@ -98,6 +100,37 @@ class QueueBackend(Backend):
 
     async def is_live(self) -> bool:
         return self._queue.is_connected and any(each.is_ready for each in self._queue.workers.all())
+
+    async def capacity(self) -> dict[str, Any]:
+        """Return the workers of all pools, in the format of SIE's clients."""
+        workers = sorted(self._queue.workers.all(), key=lambda each: (each.pool, each.worker))
+        gpus = sorted({each.gpu_type for each in workers if each.gpu_type})
+        is_healthy = self._queue.is_connected and any(each.is_ready for each in workers)
+        return {
+            "type": "gateway",
+            "status": "healthy" if is_healthy else "unhealthy",
+            "cluster": {
+                "worker_count": len(workers),
+                "gpu_count": sum(bool(each.gpu_type) for each in workers),
+                "models_loaded": sum(len(each.resident) for each in workers),
+            },
+            "configured_gpu_types": gpus,
+            "live_gpu_types": gpus,
+            "workers": [
+                {
+                    "url": "",
+                    "name": each.worker,
+                    "pool": each.pool,
+                    "machine_profile": each.profile,
+                    "gpu": each.gpu_type,
+                    "gpu_count": int(bool(each.gpu_type)),
+                    "healthy": each.is_ready,
+                    "queue_depth": each.open,
+                    "loaded_models": sorted(map(sie_name, each.resident)),
+                }
+                for each in workers
+            ],
+        }
 
     async def states(self) -> States:
         """Return the best state of each model on any worker."""

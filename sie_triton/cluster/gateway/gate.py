@@ -68,9 +68,9 @@ class Gate:
             line.ended.append(monotonic())
             self._let_in(pool, model, line)
 
-    def waiting(self, pool: str) -> dict[str, int]:
-        """Return the number of requests of each model of a pool that wait here."""
-        return {model: len(line.turns) for (of, model), line in self._lines.items() if of == pool and line.turns}
+    def waiting(self) -> dict[tuple[str, str], int]:
+        """Return the number of requests that wait here, by pool and model."""
+        return {key: len(line.turns) for key, line in self._lines.items() if line.turns}
 
     def look(self) -> None:
         """Let requests in whose turn has come because workers joined."""

@@ -12,7 +12,7 @@ from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
-from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.gateway.queue import POOL, PROFILE, Queue
 from sie_triton.cluster.messages import OK, Answer, with_parameters
 from sie_triton.doors.backend import QUESTION_S
 from sie_triton.doors.failures import Failure
@@ -87,14 +87,16 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return handle
 
+    def _pool(self, context: Context) -> str:
+        metadata = dict(context.invocation_metadata() or ())
+        return self._queue.pool({name: str(metadata[name]) for name in (POOL, PROFILE) if name in metadata})
+
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
         message = service_pb2.ModelInferRequest.FromString(request)
-        pool, name = self._queue.pool(), message.model_name
+        pool, name = self._pool(context), message.model_name
         if not (model := self._queue.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
-        if name != model and message.model_version not in ("", "1"):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' version is not found")
         metadata = dict(context.invocation_metadata() or ())
         given = {FORWARDED[key]: str(value) for key, value in metadata.items() if key in FORWARDED}
         left_s = _left_s(context, message) - (monotonic() - arrived)
@@ -105,14 +107,14 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _asking(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
         async def ask(request: bytes, context: Context) -> bytes:
-            answer, body = await self._queue.ask(self._queue.pool(), method, request, QUESTION_S)
+            answer, body = await self._queue.ask(self._pool(context), method, request, QUESTION_S)
             return await _answered(answer, body, context)
 
         return ask
 
     async def _model_ready(self, request: bytes, context: Context) -> bytes:
         name = service_pb2.ModelReadyRequest.FromString(request).name
-        return _bytes(service_pb2.ModelReadyResponse(ready=self._queue.is_served(self._queue.pool(), name)))
+        return _bytes(service_pb2.ModelReadyResponse(ready=self._queue.is_served(self._pool(context), name)))
 
     async def _server_live(self, request: bytes, context: Context) -> bytes:
         return _bytes(service_pb2.ServerLiveResponse(live=True))

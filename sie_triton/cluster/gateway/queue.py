@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 
 # Age of what is known about the workers, in seconds: a look at all of them for each request would take too long.
 SERVED_S = 0.2
+
+# Headers, and metadata of gRPC, with which a request asks for a pool, or for a kind of machine.
+POOL, PROFILE = "x-sie-pool", "x-sie-machine-profile"
 
 # Gateways whose heartbeats are listened to.
 MAX_GATEWAYS = 1000
@@ -153,9 +157,25 @@ class Queue:
     def num_waiting(self) -> int:
         return len(self._waiting) + self._gate.num_waiting
 
-    def pool(self, asked: str = "") -> str:
-        """Return the pool for a request: the one it asks for, else the default."""
-        return asked or self._settings.pool
+    def pool(self, asked: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Return the pool for a request, by its headers POOL and PROFILE; without them the gateway's own.
+
+        Raise InputError for a name that cannot be a pool's, and Unreachable if no worker is in it.
+        """
+        name, profile = asked.get(POOL, ""), asked.get(PROFILE, "")
+        if name:
+            subjects.checked_name(name, POOL)
+        elif profile:
+            of_profile = [each.pool for each in self.workers.all() if each.profile == profile]
+            if not of_profile:
+                raise Unreachable(f"{PROFILE}: no worker is a {profile[:64]!r}; retry once one has started")
+            return min(of_profile)
+        if name and name != self._settings.pool and not self.workers.alive(name):
+            pools = ", ".join(self.workers.pools()) or "none"
+            raise Unreachable(
+                f"{POOL}: pool {name} has no worker; pools with workers: {pools}; retry once one has started"
+            )
+        return name or self._settings.pool
 
     def serves(self, pool: str) -> "Served":
         """Return what the workers of a pool serve, as of SERVED_S ago at most."""
@@ -355,9 +375,8 @@ class Queue:
             self._gateways = {name: heard for name, heard in self._gateways.items() if heard >= stale}
             self._gate.look()
             with suppress(NatsError):
-                for model, num in self._gate.waiting(self._settings.pool).items():
-                    wanted = Wanted(model, num).packed()
-                    await self._nats.publish(subjects.wanted(self._settings.pool), wanted)
+                for (pool, model), num in self._gate.waiting().items():
+                    await self._nats.publish(subjects.wanted(pool), Wanted(model, num).packed())
             await asyncio.sleep(self._interval_s)
 
     def _start(self, work: Any) -> None:
