@@ -57,11 +57,16 @@ DEAD_AGE_S, DEAD_BYTES = 7 * 24 * 3600.0, 256 * 1024**2
 
 
 async def connect(
-    settings: Settings, user: str, name: str, reconnected: Callable[[], Awaitable[None]] | None = None
+    settings: Settings,
+    user: str,
+    name: str,
+    reconnected: Callable[[], Awaitable[None]] | None = None,
+    closed: Callable[[], Awaitable[None]] | None = None,
 ) -> Client:
     """Return a connection; a server that is away is awaited for ever. `reconnected` is called after each return.
 
-    `user` is the part of the cluster that connects, one of permissions.PERMISSIONS.
+    `user` is the part of the cluster that connects, one of permissions.PERMISSIONS. `closed` is called when the server
+    has refused the connection for good, for example because a password has changed, and when it is closed.
     """
     reporter = _Reporter()
     return await nats.connect(
@@ -79,6 +84,7 @@ async def connect(
         max_outstanding_pings=MAX_PINGS,
         pending_size=MAX_PENDING_BYTES,
         error_cb=reporter.report,
+        closed_cb=closed,
         reconnected_cb=reconnected,
     )
 
@@ -147,7 +153,10 @@ async def open_consumer(js: JetStreamContext, pool: str, model: str) -> None:
 async def open_claims(js: JetStreamContext, pool: str, settings: Settings) -> KeyValue:
     """Return the bucket of a pool with the workers that serve each model."""
     config = KeyValueConfig(bucket=subjects.claims(pool), replicas=settings.queue_replicas)
-    return await js.create_key_value(config)
+    try:
+        return await js.create_key_value(config)
+    except BadRequestError:  # it was made with other settings, which stay
+        return await js.key_value(subjects.claims(pool))
 
 
 def next_of(pool: str, model: str) -> str:

@@ -63,9 +63,17 @@ class Gate:
             line.num_sent += 1
         try:
             yield
+        except BaseException:
+            line.ended.clear()  # not a matter of the rate
+            raise
+        else:
+            # While nobody waits, the time between two answers is that between two requests.
+            if line.turns:
+                line.ended.append(monotonic())
+            else:
+                line.ended.clear()
         finally:
             line.num_sent -= 1
-            line.ended.append(monotonic())
             self._let_in(pool, model, line)
 
     def waiting(self) -> dict[tuple[str, str], int]:
@@ -96,6 +104,8 @@ class Gate:
             if turn.done() and not turn.cancelled():  # it was this request's turn already
                 line.num_sent -= 1
                 self._let_in(pool, model, line)
+            else:
+                line.turns.remove(tenant, turn)
             raise
         finally:
             self._num_waiting -= 1
@@ -110,5 +120,5 @@ class Gate:
             if not turn.done():
                 line.num_sent += 1
                 turn.set_result(None)
-        if not line.turns and not line.num_sent and len(line.ended) < MIN_RATED:
+        if not line.turns and not line.num_sent:
             self._lines.pop((pool, model), None)

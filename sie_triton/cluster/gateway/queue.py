@@ -8,6 +8,8 @@ stream, which gives it to another worker. A second answer finds nobody who waits
 
 import asyncio
 import logging
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,16 +20,17 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
+from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.errors import MaxPayloadError, OutboundBufferLimitError
+from nats.errors import MaxPayloadError, NoRespondersError, OutboundBufferLimitError
 from nats.js.api import PubAck
 from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from sie_triton.cluster import subjects
-from sie_triton.cluster.connection import connect, open_dead_stream, open_stream, told
+from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.gateway.gate import Gate
 from sie_triton.cluster.messages import Answer, Cancel, Health, Malformed, Question, Wanted, Work
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
@@ -48,11 +51,20 @@ SERVED_S = 0.2
 # Headers, and metadata of gRPC, with which a request asks for a pool, or for a kind of machine.
 POOL, PROFILE = "x-sie-pool", "x-sie-machine-profile"
 
+# Beginning of the subjects that acknowledge work.
+RECEIPTS = "$JS.ACK."
+
 # Gateways whose heartbeats are listened to.
 MAX_GATEWAYS = 1000
 
 # Time for the stream to confirm a request, in seconds; then it is sent again. A double is answered once all the same.
 CONFIRM_S = 2.0
+
+# Time of one worker to answer a question, in seconds; then another one is asked.
+TRY_S = 2.0
+
+# gRPC's status of a Triton that is away or busy.
+UNAVAILABLE = StatusCode.UNAVAILABLE.value[0]
 
 # Interval between two announcements of a model that no worker serves, in seconds.
 ANNOUNCE_S = 0.25
@@ -121,6 +133,8 @@ class Queue:
         self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
+        self._is_closing = False
+        self._preparing: dict[str, asyncio.Task[None]] = {}
         self._gate = Gate(self._window)
         self._served: dict[str, Served] = {}
         self._gateways: dict[str, float] = {}
@@ -130,19 +144,28 @@ class Queue:
         self._js: JetStreamContext
 
     async def __aenter__(self) -> "Queue":
-        self._nats = await connect(self._settings, GATEWAY, self.name)
+        self._nats = await connect(self._settings, GATEWAY, self.name, self._reconnected, self._closed)
         self._js = self._nats.jetstream(timeout=CONFIRM_S)
         await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
         await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.workers.hear)
         await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self._hear_gateway)
         self._heard_since = time.monotonic()
-        self._start(self._prepare())
+        self._prepare(self._settings.pool)
         self._start(self._live())
         if self._payloads is not None:
             self._start(self._sweep(self._payloads))
         return self
 
+    async def _reconnected(self) -> None:
+        self._heard_since = time.monotonic()
+
+    async def _closed(self) -> None:
+        if not self._is_closing:
+            log.error("the queue refuses this gateway; it ends, to be started anew")
+            os.kill(os.getpid(), signal.SIGTERM)
+
     async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True
         for task in self._tasks:
             task.cancel()
         with suppress(NatsError, TimeoutError):
@@ -216,6 +239,8 @@ class Queue:
         Raise BusyError if the queue does not take it, or would not answer it in time, and DeadlinePassed if no answer
         comes in time. If this is cancelled, the request is taken out of the queue, or no longer computed.
         """
+        subjects.token(model)
+        left_s = min(left_s, MAX_AGE_S)
         deadline = time.time() + left_s
         try:
             async with asyncio.timeout(left_s), self._gate.turn(pool, model, tenant, left_s):
@@ -233,7 +258,7 @@ class Queue:
         message = work.packed(b"" if payload else request)
         waiting = self._waiting[number] = _Waiting(asyncio.get_running_loop().create_future())
         self._announce(pool, model)
-        sending = asyncio.create_task(self._send(subjects.work(pool, model), message))
+        sending = asyncio.create_task(self._send(pool, model, message))
         try:
             both: set[asyncio.Future[Any]] = {sending, waiting.answer}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -248,7 +273,7 @@ class Queue:
             if payload:
                 self._start(self._removed(payload))
             if not sending.done() and not waiting.answer.cancelled():
-                self._keep(sending)  # its confirmation is under way
+                self._start(self._confirmed(sending))
             elif sending.done() and not sending.cancelled():
                 sending.exception()  # mark it as retrieved
 
@@ -285,24 +310,35 @@ class Queue:
 
     async def ask(self, pool: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
         """Return the answer of any worker of the pool to a call of its Triton other than inference."""
-        message = Question(method).packed(request)
-        try:
-            answered = await self._nats.request(subjects.questions(pool), message, timeout=left_s)
-            return Answer.read(answered.data)
-        except (NatsError, TimeoutError, Malformed) as exc:
-            raise Unreachable(f"no worker of pool {pool} answers ({type(exc).__name__}); retry") from exc
+        message, ends_at = Question(method).packed(request), time.monotonic() + left_s
+        if len(message) + FRAME_BYTES > self._nats.max_payload:
+            raise InputError(f"a request of {method} has {len(request)} bytes; that is too much")
+        failure = ""
+        while (seconds := min(TRY_S, ends_at - time.monotonic())) > 0:
+            try:
+                answered = await self._nats.request(subjects.questions(pool), message, timeout=seconds)
+                answer, body = Answer.read(answered.data)
+                if answer.status != UNAVAILABLE:  # else this worker's Triton is away
+                    return answer, body
+                failure = answer.text
+            except NoRespondersError as exc:
+                raise Unreachable(f"no worker of pool {pool} is there; retry") from exc
+            except (NatsError, TimeoutError, Malformed) as exc:
+                failure = type(exc).__name__
+            await asyncio.sleep(ANNOUNCE_S)
+        raise Unreachable(f"no worker of pool {pool} answers ({failure[:200]}); retry")
 
-    async def _send(self, subject: str, message: bytes) -> PubAck:
+    async def _send(self, pool: str, model: str, message: bytes) -> PubAck:
         """Return the stream's confirmation; without one, send again. BusyError if the stream is full."""
         while True:
             try:
-                return await self._js.publish(subject, message)
+                return await self._js.publish(subjects.work(pool, model), message)
             except APIError as exc:
                 if exc.err_code in FULL or exc.code == 400:
                     raise BusyError(f"the queue is full ({told(exc)}); retry") from exc
                 log.warning("queue: %s", told(exc))
             except NoStreamResponseError:
-                await self._prepare()
+                self._prepare(pool)
             except MaxPayloadError as exc:
                 raise InputError("the request is larger than the queue takes; send fewer or smaller items") from exc
             except OutboundBufferLimitError as exc:
@@ -310,6 +346,11 @@ class Queue:
             except (NatsError, TimeoutError):
                 pass
             await asyncio.sleep(ANNOUNCE_S)
+
+    async def _confirmed(self, sending: "asyncio.Task[PubAck]") -> None:
+        """Wait for the confirmation of a request that has been answered; it is not sent again."""
+        with suppress(NatsError, TimeoutError, BusyError, InputError):
+            await asyncio.wait_for(sending, CONFIRM_S)
 
     def _abandon(self, pool: str, number: int, sending: "asyncio.Task[PubAck]") -> None:
         self._keep(asyncio.create_task(self._withdraw(pool, number, sending)))
@@ -352,13 +393,20 @@ class Queue:
             body = whole
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_result((answer, body))
-        await self._nats.publish(answer.receipt)
+        if answer.receipt.startswith(RECEIPTS):
+            await self._nats.publish(answer.receipt)
 
-    async def _prepare(self) -> None:
-        """Make the streams, until they are there."""
+    def _prepare(self, pool: str) -> None:
+        """Begin to make the streams of a pool, unless that has begun."""
+        if pool not in self._preparing:
+            task = self._preparing[pool] = asyncio.create_task(self._make_streams(pool))
+            task.add_done_callback(lambda _: self._preparing.pop(pool, None))
+            self._keep(task)
+
+    async def _make_streams(self, pool: str) -> None:
         while True:
             try:
-                await open_stream(self._js, self._settings.pool, self._settings)
+                await open_stream(self._js, pool, self._settings)
                 await open_dead_stream(self._js, self._settings)
             except (NatsError, TimeoutError) as exc:
                 log.warning("queue: no stream yet: %s", told(exc))

@@ -39,6 +39,15 @@ class Turns(Generic[Item]):
         self._num -= 1
         return item
 
+    def remove(self, tenant: str, item: Item) -> None:
+        """Remove an item that waits no longer; nothing if it does not wait."""
+        line = self._lines.get(tenant, deque())
+        if item in line:
+            line.remove(item)
+            self._num -= 1
+            if not line:
+                del self._lines[tenant]
+
     def ahead(self, tenant: str) -> int:
         """Return how many items are served before the next one of a tenant.
 

@@ -8,11 +8,11 @@ A claim is a preference, not a lock: two workers that both fetch the work of a m
 import asyncio
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from nats.errors import Error as NatsError
-from nats.js.errors import KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoStreamResponseError
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster.connection import told
@@ -30,8 +30,8 @@ MAX_HOLDERS = 1000
 class Claims:
     """This sidecar's view of the claims of its pool. Belongs to one event loop."""
 
-    def __init__(self, bucket: KeyValue, worker: str) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: KeyValue, reopen: Callable[[], Awaitable[KeyValue]], worker: str) -> None:
+        self._bucket, self._reopen = bucket, reopen
         self._worker = worker
         self._holders: dict[str, Sequence[str]] = {}
         self._revisions: dict[str, int] = {}
@@ -57,6 +57,14 @@ class Claims:
             except (NatsError, TimeoutError) as exc:
                 log.warning("queue: claims: %s", told(exc))
             await asyncio.sleep(AGAIN_S)
+            await self._begin_anew()
+
+    async def _begin_anew(self) -> None:
+        """Open the bucket again, which may have been lost, and forget what was in it."""
+        with suppress(NatsError, TimeoutError):
+            self._bucket = await self._reopen()
+            self._holders.clear()
+            self._revisions.clear()
 
     async def claim(self, model: str, others: Collection[str]) -> bool:
         """Add this worker to `others`, the present workers of a model; False if another sidecar was faster."""
@@ -72,6 +80,9 @@ class Claims:
         except KeyWrongLastSequenceError:
             await self._refresh(model)
             return False
+        except NoStreamResponseError:
+            await self._begin_anew()
+            return False
         except (NatsError, TimeoutError) as exc:
             log.warning("queue: claim of %s: %s", model, told(exc))
             return False
@@ -79,8 +90,15 @@ class Claims:
         return True
 
     async def _refresh(self, model: str) -> None:
-        with suppress(NatsError, TimeoutError):
+        try:
             entry = await self._bucket.get(token(model))
+        except KeyNotFoundError:  # a bucket that was made anew
+            self._holders.pop(model, None)
+            self._revisions.pop(model, None)
+        except (NatsError, TimeoutError):
+            return
+        else:
+            self._revisions[model] = 0
             self._take(model, entry.value or b"", entry.revision or 0)
 
     def _take(self, model: str, value: bytes | None, revision: int) -> None:

@@ -15,11 +15,12 @@ from time import monotonic
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import observe_joined
-from sie_triton.cluster.sidecar.triton import LocalTriton, Response
+from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,10 @@ MAX_ITEMS, MAX_BYTES = 512, 256 * 1024
 
 # A joined call may always have so many requests.
 MIN_REQUESTS = 2
+
+# A request with less time, in seconds, has passed its deadline while it waited.
+MIN_S = 0.001
+LATE = Response(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", b"")
 
 # Weight of the last call in the time of a request.
 WEIGHT = 0.2
@@ -123,6 +128,10 @@ class Joiner:
             else:
                 others.append(each)
         waiting.extendleft(reversed(others))
+        now = monotonic()
+        late = [each for each in taken if each.ends_at - now < MIN_S and not each.response.done()]
+        for each in late:
+            each.response.set_result(LATE)
         return [each for each in taken if not each.response.done()]
 
     async def _call(self, line: Line, state: _Line, together: Sequence[_Waiting]) -> None:
@@ -147,6 +156,11 @@ class Joiner:
         try:
             whole = joined(messages).SerializeToString()
             response = await self._triton.call("ModelInfer", whole, max(0.001, seconds))
+            if is_away(response):  # each of them may be what ended Triton: none is called again here
+                for each in together:
+                    if not each.response.done():
+                        each.response.set_result(response)
+                return True
             if not response.is_ok:
                 return False
             parts = split(service_pb2.ModelInferResponse.FromString(response.body), messages)

@@ -12,6 +12,7 @@ from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
 
 from sie_triton.cluster import subjects
+from sie_triton.cluster.connection import told
 from sie_triton.cluster.messages import Health, Malformed, Wanted
 from sie_triton.cluster.policies.placement import may_claim, order, should_help
 from sie_triton.cluster.sidecar.claims import Claims
@@ -48,6 +49,7 @@ class Placing:
     ) -> None:
         self._nats, self._js, self._runner, self._claims, self._workers = client, js, runner, claims, workers
         self.own = own
+        self.knows_models = False  # those that its Triton serves
         self.pullers: dict[str, Puller] = {}
         self._leaving: list[Puller] = []
         self._wanted: dict[str, float] = {}
@@ -76,6 +78,8 @@ class Placing:
                 await self._follow_claims()
             except (NatsError, TimeoutError) as exc:
                 log.debug("queue: %s", exc)
+            except Exception:
+                log.exception("placing: one look failed")
             await asyncio.sleep(LOOK_S)
 
     async def pull_all(self) -> None:
@@ -98,7 +102,7 @@ class Placing:
             await puller.close()
 
     def _add_wanted(self, model: str) -> None:
-        if len(self._wanted) < MAX_WANTED:
+        if model in self.own.models and len(self._wanted) < MAX_WANTED:
             self._wanted.setdefault(model, monotonic())
 
     def _holders(self, model: str, alive: Mapping[str, Health]) -> list[str]:
@@ -122,12 +126,12 @@ class Placing:
         alive = self._alive()
         for model, since in [*self._wanted.items()]:
             if self._holders(model, alive):
-                del self._wanted[model]
+                self._wanted.pop(model, None)
                 continue
             preferred = order(model, self._size(model), [*alive.values()], self._claimed())
             if may_claim(self.own.worker, preferred, monotonic() - since) and await self._claims.claim(model, ()):
                 log.info("claimed %s", model)
-                del self._wanted[model]
+                self._wanted.pop(model, None)
                 await self._fetch(model)
 
     async def _look_at_backlog(self) -> None:
@@ -155,21 +159,26 @@ class Placing:
         """Fetch the work of claimed models, give up unused ones, and end what has been given up."""
         if self._runner.is_draining:
             return
-        for model in self._claims.mine():
-            if model not in self.pullers:
-                await self._fetch(model)
+        mine = self._claims.mine()
+        for model in mine:
+            await self._fetch(model)
         for model, puller in [*self.pullers.items()]:
             is_unused = model not in self.own.resident and puller.idle_s > UNUSED_S
-            if (is_unused or model not in self.own.models) and await self._claims.release(model):
+            is_gone = self.knows_models and model not in self.own.models
+            # Another worker may have claimed the model while this Triton was away.
+            if model not in mine or ((is_unused or is_gone) and await self._claims.release(model)):
                 log.info("gave up %s", model)
                 puller.leave()
-                self._leaving.append(self.pullers.pop(model))
-        for puller in [each for each in self._leaving if each.has_left]:
-            self._leaving.remove(puller)
+                self.pullers.pop(model, None)
+                self._leaving.append(puller)
+        have_left = [puller for puller in self._leaving if puller.has_left]
+        self._leaving = [puller for puller in self._leaving if puller not in have_left]
+        for puller in have_left:
             await puller.close()
         await self.pull_all()
 
     async def _fetch(self, model: str) -> None:
+        """Fetch the work of a model. If its consumer cannot be made now, the next look tries again."""
         if model in self.pullers:
             return
         for puller in self._leaving:
@@ -183,9 +192,9 @@ class Placing:
         puller = self.pullers[model] = Puller(self._nats, self._js, self.own.pool, model, self._runner)
         try:
             await puller.start()
-        except BaseException:
+        except (NatsError, TimeoutError) as exc:
+            log.warning("queue: %s: %s", model, told(exc))
             self.pullers.pop(model, None)
-            raise
 
     def _size(self, model: str) -> int:
         """Return the bytes that a model takes: the last known size on any worker, or that of a middling model."""

@@ -20,8 +20,11 @@ log = logging.getLogger(__name__)
 # Messages of one request for work, at most: a worker that asks for many takes them from idle ones.
 MAX_BATCH = 32
 
-# Time after which a request for work ends, in seconds; and the time that is allowed for word of it.
-EXPIRES_S, LATE_S = 20.0, 5.0
+# Time after which a request for work ends, in seconds; and the interval at which the queue says that it has it.
+EXPIRES_S, HEARTBEAT_S = 20.0, 2.0
+
+# Intervals without word of the queue after which a request for work is lost.
+MAX_MISSING = 3
 
 # Pause before a consumer is made again that the queue has lost, in seconds.
 PAUSE_S = 0.2
@@ -42,7 +45,7 @@ class Puller:
         self._nats, self._js, self._pool, self._runner = client, js, pool, runner
         self._inbox = client.new_inbox()
         self._subscription: Subscription | None = None
-        self._num_asked, self._asked_at = 0, 0.0
+        self._num_asked, self._heard_at = 0, 0.0
         self._is_leaving = False
 
     async def start(self) -> None:
@@ -66,7 +69,12 @@ class Puller:
     @property
     def has_left(self) -> bool:
         """True once nothing more can come."""
-        return self._is_leaving and (not self._num_asked or monotonic() - self._asked_at > EXPIRES_S + LATE_S)
+        return self._is_leaving and (not self._num_asked or self._is_lost)
+
+    @property
+    def _is_lost(self) -> bool:
+        """True if the queue has no request for work of this sidecar any more, and has not said so."""
+        return monotonic() - self._heard_at > HEARTBEAT_S * MAX_MISSING
 
     async def close(self) -> None:
         if self._subscription is not None:
@@ -75,14 +83,15 @@ class Puller:
 
     async def pull(self) -> None:
         """Ask for as much work as Triton has room for, unless half of that has been asked for."""
-        if self._num_asked and monotonic() - self._asked_at > EXPIRES_S + LATE_S:
+        if self._is_lost:
             self._num_asked = 0
         wanted = min(MAX_BATCH, self._runner.room)
         if self._is_leaving or self._subscription is None or self._num_asked * 2 > wanted or not wanted:
             return
         num = wanted - self._num_asked
-        self._num_asked, self._asked_at = wanted, monotonic()
-        request = json.dumps({"batch": num, "expires": int(EXPIRES_S * 1e9)}).encode()
+        self._num_asked, self._heard_at = wanted, monotonic()
+        times = {"expires": int(EXPIRES_S * 1e9), "idle_heartbeat": int(HEARTBEAT_S * 1e9)}
+        request = json.dumps({"batch": num, **times}).encode()
         with suppress(NatsError):
             await self._nats.publish(next_of(self._pool, self.model), request, reply=self._inbox)
 
@@ -92,6 +101,7 @@ class Puller:
         await self.pull()
 
     async def _receive(self, message: Msg) -> None:
+        self._heard_at = monotonic()
         headers = message.headers or {}
         status = headers.get(STATUS)
         if status is None:

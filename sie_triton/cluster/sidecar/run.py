@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.js.kv import KeyValue
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from sie_triton.client.calls import STEP_SUFFIXES
@@ -73,6 +74,8 @@ class Sidecar:
         self._workers = Workers(self._interval_s)
         self._triton, self._states = triton, states
         self._calls = CallBook(settings.status_dir)
+        self.has_lost_queue = asyncio.Event()
+        self._is_closing = False
         self._is_ready = False
         self._has_looked = False  # Triton's models are known
         self._names: list[str] = []
@@ -80,7 +83,7 @@ class Sidecar:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> "Sidecar":
-        self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected)
+        self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected, self._closed)
         self._js = self._nats.jetstream(timeout=QUEUE_S)
         await self._open()
         self._runner = Runner(
@@ -111,6 +114,7 @@ class Sidecar:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True
         for task in [*self._tasks]:
             task.cancel()
         self._runner.close()
@@ -130,12 +134,20 @@ class Sidecar:
             try:
                 await open_stream(self._js, self._pool, self._settings)
                 await open_dead_stream(self._js, self._settings)
-                self._claims = Claims(await open_claims(self._js, self._pool, self._settings), self.name)
+                self._claims = Claims(await self._bucket(), self._bucket, self.name)
             except (NatsError, TimeoutError) as exc:
                 log.warning("queue: no stream yet: %s", told(exc))
                 await asyncio.sleep(AGAIN_S)
             else:
                 return
+
+    async def _closed(self) -> None:
+        if not self._is_closing:
+            log.error("the queue refuses this sidecar; it ends, to be started anew")
+            self.has_lost_queue.set()
+
+    async def _bucket(self) -> KeyValue:
+        return await open_claims(self._js, self._pool, self._settings)
 
     async def _reconnected(self) -> None:
         log.info("the queue is back")
@@ -167,7 +179,8 @@ class Sidecar:
         """Look at Triton's models, and at their states. If the controller does not answer, what was known stays."""
         self._is_ready = self._runner.is_able = await self._triton.is_ready()
         if self._is_ready and (monotonic() - self._named_at >= NAMES_S or not self._names):
-            self._names, self._named_at = await self._triton.names(), monotonic()
+            # An empty answer is none: Triton is busy.
+            self._names, self._named_at = await self._triton.names() or self._names, monotonic()
         states = await self._states()
         if not states.models:
             return
@@ -181,7 +194,7 @@ class Sidecar:
         free = int(memory.get("limit_bytes", 0) * share) - memory.get("used_bytes", 0)
         of_tasks = [name for name in self._names if _is_of_task(name, found)]
         models = [name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES)]
-        self._has_looked = self._has_looked or bool(self._names)
+        self._has_looked = self._placing.knows_models = self._has_looked or bool(self._names)
         self._placing.own = self._health(sorted(models), sorted(of_tasks), resident, free)
 
     async def _publish_health(self) -> None:
@@ -279,6 +292,11 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
     triton = LocalTriton(settings)
     async with Sidecar(settings, triton, TritonBackend(settings).states) as sidecar, probes(sidecar, settings):
-        await stopped.wait()
+        ends = [asyncio.create_task(event.wait()) for event in (stopped, sidecar.has_lost_queue)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
         await sidecar.drain()
     await triton.close()
+    if sidecar.has_lost_queue.is_set():
+        raise SystemExit(1)

@@ -68,6 +68,9 @@ MAX_READ_BYTES = 64 * 1024
 # Subjects and protocol around a message, at most.
 FRAME_BYTES = 1024
 
+# Parts of a receipt without a domain.
+SHORT_RECEIPT = 9
+
 DIED = "the request ended the server that ran it, twice; it was put aside, and is not run again"
 
 INTERNAL, NOT_FOUND, UNAVAILABLE, CANCELLED = (
@@ -155,11 +158,10 @@ class Runner:
         with suppress(Malformed):
             cancel, _ = Cancel.read(message.data)
             key = cancel.gateway, cancel.number
+            _remember(self._withdrawn, key, None, MAX_WITHDRAWN)
             if found := self._open.get(key):
                 found.was_withdrawn = True
                 found.call.end()
-            else:
-                _remember(self._withdrawn, key, None, MAX_WITHDRAWN)
 
     async def hear_gateway(self, message: Msg) -> None:
         _remember(self._gateways, message.data.decode(errors="replace")[:200], monotonic(), MAX_GATEWAYS)
@@ -182,9 +184,15 @@ class Runner:
         """Run work, and return what became of it, in a word."""
         received = monotonic()
         if self.is_draining:
-            await self._return(message, 0)
+            await self._return(message, AWAY_S)
             return "returned"
-        if work.key in self._open or not self._is_awaited(work):
+        if (running := self._open.get(work.key)) is not None:
+            if _sequence(running.receipt) == _sequence(message.reply):
+                running.receipt = message.reply  # the queue had no word of this work; it is still in progress
+            else:
+                await self._publish(message.reply)  # sent twice
+            return "dropped"
+        if not self._is_awaited(work):
             await self._publish(message.reply)
             return "dropped"
         call = self.calls.call()
@@ -225,7 +233,7 @@ class Runner:
             await self._return(message, AWAY_S)
             return "returned"
         if self._should_return(message, work, response):
-            pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** (_num_delivered(message) - 1))
+            pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, _num_delivered(message) - 1))
             await self._return(message, min(pause_s, work.deadline - time.time()))
             return "returned"
         await self._answer(message, work, response, waited_ms)
@@ -325,8 +333,19 @@ class Runner:
 
 
 def _num_delivered(message: Msg) -> int:
-    """Return how often the queue has delivered a message (the fifth token from the end, NATS ADR-15)."""
-    return int(message.reply.split(".")[-5])
+    """Return how often the queue has delivered a message."""
+    return int(_parts(message.reply)[0])
+
+
+def _sequence(receipt: str) -> str:
+    """Return the number in the stream of the message that a receipt belongs to."""
+    return _parts(receipt)[1]
+
+
+def _parts(receipt: str) -> list[str]:
+    """Return the parts of a receipt from the number of deliveries on (NATS ADR-15)."""
+    parts = receipt.split(".")
+    return parts[4:] if len(parts) == SHORT_RECEIPT else parts[6:]
 
 
 def _of(work: Work) -> tuple[str, str]:

@@ -119,7 +119,7 @@ def test_a_worker_that_is_cut_off_comes_back_by_itself(run):
 
 
 class Wire:
-    """Forwards bytes between a client and nats-server; while it is cut, all of them get lost, in both directions."""
+    """Forwards bytes between a client and nats-server; while it is cut, none come through, in both directions."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -139,8 +139,9 @@ class Wire:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(64 * 1024):
-            if not self.is_cut:
-                writer.write(data)
+            while self.is_cut:
+                await asyncio.sleep(0.02)
+            writer.write(data)
         writer.close()
 
 
@@ -195,6 +196,17 @@ def test_a_consumer_that_somebody_deletes_is_made_again(run):
         await (await cluster.operator()).delete_consumer(subjects.stream("default"), subjects.token(MODEL))
         await load.more(100)
         assert await load.end() == []
+
+    run(test)
+
+
+def test_claims_that_somebody_deletes_are_made_again(run):
+    async def test(cluster: Cluster) -> None:
+        queues, _ = await started(cluster)
+        assert await asked(queues[0], "before", MODEL) == "before"
+        await (await cluster.operator()).delete_key_value(subjects.claims("default"))
+        assert await asked(queues[0], "after", OTHER) == "after"
+        assert await asked(queues[0], "again", MODEL) == "again"
 
     run(test)
 

@@ -151,6 +151,25 @@ def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(run
     run(test)
 
 
+def test_two_looks_at_a_time_disturb_each_other_not(run):
+    async def test(cluster: Cluster) -> None:
+        queue, (sidecar, _) = await cluster.gateway(), await cluster.worker("w")
+        await served(queue)
+        placing_of, claim = sidecar._placing, sidecar._claims.claim
+
+        async def slow_claim(*arguments) -> bool:
+            await asyncio.sleep(0.05)
+            return await claim(*arguments)
+
+        sidecar._claims.claim = slow_claim
+        for model in (MODEL, OTHER):
+            placing_of._add_wanted(model)
+        await asyncio.gather(*(placing_of._look() for _ in range(3)))
+        assert sidecar._claims.mine() == [MODEL, OTHER]
+
+    run(test)
+
+
 def test_a_lost_announcement_delays_a_request_only(run, monkeypatch):
     monkeypatch.setattr(placing, "BACKLOG_S", 0.2)
 

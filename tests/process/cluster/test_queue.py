@@ -292,6 +292,33 @@ def test_a_request_that_is_sent_twice_is_run_once_at_a_time(run):
     run(test)
 
 
+def test_work_that_the_queue_delivers_again_while_it_runs_runs_once(run, quick, monkeypatch):
+    """For example because the reports of its progress were lost; it stays in the queue until it is answered."""
+    monkeypatch.setattr(runner, "REPORT_S", 100)
+
+    async def test(cluster: Cluster) -> None:
+        queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
+        await served(queue)
+        gate = asyncio.Event()
+
+        async def wait(name: str) -> None:
+            await gate.wait()
+
+        triton.behave = wait
+        answer = asyncio.create_task(asked(queue, "a"))
+        await until(lambda: bool(sidecar._runner._open))
+        (current,) = sidecar._runner._open.values()
+        first = current.receipt
+        await until(lambda: current.receipt != first)
+        assert await left_in_stream(queue) == 1
+        gate.set()
+        assert await answer == "a"
+        await until_empty(queue)
+        assert triton.seen == ["a"]
+
+    run(test)
+
+
 def test_a_request_without_workers_passes_its_deadline_and_leaves_the_queue(run):
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()

@@ -19,6 +19,7 @@ from tests.pure.cluster.test_joining import add, elements_of, request, respond
 
 NOW, SECONDS = 1000.0, 60.0
 
+DEADLINE_EXCEEDED = 4
 INVALID, AWAY = 3, 14
 
 
@@ -350,18 +351,32 @@ async def test_a_repeated_request_has_its_own_time(clients, frozen_time):
 
 
 @with_clients()
-async def test_a_call_never_has_no_time_at_all(clients, frozen_time):
-    """A timeout of 0 or less might be none."""
+async def test_a_request_whose_time_has_passed_is_not_called(clients, frozen_time):
+    """It would end the joined call of the others, too."""
     [running] = await clients.occupy()
-    tasks = [clients.send(b"a", seconds=5.0), clients.send(b"bad", seconds=5.0)]
-    await clients.waiting(*tasks)
+    late, in_time = clients.send(b"a", seconds=5.0), clients.send(b"b", seconds=60.0)
+    await clients.waiting(late, in_time)
     frozen_time(7.0)
     running.answer()
-    for _ in range(3):
-        call = await clients.triton.next()
-        assert call.seconds > 0
-        call.answer()
-    await asyncio.gather(*tasks)
+    call = await clients.triton.next()
+    assert call.texts == [b"b"]
+    assert call.seconds > 0
+    call.answer()
+    assert (await late).status == DEADLINE_EXCEEDED
+    assert (await in_time).is_ok
+
+
+@with_clients()
+async def test_a_triton_that_dies_in_a_joined_call_is_not_called_again(clients):
+    """Each of the requests may be what ended it; the runner gives them to other workers, one by one."""
+    [running] = await clients.occupy()
+    tasks = [clients.send(text) for text in (b"a", b"b")]
+    await clients.waiting(*tasks)
+    running.answer()
+    call = await clients.triton.next()
+    call.answer(Response(14, "Socket closed", b""))
+    assert [(await task).text for task in tasks] == ["Socket closed"] * 2
+    assert len(clients.triton.calls) == 2
 
 
 # --- failures

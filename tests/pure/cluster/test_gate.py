@@ -1,0 +1,76 @@
+"""Turns before the queue; the clock and the window are doubles."""
+
+import asyncio
+
+import pytest
+
+from sie_triton.cluster.gateway import gate
+from sie_triton.cluster.gateway.gate import MIN_RATED, Gate
+from sie_triton.errors import BusyError
+
+
+@pytest.fixture
+def now(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(gate, "monotonic", lambda: now[0])
+    return now
+
+
+async def passed(gates: Gate, now, seconds: float, tenant: str = "", left_s: float = 60) -> None:
+    """Take a turn that lasts so many seconds of the clock."""
+    async with gates.turn("p", "m", tenant, left_s):
+        now[0] += seconds
+        await asyncio.sleep(0)
+
+
+def test_time_without_requests_is_not_taken_for_slow_answers(now):
+    async def check() -> None:
+        gates = Gate(lambda pool, model: 1)
+        await asyncio.gather(*(passed(gates, now, 0.01) for _ in range(100)))
+        now[0] += 3600
+        await asyncio.gather(*(passed(gates, now, 0.01, left_s=5) for _ in range(100)))
+
+    asyncio.run(check())
+
+
+def test_what_would_be_late_is_refused(now):
+    async def check() -> None:
+        gates = Gate(lambda pool, model: 1)
+        waiting = [asyncio.create_task(passed(gates, now, 1.0, left_s=1000)) for _ in range(3 * MIN_RATED)]
+        while len(gates._lines["p", "m"].ended if gates._lines else ()) < MIN_RATED:
+            await asyncio.sleep(0)
+        with pytest.raises(BusyError, match="would wait for"):
+            await passed(gates, now, 1.0, left_s=2)
+        await passed(gates, now, 1.0, tenant="another", left_s=10)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(check())
+
+
+def test_cancelled_requests_leave_nothing(now):
+    async def check() -> None:
+        gates = Gate(lambda pool, model: 1)
+        async with gates.turn("p", "m", "", 60):
+            waiting = [asyncio.create_task(passed(gates, now, 0)) for _ in range(50)]
+            await asyncio.sleep(0)
+            assert gates.waiting() == {("p", "m"): 50}
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            assert (gates.waiting(), gates.num_waiting) == ({}, 0)
+        assert gates._lines == {}
+
+    asyncio.run(check())
+
+
+def test_a_failed_request_gives_its_turn_back(now):
+    async def check() -> None:
+        gates = Gate(lambda pool, model: 1)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="mine"):
+                async with gates.turn("p", "m", "", 60):
+                    raise ValueError("mine")
+        await passed(gates, now, 0)
+        assert gates._lines == {}
+
+    asyncio.run(check())
