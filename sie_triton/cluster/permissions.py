@@ -30,7 +30,7 @@ def inbox(user: str) -> str:
 PERMISSIONS: Mapping[str, Permissions] = {
     GATEWAY: Permissions(
         publish=(
-            *("sie.work.*.*", "sie.cancel.*", "sie.wanted.*", "sie.ask.*", subjects.ALL_GATEWAYS),
+            *("sie.work.*.*", "sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_GATEWAYS),
             *STREAMS,
             "$JS.API.STREAM.MSG.DELETE.*",
             "$JS.ACK.>",
@@ -48,7 +48,8 @@ PERMISSIONS: Mapping[str, Permissions] = {
         ),
         subscribe=(
             f"{inbox(SIDECAR)}.>",
-            *("sie.cancel.*", "sie.wanted.*", "sie.ask.*", subjects.ALL_WORKERS, subjects.ALL_GATEWAYS),
+            *("sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_WORKERS),
+            subjects.ALL_GATEWAYS,
         ),
     ),
     # A person with the command nats: streams, backlog, dead letters.

@@ -6,7 +6,7 @@ sie.cancel.POOL              requests whose client no longer waits
 sie.wanted.POOL              models that requests name and no worker has claimed
 sie.health.POOL.WORKER       heartbeat of a sidecar
 sie.gateway.GATEWAY          heartbeat of a gateway
-sie.ask.POOL                 questions that any worker of the pool can answer
+sie.ask.POOL                 questions that any worker of the pool can answer; sie.ask.POOL.WORKER: one of them
 sie.dead.POOL.MODEL          stream SIE_DEAD: requests that ended the Triton that ran them, twice
 """
 
@@ -92,6 +92,10 @@ ALL_GATEWAYS = "sie.gateway.*"
 
 def questions(pool: str) -> str:
     return f"sie.ask.{pool}"
+
+
+def questions_of(pool: str, worker: str) -> str:
+    return f"sie.ask.{pool}.{worker}"
 
 
 def dead(pool: str, model: str) -> str:

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster.gateway.queue import POOL, PROFILE, Queue
+from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.messages import OK, Answer, with_parameters
 from sie_triton.doors.backend import QUESTION_S
 from sie_triton.doors.failures import Failure
@@ -25,7 +26,7 @@ from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
 SERVICE = "inference.GRPCInferenceService"
 
 # Questions that any worker can answer for all.
-OF_ANY_WORKER = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")
+OF_ANY_WORKER = ("ServerMetadata", "ModelMetadata", "ModelConfig")
 
 # Other methods of Triton's service, and why the gateway has none.
 REFUSED = {
@@ -58,6 +59,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
             "ModelReady": self._model_ready,
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
+            "ModelStatistics": self._statistics,
             **{method: self._asking(method) for method in OF_ANY_WORKER},
         }
 
@@ -111,6 +113,12 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
             return await _answered(answer, body, context)
 
         return ask
+
+    async def _statistics(self, request: bytes, context: Context) -> bytes:
+        """Return the sums of all workers: perf_analyzer compares two answers, which must be of the same ones."""
+        answers = await self._queue.ask_all(self._pool(context), "ModelStatistics", request, QUESTION_S)
+        good = [body for answer, body in answers if answer.status == OK]
+        return summed(good) if good else await _answered(*answers[0], context)
 
     async def _model_ready(self, request: bytes, context: Context) -> bytes:
         name = service_pb2.ModelReadyRequest.FromString(request).name

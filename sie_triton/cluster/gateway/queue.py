@@ -63,6 +63,9 @@ CONFIRM_S = 2.0
 # Time of one worker to answer a question, in seconds; then another one is asked.
 TRY_S = 2.0
 
+# Workers of which one question is asked.
+MAX_ASKED = 1000
+
 # gRPC's status of a Triton that is away or busy.
 UNAVAILABLE = StatusCode.UNAVAILABLE.value[0]
 
@@ -327,6 +330,21 @@ class Queue:
                 failure = type(exc).__name__
             await asyncio.sleep(ANNOUNCE_S)
         raise Unreachable(f"no worker of pool {pool} answers ({failure[:200]}); retry")
+
+    async def ask_all(self, pool: str, method: str, request: bytes, left_s: float) -> list[tuple[Answer, bytes]]:
+        """Return the answers of all ready workers of a pool; those that do not answer are left out."""
+        message = Question(method).packed(request)
+        subjects_of = [subjects.questions_of(pool, each.worker) for each in self.workers.alive(pool) if each.is_ready]
+        asking = (self._nats.request(each, message, timeout=left_s) for each in subjects_of[:MAX_ASKED])
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        found = []
+        for each in answers:
+            if isinstance(each, Msg):
+                with suppress(Malformed):
+                    found.append(Answer.read(each.data))
+        if not found:
+            raise Unreachable(f"no worker of pool {pool} answers; retry")
+        return found
 
     async def _send(self, pool: str, model: str, message: bytes) -> PubAck:
         """Return the stream's confirmation; without one, send again. BusyError if the stream is full."""

@@ -109,6 +109,7 @@ class Sidecar:
         ):
             await self._nats.subscribe(subject, cb=callback)
         await self._nats.subscribe(subjects.questions(self._pool), queue="workers", cb=self._answer_question)
+        await self._nats.subscribe(subjects.questions_of(self._pool, self.name), cb=self._answer_question)
         for work in (self._live(), self._runner.report(), self._claims.watch(), self._placing.keep_looking()):
             self._start(work)
         return self
