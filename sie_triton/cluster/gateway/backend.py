@@ -57,20 +57,20 @@ class QueueConnection(AsyncConnection):
             return await self._answer(method, deadline, arguments)
 
     async def _answer(self, method: str, deadline: Deadline, arguments: dict[str, Any]) -> Any:
-        queue, pool = self._queue, self._queue.pool(wishes.get())
+        queue, pool = self._queue, self._queue.pools.chosen(wishes.get())
         if method == "infer":
             name = arguments["model_name"]
-            if not (model := queue.model_of(pool, name)):
+            if not (model := queue.pools.model_of(pool, name)):
                 raise unknown_model(name)
             request = request_of(name, arguments["inputs"], arguments["parameters"], arguments.get("timeout"))
             answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s, tenant.get())
             raise_failure(answer)
             return InferResult(service_pb2.ModelInferResponse.FromString(body))
         if method == "is_model_ready":
-            return queue.is_served(pool, arguments["model_name"])
+            return queue.pools.is_served(pool, arguments["model_name"])
         rpc, request_for = QUESTIONS[method]
         seconds = min(QUESTION_S, deadline.left_s)
-        answer, body = await queue.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)
+        answer, body = await queue.questions.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)
         raise_failure(answer)
         return getattr(service_pb2, f"{rpc}Response").FromString(body)
 
@@ -86,7 +86,7 @@ class QueueClient(AsyncSIEClient):
         return QueueConnection(self._queue)
 
     async def list_models(self) -> list[str]:
-        return sorted(map(sie_name, self._queue.serves(self._queue.pool(wishes.get())).models))
+        return sorted(map(sie_name, self._queue.pools.served(self._queue.pools.chosen(wishes.get())).models))
 
 
 class QueueBackend(Backend):
@@ -99,16 +99,15 @@ class QueueBackend(Backend):
         self._settings, self._queue = settings, queue
 
     async def is_live(self) -> bool:
-        return self._queue.is_connected and any(each.is_ready for each in self._queue.workers.all())
+        return self._queue.is_ready
 
     async def capacity(self) -> dict[str, Any]:
         """Return the workers of all pools, in the format of SIE's clients."""
-        workers = sorted(self._queue.workers.all(), key=lambda each: (each.pool, each.worker))
+        workers = sorted(self._queue.pools.workers.all(), key=lambda each: (each.pool, each.worker))
         gpus = sorted({each.gpu_type for each in workers if each.gpu_type})
-        is_healthy = self._queue.is_connected and any(each.is_ready for each in workers)
         return {
             "type": "gateway",
-            "status": "healthy" if is_healthy else "unhealthy",
+            "status": "healthy" if self._queue.is_ready else "unhealthy",
             "cluster": {
                 "worker_count": len(workers),
                 "gpu_count": sum(bool(each.gpu_type) for each in workers),
@@ -135,7 +134,7 @@ class QueueBackend(Backend):
     async def states(self) -> States:
         """Return the best state of each model on any worker."""
         models: dict[str, dict[str, Any]] = {}
-        for worker in self._queue.workers.all():
+        for worker in self._queue.pools.workers.all():
             for name in worker.models:
                 sizes = [int(worker.resident[name][0])] if name in worker.resident else []
                 model = models.setdefault(sie_name(name), {"state": "cold", "memory_bytes": 0, "pending": 0})

@@ -12,7 +12,8 @@ from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
-from sie_triton.cluster.gateway.queue import POOL, PROFILE, Queue
+from sie_triton.cluster.gateway.pools import POOL, PROFILE
+from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.messages import OK, Answer, with_parameters
 from sie_triton.doors.backend import QUESTION_S
@@ -91,13 +92,13 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _pool(self, context: Context) -> str:
         metadata = dict(context.invocation_metadata() or ())
-        return self._queue.pool({name: str(metadata[name]) for name in (POOL, PROFILE) if name in metadata})
+        return self._queue.pools.chosen({name: str(metadata[name]) for name in (POOL, PROFILE) if name in metadata})
 
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
         message = service_pb2.ModelInferRequest.FromString(request)
         pool, name = self._pool(context), message.model_name
-        if not (model := self._queue.model_of(pool, name)):
+        if not (model := self._queue.pools.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
         metadata = dict(context.invocation_metadata() or ())
         given = {FORWARDED[key]: str(value) for key, value in metadata.items() if key in FORWARDED}
@@ -109,27 +110,26 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _asking(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
         async def ask(request: bytes, context: Context) -> bytes:
-            answer, body = await self._queue.ask(self._pool(context), method, request, QUESTION_S)
+            answer, body = await self._queue.questions.ask(self._pool(context), method, request, QUESTION_S)
             return await _answered(answer, body, context)
 
         return ask
 
     async def _statistics(self, request: bytes, context: Context) -> bytes:
         """Return the sums of all workers: perf_analyzer compares two answers, which must be of the same ones."""
-        answers = await self._queue.ask_all(self._pool(context), "ModelStatistics", request, QUESTION_S)
+        answers = await self._queue.questions.ask_all(self._pool(context), "ModelStatistics", request, QUESTION_S)
         good = [body for answer, body in answers if answer.status == OK]
         return summed(good) if good else await _answered(*answers[0], context)
 
     async def _model_ready(self, request: bytes, context: Context) -> bytes:
         name = service_pb2.ModelReadyRequest.FromString(request).name
-        return _bytes(service_pb2.ModelReadyResponse(ready=self._queue.is_served(self._pool(context), name)))
+        return _bytes(service_pb2.ModelReadyResponse(ready=self._queue.pools.is_served(self._pool(context), name)))
 
     async def _server_live(self, request: bytes, context: Context) -> bytes:
         return _bytes(service_pb2.ServerLiveResponse(live=True))
 
     async def _server_ready(self, request: bytes, context: Context) -> bytes:
-        ready = self._queue.is_connected and any(each.is_ready for each in self._queue.workers.all())
-        return _bytes(service_pb2.ServerReadyResponse(ready=ready))
+        return _bytes(service_pb2.ServerReadyResponse(ready=self._queue.is_ready))
 
 
 def authorization_of(context: Context) -> bytes | None:

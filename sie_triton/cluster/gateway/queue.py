@@ -11,20 +11,16 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
-from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
-from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.errors import MaxPayloadError, NoRespondersError, OutboundBufferLimitError
+from nats.errors import MaxPayloadError, OutboundBufferLimitError
 from nats.js.api import PubAck
 from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
@@ -32,42 +28,22 @@ from nats.js.errors import APIError, NoStreamResponseError
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.gateway.gate import Gate
-from sie_triton.cluster.messages import Answer, Cancel, Health, Malformed, Question, Wanted, Work
+from sie_triton.cluster.gateway.pools import Pools
+from sie_triton.cluster.gateway.questions import Questions
+from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.cluster.permissions import GATEWAY
-from sie_triton.cluster.policies.fair import window
-from sie_triton.cluster.policies.quantum import FIRST_OPEN
-from sie_triton.cluster.workers import MAX_MISSING, Workers
-from sie_triton.contract import TASKS
-from sie_triton.errors import BusyError, DeadlinePassed, InputError, Unreachable
+from sie_triton.errors import BusyError, DeadlinePassed, InputError
 from sie_triton.settings import Settings
 from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 
-# Age of what is known about the workers, in seconds: a look at all of them for each request would take too long.
-SERVED_S = 0.2
-
-# Headers, and metadata of gRPC, with which a request asks for a pool, or for a kind of machine.
-POOL, PROFILE = "x-sie-pool", "x-sie-machine-profile"
-
 # Beginning of the subjects that acknowledge work.
 RECEIPTS = "$JS.ACK."
 
-# Gateways whose heartbeats are listened to.
-MAX_GATEWAYS = 1000
-
 # Time for the stream to confirm a request, in seconds; then it is sent again. A double is answered once all the same.
 CONFIRM_S = 2.0
-
-# Time of one worker to answer a question, in seconds; then another one is asked.
-TRY_S = 2.0
-
-# Workers of which one question is asked.
-MAX_ASKED = 1000
-
-# gRPC's status of a Triton that is away or busy.
-UNAVAILABLE = StatusCode.UNAVAILABLE.value[0]
 
 # Interval between two announcements of a model that no worker serves, in seconds.
 ANNOUNCE_S = 0.25
@@ -80,34 +56,6 @@ MAX_PARTS = 2100
 
 # Error codes of JetStream for a full stream: messages, bytes, and the account's storage.
 FULL = frozenset({10077, 10047, 10122, 10028, 10023})
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What the workers of a pool serve.
-
-    `limits` has the requests that the workers which have claimed a model may have open, `largest_limit` those of one
-    worker.
-    """
-
-    models: frozenset[str]
-    ensembles: frozenset[str]
-    limits: Mapping[str, int]
-    largest_limit: int
-    at: float
-
-    @classmethod
-    def of(cls, workers: Sequence[Health], at: float) -> "Served":
-        limits: Counter[str] = Counter()
-        for each in workers:
-            limits.update(dict.fromkeys(each.claims, each.limit if each.is_ready else 0))
-        return cls(
-            frozenset(name for each in workers for name in each.models),
-            frozenset(name for each in workers for name in each.ensembles),
-            limits,
-            max((each.limit for each in workers if each.is_ready), default=FIRST_OPEN),
-            at,
-        )
 
 
 @dataclass(slots=True)
@@ -131,16 +79,14 @@ class Queue:
         self._settings = settings
         self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
         self._interval_s = settings.health_publish_interval_ms / 1000
-        self.workers = Workers(self._interval_s)
-        self._heard_since = time.monotonic()
+        self.pools = Pools(settings.pool, self._interval_s)
+        self.questions: Questions
         self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._is_closing = False
         self._preparing: dict[str, asyncio.Task[None]] = {}
-        self._gate = Gate(self._window)
-        self._served: dict[str, Served] = {}
-        self._gateways: dict[str, float] = {}
+        self._gate = Gate(self.pools.window)
         self._announced: dict[tuple[str, str], float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._nats: Client
@@ -150,9 +96,10 @@ class Queue:
         self._nats = await connect(self._settings, GATEWAY, self.name, self._reconnected, self._closed)
         self._js = self._nats.jetstream(timeout=CONFIRM_S)
         await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
-        await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.workers.hear)
-        await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self._hear_gateway)
-        self._heard_since = time.monotonic()
+        await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.pools.workers.hear)
+        await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self.pools.hear_gateway)
+        self.questions = Questions(self._nats, self.pools.workers)
+        self.pools.listen_anew()
         self._prepare(self._settings.pool)
         self._start(self._live())
         if self._payloads is not None:
@@ -160,7 +107,7 @@ class Queue:
         return self
 
     async def _reconnected(self) -> None:
-        self._heard_since = time.monotonic()
+        self.pools.listen_anew()
 
     async def _closed(self) -> None:
         if not self._is_closing:
@@ -180,59 +127,13 @@ class Queue:
         return bool(self._nats.is_connected)
 
     @property
+    def is_ready(self) -> bool:
+        """True if a request can be answered now."""
+        return self.is_connected and any(each.is_ready for each in self.pools.workers.all())
+
+    @property
     def num_waiting(self) -> int:
         return len(self._waiting) + self._gate.num_waiting
-
-    def pool(self, asked: Mapping[str, str] = MappingProxyType({})) -> str:
-        """Return the pool for a request, by its headers POOL and PROFILE; without them the gateway's own.
-
-        Raise InputError for a name that cannot be a pool's, and Unreachable if no worker is in it.
-        """
-        name, profile = asked.get(POOL, ""), asked.get(PROFILE, "")
-        if name:
-            subjects.checked_name(name, POOL)
-        elif profile:
-            of_profile = [each.pool for each in self.workers.all() if each.profile == profile]
-            if not of_profile:
-                raise Unreachable(f"{PROFILE}: no worker is a {profile[:64]!r}; retry once one has started")
-            return min(of_profile)
-        if name and name != self._settings.pool and not self.workers.alive(name):
-            pools = ", ".join(self.workers.pools()) or "none"
-            raise Unreachable(
-                f"{POOL}: pool {name} has no worker; pools with workers: {pools}; retry once one has started"
-            )
-        return name or self._settings.pool
-
-    def serves(self, pool: str) -> "Served":
-        """Return what the workers of a pool serve, as of SERVED_S ago at most."""
-        now = time.monotonic()
-        found = self._served.get(pool)
-        if found is None or now - found.at >= SERVED_S:
-            found = self._served[pool] = Served.of(self.workers.alive(pool), now)
-        return found
-
-    def model_of(self, pool: str, ensemble: str) -> str:
-        """Return the model of an ensemble; empty if no worker of the pool serves it.
-
-        Raise Unreachable if there is no worker, or if not all of them can have told this gateway about themselves.
-        """
-        served = self.serves(pool)
-        if ensemble in served.models:
-            return ensemble
-        name, _, task = ensemble.rpartition("-")
-        if ensemble in served.ensembles and task in TASKS and name in served.models:
-            return name
-        if not served.models or time.monotonic() - self._heard_since < self._interval_s * MAX_MISSING:
-            raise Unreachable(f"no worker of pool {pool} is known to serve {ensemble[:200]} yet; retry")
-        return ""
-
-    def is_served(self, pool: str, ensemble: str) -> bool:
-        served = self.serves(pool)
-        return ensemble in served.models or ensemble in served.ensembles
-
-    def _window(self, pool: str, model: str) -> int:
-        served = self.serves(pool)
-        return window(served.limits.get(model, served.largest_limit), len(self._gateways) or 1)
 
     async def submit(
         self, pool: str, model: str, request: bytes, left_s: float, tenant: str = ""
@@ -311,41 +212,6 @@ class Queue:
                 log.warning("payload store: %s", exc)
             await asyncio.sleep(SWEEP_S)
 
-    async def ask(self, pool: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
-        """Return the answer of any worker of the pool to a call of its Triton other than inference."""
-        message, ends_at = Question(method).packed(request), time.monotonic() + left_s
-        if len(message) + FRAME_BYTES > self._nats.max_payload:
-            raise InputError(f"a request of {method} has {len(request)} bytes; that is too much")
-        failure = ""
-        while (seconds := min(TRY_S, ends_at - time.monotonic())) > 0:
-            try:
-                answered = await self._nats.request(subjects.questions(pool), message, timeout=seconds)
-                answer, body = Answer.read(answered.data)
-                if answer.status != UNAVAILABLE:  # else this worker's Triton is away
-                    return answer, body
-                failure = answer.text
-            except NoRespondersError as exc:
-                raise Unreachable(f"no worker of pool {pool} is there; retry") from exc
-            except (NatsError, TimeoutError, Malformed) as exc:
-                failure = type(exc).__name__
-            await asyncio.sleep(ANNOUNCE_S)
-        raise Unreachable(f"no worker of pool {pool} answers ({failure[:200]}); retry")
-
-    async def ask_all(self, pool: str, method: str, request: bytes, left_s: float) -> list[tuple[Answer, bytes]]:
-        """Return the answers of all ready workers of a pool; those that do not answer are left out."""
-        message = Question(method).packed(request)
-        subjects_of = [subjects.questions_of(pool, each.worker) for each in self.workers.alive(pool) if each.is_ready]
-        asking = (self._nats.request(each, message, timeout=left_s) for each in subjects_of[:MAX_ASKED])
-        answers = await asyncio.gather(*asking, return_exceptions=True)
-        found = []
-        for each in answers:
-            if isinstance(each, Msg):
-                with suppress(Malformed):
-                    found.append(Answer.read(each.data))
-        if not found:
-            raise Unreachable(f"no worker of pool {pool} answers; retry")
-        return found
-
     async def _send(self, pool: str, model: str, message: bytes) -> PubAck:
         """Return the stream's confirmation; without one, send again. BusyError if the stream is full."""
         while True:
@@ -387,15 +253,10 @@ class Queue:
         now = time.monotonic()
         if now - self._announced.get((pool, model), 0.0) < ANNOUNCE_S:
             return
-        if model in self.serves(pool).limits:
+        if self.pools.is_claimed(pool, model):
             return
         self._announced[pool, model] = now
         self._start(self._nats.publish(subjects.wanted(pool), Wanted(model).packed()))
-
-    async def _hear_gateway(self, message: Msg) -> None:
-        name = message.subject.rpartition(".")[2]
-        if name in self._gateways or len(self._gateways) < MAX_GATEWAYS:
-            self._gateways[name] = time.monotonic()
 
     async def _take(self, message: Msg) -> None:
         """Take an answer, or a part of one."""
@@ -437,8 +298,7 @@ class Queue:
         while True:
             with suppress(NatsError):
                 await self._nats.publish(subjects.gateway_health(self.name), self.name.encode())
-            stale = time.monotonic() - self._interval_s * MAX_MISSING
-            self._gateways = {name: heard for name, heard in self._gateways.items() if heard >= stale}
+            self.pools.forget_gateways()
             self._gate.look()
             with suppress(NatsError):
                 for (pool, model), num in self._gate.waiting().items():

@@ -144,4 +144,4 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def served(queue: Queue, num_workers: int = 1) -> None:
     """Return once so many workers are ready in the eyes of a gateway."""
-    await until(lambda: sum(each.is_ready for each in queue.workers.alive("default")) >= num_workers)
+    await until(lambda: sum(each.is_ready for each in queue.pools.workers.alive("default")) >= num_workers)

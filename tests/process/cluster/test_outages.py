@@ -160,9 +160,9 @@ def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypat
             await served(queue, 2)
             wire.is_cut = True
             await load.more(100)
-            await until(lambda: [each.worker for each in queue.workers.alive("default")] == ["near"])
+            await until(lambda: [each.worker for each in queue.pools.workers.alive("default")] == ["near"])
             wire.is_cut = False
-            await until(lambda: len(queue.workers.alive("default")) == 2)
+            await until(lambda: len(queue.pools.workers.alive("default")) == 2)
             await near.drain()
             await load.more(100)
             assert await load.end() == []

@@ -81,7 +81,7 @@ def test_a_name_with_a_wildcard_becomes_no_subject(run):
         queue, _ = await cluster.gateway(), await cluster.worker("w")
         await served(queue)
         for name in ("*", ">", "t.>", "a b", "sie.work.>", "", "m" * 300):
-            assert queue.is_served("default", name) is False
+            assert queue.pools.is_served("default", name) is False
             with pytest.raises(Exception, match="is not a model's name"):
                 await queue.submit("default", name, request("a"), 1)
         assert await asked(queue, "a") == "a"

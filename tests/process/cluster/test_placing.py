@@ -53,7 +53,7 @@ def test_only_one_worker_claims_a_cold_model(run):
         await served(queue, 4)
         await asked_often(queue)
         assert len(counts(workers)) == 1
-        await until(lambda: sum(MODEL in each.claims for each in queue.workers.alive("default")) == 1)
+        await until(lambda: sum(MODEL in each.claims for each in queue.pools.workers.alive("default")) == 1)
 
     run(test)
 
@@ -108,7 +108,7 @@ def test_idle_workers_help_with_more_than_a_worker_can_do(run, monkeypatch):
             triton.behave = slow
             sidecar._runner.quantum.limit = 4
         await served(queue, 3)
-        await until(lambda: all(each.limit == 4 for each in queue.workers.alive("default")))
+        await until(lambda: all(each.limit == 4 for each in queue.pools.workers.alive("default")))
         await asked_often(queue, 200)
         assert len(counts(workers)) > 1
 

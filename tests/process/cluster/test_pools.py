@@ -2,7 +2,7 @@
 
 import pytest
 
-from sie_triton.cluster.gateway.queue import POOL, PROFILE
+from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.errors import InputError, Unreachable
 from tests.process.cluster.conftest import MODEL, Cluster, request, until
 
@@ -12,10 +12,10 @@ def test_a_request_goes_to_the_pool_that_it_asks_for(run):
         queue = await cluster.gateway()
         _, of_default = await cluster.worker("w")
         _, of_large = await cluster.worker("w", pool="large", machine_profile="h100")
-        await until(lambda: queue.workers.pools() == ["default", "large"])
-        await until(lambda: all(each.is_ready for each in queue.workers.all()))
+        await until(lambda: queue.pools.workers.pools() == ["default", "large"])
+        await until(lambda: all(each.is_ready for each in queue.pools.workers.all()))
         for name, asked in (("a", {}), ("b", {POOL: "large"}), ("c", {PROFILE: "h100"}), ("d", {PROFILE: "default"})):
-            answer, _ = await queue.submit(queue.pool(asked), MODEL, request(name), 20)
+            answer, _ = await queue.submit(queue.pools.chosen(asked), MODEL, request(name), 20)
             assert answer.status == 0
         assert (of_default.seen, of_large.seen) == (["a", "d"], ["b", "c"])
 
@@ -25,14 +25,14 @@ def test_a_request_goes_to_the_pool_that_it_asks_for(run):
 def test_a_pool_without_workers_is_refused_with_those_that_have_some(run):
     async def test(cluster: Cluster) -> None:
         queue, _ = await cluster.gateway(), await cluster.worker("w")
-        await until(lambda: queue.workers.pools() == ["default"])
-        with pytest.raises(Unreachable, match="pool large has no worker; pools with workers: default") as refused:
-            queue.pool({POOL: "large"})
+        await until(lambda: queue.pools.workers.pools() == ["default"])
+        with pytest.raises(Unreachable, match=r"pool large has no worker \(with workers: default\)") as refused:
+            queue.pools.chosen({POOL: "large"})
         assert refused.value.retry_after_s
         with pytest.raises(Unreachable, match="no worker is a 'b200'"):
-            queue.pool({PROFILE: "b200"})
+            queue.pools.chosen({PROFILE: "b200"})
         for name in ("*", "a.b", ">", "a b", "p" * 100):
             with pytest.raises(InputError, match=POOL):
-                queue.pool({POOL: name})
+                queue.pools.chosen({POOL: name})
 
     run(test)

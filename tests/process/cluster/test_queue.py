@@ -475,10 +475,10 @@ def test_questions_are_answered_by_any_worker(run):
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
         with pytest.raises(Unreachable, match="no worker of pool default"):
-            await queue.ask("default", "ServerMetadata", b"", 1)
+            await queue.questions.ask("default", "ServerMetadata", b"", 1)
         await cluster.worker("w")
         await served(queue)
-        answer, body = await queue.ask("default", "ServerMetadata", b"", 5)
+        answer, body = await queue.questions.ask("default", "ServerMetadata", b"", 5)
         assert (answer.worker, body) == ("w", b"ServerMetadata of w")
 
     run(test)

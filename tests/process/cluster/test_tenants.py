@@ -26,7 +26,7 @@ def test_a_flood_of_one_tenant_lets_another_pass(run):
 
         triton.behave = slow
         await served(queue)
-        await until(lambda: queue.workers.alive("default")[0].limit == 4)
+        await until(lambda: queue.pools.workers.alive("default")[0].limit == 4)
         flood = [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(200)]
         await until(lambda: len(triton.seen) > 10)
         assert await sent(queue, "b", "b") == "b"
@@ -67,7 +67,7 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_at_once(run, monke
 
         triton.behave = slow
         await served(queue)
-        await until(lambda: queue.workers.alive("default")[0].limit == 4)
+        await until(lambda: queue.pools.workers.alive("default")[0].limit == 4)
         flood = [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(200)]
         await until(lambda: len(triton.seen) > 20)
         with pytest.raises(BusyError, match="the request would wait for") as refused:

@@ -1,0 +1,134 @@
+"""Pools of a cluster, as a gateway knows them by heartbeats: workers, what they serve, and other gateways."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from types import MappingProxyType
+
+from nats.aio.msg import Msg
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.messages import Health
+from sie_triton.cluster.policies.fair import window
+from sie_triton.cluster.policies.quantum import FIRST_OPEN
+from sie_triton.cluster.workers import MAX_MISSING, Workers
+from sie_triton.contract import TASKS
+from sie_triton.errors import Unreachable
+
+# Age of what is known about the workers, in seconds: a look at all of them for each request would take too long.
+SERVED_S = 0.2
+
+# Headers, and metadata of gRPC, with which a request asks for a pool, or for a kind of machine.
+POOL, PROFILE = "x-sie-pool", "x-sie-machine-profile"
+
+# Gateways whose heartbeats are listened to.
+MAX_GATEWAYS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Models and ensembles that the workers of a pool serve.
+
+    `limits` has the requests that the workers which have claimed a model may have open, `largest_limit` those of one
+    worker. `at` is in seconds of the monotonic clock.
+    """
+
+    models: frozenset[str]
+    ensembles: frozenset[str]
+    limits: Mapping[str, int]
+    largest_limit: int
+    at: float
+
+    @classmethod
+    def of(cls, workers: Sequence[Health], at: float) -> "Served":
+        limits: Counter[str] = Counter()
+        for each in workers:
+            limits.update(dict.fromkeys(each.claims, each.limit if each.is_ready else 0))
+        return cls(
+            frozenset(name for each in workers for name in each.models),
+            frozenset(name for each in workers for name in each.ensembles),
+            limits,
+            max((each.limit for each in workers if each.is_ready), default=FIRST_OPEN),
+            at,
+        )
+
+
+class Pools:
+    """Belongs to one event loop. `own` is the pool of requests that ask for none; `interval_s` that of heartbeats."""
+
+    def __init__(self, own: str, interval_s: float) -> None:
+        self.workers = Workers(interval_s)
+        self._own = own
+        self._stale_s = interval_s * MAX_MISSING
+        self._heard_since = monotonic()
+        self._served: dict[str, Served] = {}
+        self._gateways: dict[str, float] = {}
+
+    async def hear_gateway(self, message: Msg) -> None:
+        name = message.subject.rpartition(".")[2]
+        if name in self._gateways or len(self._gateways) < MAX_GATEWAYS:
+            self._gateways[name] = monotonic()
+
+    def listen_anew(self) -> None:
+        """Take no worker for unknown until all of them can have told about themselves since now."""
+        self._heard_since = monotonic()
+
+    def forget_gateways(self) -> None:
+        """Forget the gateways that are gone."""
+        since = monotonic() - self._stale_s
+        self._gateways = {name: heard for name, heard in self._gateways.items() if heard >= since}
+
+    def chosen(self, asked: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Return the pool for a request, by its headers POOL and PROFILE; without them the gateway's own.
+
+        Raise InputError for a name that cannot be a pool's, and Unreachable if no worker is in it.
+        """
+        name, profile = asked.get(POOL, ""), asked.get(PROFILE, "")
+        if name:
+            subjects.checked_name(name, POOL)
+        elif profile:
+            of_profile = [each.pool for each in self.workers.all() if each.profile == profile]
+            if not of_profile:
+                raise Unreachable(f"{PROFILE}: no worker is a {profile[:64]!r}; retry once one has started")
+            return min(of_profile)
+        if name and name != self._own and not self.workers.alive(name):
+            pools = ", ".join(self.workers.pools()) or "none"
+            raise Unreachable(f"{POOL}: pool {name} has no worker (with workers: {pools}); retry once one has started")
+        return name or self._own
+
+    def served(self, pool: str) -> Served:
+        """Return what the workers of a pool serve, as of SERVED_S ago at most."""
+        now = monotonic()
+        found = self._served.get(pool)
+        if found is None or now - found.at >= SERVED_S:
+            found = self._served[pool] = Served.of(self.workers.alive(pool), now)
+        return found
+
+    def model_of(self, pool: str, ensemble: str) -> str:
+        """Return the model of an ensemble; empty if no worker of the pool serves it.
+
+        Raise Unreachable if there is no worker, or if not all of them can have told this gateway about themselves.
+        """
+        served = self.served(pool)
+        if ensemble in served.models:
+            return ensemble
+        name, _, task = ensemble.rpartition("-")
+        if ensemble in served.ensembles and task in TASKS and name in served.models:
+            return name
+        if not served.models or monotonic() - self._heard_since < self._stale_s:
+            raise Unreachable(f"no worker of pool {pool} is known to serve {ensemble[:200]} yet; retry")
+        return ""
+
+    def is_served(self, pool: str, ensemble: str) -> bool:
+        served = self.served(pool)
+        return ensemble in served.models or ensemble in served.ensembles
+
+    def is_claimed(self, pool: str, model: str) -> bool:
+        """Return True if a worker fetches the work of a model."""
+        return model in self.served(pool).limits
+
+    def window(self, pool: str, model: str) -> int:
+        """Return how many requests for a model this gateway may have in the queue."""
+        served = self.served(pool)
+        return window(served.limits.get(model, served.largest_limit), len(self._gateways) or 1)

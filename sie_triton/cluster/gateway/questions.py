@@ -1,0 +1,72 @@
+"""Calls of Triton other than inference, which workers answer without the stream: what is lost is asked again."""
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
+
+from grpc import StatusCode
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.messages import Answer, Malformed, Question
+from sie_triton.cluster.workers import Workers
+from sie_triton.errors import InputError, Unreachable
+
+# Time of one worker to answer, in seconds; then another one is asked, after a pause.
+TRY_S, PAUSE_S = 2.0, 0.25
+
+# Workers of which one question is asked.
+MAX_ASKED = 1000
+
+# Largest request, in bytes; that of a model's name is far smaller.
+MAX_BYTES = 64 * 1024
+
+# gRPC's status of a Triton that is away or busy.
+UNAVAILABLE = StatusCode.UNAVAILABLE.value[0]
+
+
+class Questions:
+    """Asks the workers of a pool. Belongs to one event loop. Raises Unreachable if none answers in time."""
+
+    def __init__(self, client: Client, workers: Workers) -> None:
+        self._nats, self._workers = client, workers
+
+    async def ask(self, pool: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
+        """Return the answer of any worker whose Triton is there."""
+        message, ends_at, failure = _message(method, request), monotonic() + left_s, ""
+        while (seconds := min(TRY_S, ends_at - monotonic())) > 0:
+            try:
+                answered = await self._nats.request(subjects.questions(pool), message, timeout=seconds)
+                answer, body = Answer.read(answered.data)
+                if answer.status != UNAVAILABLE:
+                    return answer, body
+                failure = answer.text
+            except NoRespondersError as exc:
+                raise Unreachable(f"no worker of pool {pool} is there; retry") from exc
+            except (NatsError, TimeoutError, Malformed) as exc:
+                failure = type(exc).__name__
+            await asyncio.sleep(PAUSE_S)
+        raise Unreachable(f"no worker of pool {pool} answers ({failure[:200]}); retry")
+
+    async def ask_all(self, pool: str, method: str, request: bytes, left_s: float) -> list[tuple[Answer, bytes]]:
+        """Return the answers of all ready workers; those that do not answer are left out."""
+        message = _message(method, request)
+        ready = [each.worker for each in self._workers.alive(pool) if each.is_ready][:MAX_ASKED]
+        asking = (self._nats.request(subjects.questions_of(pool, name), message, timeout=left_s) for name in ready)
+        found = []
+        for each in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(each, Msg):
+                with suppress(Malformed):
+                    found.append(Answer.read(each.data))
+        if not found:
+            raise Unreachable(f"no worker of pool {pool} answers; retry")
+        return found
+
+
+def _message(method: str, request: bytes) -> bytes:
+    if len(request) > MAX_BYTES:
+        raise InputError(f"a request of {method} has {len(request)} bytes; at most {MAX_BYTES} are allowed")
+    return Question(method).packed(request)
