@@ -233,4 +233,21 @@ def test_a_request_beyond_its_time_is_a_deadline_error(gateways):
 def test_liveness_and_readiness(gateways):
     for path in ("/healthz", "/readyz", "/health", "/status", "/metrics", "/"):
         assert httpx.get(f"{gateways.https[0]}{path}").status_code == 200
-    assert httpx.get(f"{gateways.https[0]}/health").json()["status"] == "healthy"
+    capacity = httpx.get(f"{gateways.https[0]}/health").json()
+    assert (capacity["type"], capacity["status"], capacity["cluster"]["worker_count"]) == ("gateway", "healthy", 1)
+    (worker,) = capacity["workers"]
+    assert (worker["name"], worker["pool"], worker["healthy"]) == ("w", "default", True)
+    assert MINILM in worker["loaded_models"]
+
+
+def test_a_request_names_its_pool_by_a_header_or_by_metadata(gateways):
+    """Of the pool that there is, it gets an answer; of another one, when to retry."""
+    body, client = {"items": [{"text": "a"}]}, triton.InferenceServerClient(gateways.grpcs[0])
+    for pool, status in (("default", 200), ("large", 503), ("a.b", 400)):
+        answer = httpx.post(f"{gateways.https[0]}/v1/encode/{TINY}", json=body, headers={"X-SIE-Pool": pool})
+        assert answer.status_code == status
+    client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-pool": "default"})
+    with pytest.raises(InferenceServerException, match="pool large has no worker"):
+        client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-pool": "large"})
+    with pytest.raises(InferenceServerException, match="no worker is a 'h100'"):
+        client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-machine-profile": "h100"})
