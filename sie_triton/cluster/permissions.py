@@ -1,4 +1,4 @@
-"""What each part of a cluster may do in NATS: a user of its own, limited to its subjects."""
+"""Users of NATS, one for each part of a cluster, which may use the subjects of that part only."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -50,7 +50,7 @@ class Request(Protocol):
 
     @property
     def arrived_ns(self) -> int:
-        """When the step received the request, in monotonic nanoseconds."""
+        """Time at which the step received the request, in monotonic nanoseconds."""
         ...
 
     @property

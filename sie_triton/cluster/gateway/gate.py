@@ -1,7 +1,6 @@
-"""Who may send next: a gateway has few requests in the queue, and lets tenants take turns before it.
+"""Limits a gateway's requests in the queue, and lets tenants take turns before it.
 
-What is in the queue is served in its order. So what would wait there waits here, where one tenant's flood is a line of
-its own.
+The queue is served in its order, whoever sent the requests. Those beyond the limit wait here, in a line for each tenant.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Which worker serves a model: one that has it in memory, else the one where room for it is cheapest."""
+"""Choose the worker that serves a model: one that has it in memory, else the one where room for it is cheapest."""
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b

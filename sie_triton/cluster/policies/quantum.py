@@ -1,4 +1,4 @@
-"""How much work a sidecar fetches: what keeps the wait in front of its Triton at the target."""
+"""Limit the work that a sidecar fetches, so that the wait before a forward pass stays at the target."""
 
 from collections import deque
 from statistics import median

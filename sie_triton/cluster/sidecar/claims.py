@@ -1,4 +1,4 @@
-"""Which workers fetch the work of which model: a bucket of NATS that all sidecars of a pool read and write.
+"""Claims of workers to models, in a bucket of NATS that all sidecars of a pool read and write.
 
     token of the model → names of its workers, in JSON
 
