@@ -1,6 +1,7 @@
 """Limits a gateway's requests in the queue, and lets tenants take turns before it.
 
-The queue is served in its order, whoever sent the requests. Those beyond the limit wait here, in a line for each tenant.
+The queue is served in its order, whoever sent the requests. Those beyond the limit wait here, each tenant's in a line
+of its own.
 """
 
 import asyncio
