@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 from nats.js.client import JetStreamContext
+from nats.js.errors import NotFoundError
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster import connection, subjects
 from sie_triton.cluster.connection import connect
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.permissions import GATEWAY, OPERATOR, SIDECAR
+from sie_triton.cluster.sidecar import runner
 from sie_triton.cluster.sidecar.run import Sidecar
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.backend import States
@@ -21,6 +24,11 @@ from tests.support.nats import NatsServer
 
 MODEL, OTHER = "t__m", "t__other"
 NAMES = [name for model in (MODEL, OTHER) for name in (model, f"{model}-preprocess", f"{model}-score")]
+
+
+# Answers of a Triton that is busy, and of one that ended during the call.
+BUSY = Response(14, "in ensemble 't__m', [busy retry=5] 512 requests are in progress", b"")
+DIED = Response(14, "Socket closed", b"")
 
 
 class FakeTriton:
@@ -86,6 +94,12 @@ class Cluster:
         sidecar = Sidecar(settings, triton, triton.states)
         return await self._stack.enter_async_context(sidecar), triton
 
+    async def pair(self, **more: object) -> tuple[Queue, Sidecar, FakeTriton]:
+        """Return a gateway, and a sidecar that it knows with its Triton."""
+        queue, (sidecar, triton) = await self.gateway(**more), await self.worker("w", **more)
+        await served(queue)
+        return queue, sidecar, triton
+
     async def operator(self) -> JetStreamContext:
         """Return JetStream as a person with all rights sees it."""
         client = await connect(self.server.user(self.settings(), OPERATOR), OPERATOR, "operator")
@@ -145,3 +159,23 @@ async def until(condition: Callable[[], bool]) -> None:
 async def served(queue: Queue, num_workers: int = 1) -> None:
     """Return once so many workers are ready in the eyes of a gateway."""
     await until(lambda: sum(each.is_ready for each in queue.pools.workers.alive("default")) >= num_workers)
+
+
+async def left_in_stream(queue) -> int:
+    try:
+        info = await queue._js.stream_info(subjects.stream("default"))
+    except NotFoundError:
+        return 0
+    return info.state.messages
+
+
+async def until_empty(queue) -> None:
+    while await left_in_stream(queue):
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Work whose worker is silent goes to another one after half a second."""
+    monkeypatch.setattr(connection, "ACK_WAIT_S", 0.5)
+    monkeypatch.setattr(runner, "REPORT_S", 0.1)

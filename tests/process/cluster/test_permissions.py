@@ -10,7 +10,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect
 from sie_triton.cluster.messages import Work
 from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR, inbox, nats_users
-from tests.process.cluster.conftest import MODEL, Cluster, asked, request, served, until
+from tests.process.cluster.conftest import MODEL, Cluster, asked, request, until
 
 FORBIDDEN = [
     (GATEWAY, "sie.answer.g"),
@@ -78,8 +78,7 @@ def test_a_wrong_password_is_refused(run):
 
 def test_a_name_with_a_wildcard_becomes_no_subject(run):
     async def test(cluster: Cluster) -> None:
-        queue, _ = await cluster.gateway(), await cluster.worker("w")
-        await served(queue)
+        queue, _, _ = await cluster.pair()
         for name in ("*", ">", "t.>", "a b", "sie.work.>", "", "m" * 300):
             assert queue.pools.is_served("default", name) is False
             with pytest.raises(Exception, match="is not a model's name"):
@@ -91,8 +90,7 @@ def test_a_name_with_a_wildcard_becomes_no_subject(run):
 
 def test_a_work_that_no_gateway_can_have_written_is_dropped(run):
     async def test(cluster: Cluster) -> None:
-        queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
-        await served(queue)
+        queue, _, triton = await cluster.pair()
         for data in (b"", b"junk", Work("g", 1, time.time(), "m").packed()[:-3]):
             await queue._js.publish(subjects.work("default", MODEL), data)
         assert await asked(queue, "a") == "a"

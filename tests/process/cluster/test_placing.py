@@ -58,14 +58,19 @@ def test_only_one_worker_claims_a_cold_model(run):
     run(test)
 
 
+async def server_and_other(cluster: Cluster):
+    """Return a gateway, the worker that serves MODEL, and another one, each with its Triton."""
+    queue = await cluster.gateway()
+    workers = [await cluster.worker(name) for name in ("w0", "w1")]
+    await served(queue, 2)
+    await asked(queue, "a")
+    (first,) = counts(workers)
+    return queue, *sorted(workers, key=lambda each: each[0].name != first)
+
+
 def test_another_worker_takes_the_models_of_one_that_is_gone(run):
     async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        workers = [await cluster.worker(name) for name in ("w0", "w1")]
-        await served(queue, 2)
-        await asked(queue, "a")
-        (first,) = counts(workers)
-        gone, left = sorted(workers, key=lambda each: each[0].name != first)
+        queue, gone, left = await server_and_other(cluster)
         await gone[0]._nats._close("closed", False)
         assert await asked(queue, "b") == "b"
         assert left[1].seen == ["b"]
@@ -75,15 +80,10 @@ def test_another_worker_takes_the_models_of_one_that_is_gone(run):
 
 def test_another_worker_takes_the_models_of_one_whose_triton_is_away(run):
     async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        workers = [await cluster.worker(name) for name in ("w0", "w1")]
-        await served(queue, 2)
-        await asked(queue, "a")
-        (first,) = counts(workers)
-        away, left = sorted(workers, key=lambda each: each[0].name != first)
+        queue, away, left = await server_and_other(cluster)
         away[1].ready = False
         await until(
-            lambda: not any(each.is_ready for each in left[0]._workers.alive("default") if each.worker == first)
+            lambda: not any(each.is_ready for each in left[0]._workers.alive("default") if each.worker == away[0].name)
         )
         await until(
             lambda: [each.worker for each in left[0]._workers.alive("default") if each.is_ready] == [left[0].name]
@@ -119,8 +119,7 @@ def test_a_model_without_work_and_memory_is_given_up(run, monkeypatch):
     monkeypatch.setattr(placing, "UNUSED_S", 0.2)
 
     async def test(cluster: Cluster) -> None:
-        queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
-        await served(queue)
+        queue, sidecar, triton = await cluster.pair()
         await asked(queue, "a")
         assert sidecar._claims.mine() == [MODEL]
         triton.resident = set()
@@ -153,8 +152,7 @@ def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(run
 
 def test_two_looks_at_a_time_disturb_each_other_not(run):
     async def test(cluster: Cluster) -> None:
-        queue, (sidecar, _) = await cluster.gateway(), await cluster.worker("w")
-        await served(queue)
+        _, sidecar, _ = await cluster.pair()
         placing_of, claim = sidecar._placing, sidecar._claims.claim
 
         async def slow_claim(*arguments) -> bool:
@@ -174,8 +172,7 @@ def test_a_lost_announcement_delays_a_request_only(run, monkeypatch):
     monkeypatch.setattr(placing, "BACKLOG_S", 0.2)
 
     async def test(cluster: Cluster) -> None:
-        queue, _ = await cluster.gateway(), await cluster.worker("w")
-        await served(queue)
+        queue, _, _ = await cluster.pair()
         queue._announce = lambda pool, model: None
         assert await asked(queue, "a") == "a"
 
@@ -185,8 +182,7 @@ def test_a_lost_announcement_delays_a_request_only(run, monkeypatch):
 @pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, Wanted("t__nothing").packed(), Wanted(7).packed()])
 def test_a_strange_announcement_disturbs_nobody(run, data):
     async def test(cluster: Cluster) -> None:
-        queue, _ = await cluster.gateway(), await cluster.worker("w")
-        await served(queue)
+        queue, _, _ = await cluster.pair()
         for subject in (subjects.wanted("default"), subjects.cancelled("default"), "sie.health.default.x"):
             await queue._nats.publish(subject, data)
         await queue._nats.publish(subjects.answers(queue.name), data)

@@ -16,18 +16,22 @@ async def sent(queue, name: str, tenant: str, model: str = MODEL, seconds: float
     return service_pb2.ModelInferResponse.FromString(body).id
 
 
+async def flooded(cluster: Cluster, seconds: float):
+    """Return a gateway, the Triton of its one worker, and 200 requests of tenant a, each of so many seconds."""
+    queue, sidecar, triton = await cluster.pair()
+    sidecar._runner.quantum.limit = 4
+
+    async def slow(name: str) -> None:
+        await asyncio.sleep(seconds)
+
+    triton.behave = slow
+    await until(lambda: queue.pools.workers.alive("default")[0].limit == 4)
+    return queue, triton, [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(200)]
+
+
 def test_a_flood_of_one_tenant_lets_another_pass(run):
     async def test(cluster: Cluster) -> None:
-        queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
-        sidecar._runner.quantum.limit = 4
-
-        async def slow(name: str) -> None:
-            await asyncio.sleep(0.01)
-
-        triton.behave = slow
-        await served(queue)
-        await until(lambda: queue.pools.workers.alive("default")[0].limit == 4)
-        flood = [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(200)]
+        queue, triton, flood = await flooded(cluster, 0.01)
         await until(lambda: len(triton.seen) > 10)
         assert await sent(queue, "b", "b") == "b"
         assert triton.seen.index("b") < 60
@@ -59,16 +63,7 @@ def test_a_request_that_cannot_be_answered_in_time_is_refused_at_once(run, monke
     monkeypatch.setattr(gate, "MIN_RATED", 5)
 
     async def test(cluster: Cluster) -> None:
-        queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
-        sidecar._runner.quantum.limit = 4
-
-        async def slow(name: str) -> None:
-            await asyncio.sleep(0.2)
-
-        triton.behave = slow
-        await served(queue)
-        await until(lambda: queue.pools.workers.alive("default")[0].limit == 4)
-        flood = [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(200)]
+        queue, triton, flood = await flooded(cluster, 0.2)
         await until(lambda: len(triton.seen) > 20)
         with pytest.raises(BusyError, match="the request would wait for") as refused:
             await sent(queue, "late", "a", seconds=0.5)

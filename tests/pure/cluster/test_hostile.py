@@ -14,8 +14,8 @@ from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.cluster.workers import Workers
 from sie_triton.errors import SettingsError
 from sie_triton.settings import read_settings
-from tests.pure.cluster.test_joiner import Clients, all_ran, of_all_items
-from tests.pure.cluster.test_joining import TRACE, add, elements_of, request, respond
+from tests.support.joined import TRACE, add, elements_of, request, respond
+from tests.support.joiners import Clients, all_ran, of_all_items
 
 
 def lying(shape, *texts):

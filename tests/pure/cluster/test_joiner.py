@@ -1,135 +1,26 @@
-"""Calls of one Triton that many requests share. A stand-in for Triton answers when the test says so."""
+"""Calls of one Triton that many requests share: which go alone, which together, and with how much time."""
 
 import asyncio
-import inspect
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
-from functools import wraps
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.sidecar import joiner as module
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.triton import Response
-from tests.pure.cluster.test_joining import add, elements_of, request, respond
-
-NOW, SECONDS = 1000.0, 60.0
-
-DEADLINE_EXCEEDED = 4
-INVALID, AWAY = 3, 14
-
-
-@dataclass
-class Call:
-    """A call of Triton that waits for its response."""
-
-    message: Any
-    seconds: float
-    response: "asyncio.Future[Response]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-
-    @property
-    def texts(self) -> list[bytes]:
-        return elements_of(self.message)
-
-    def answer(self, response: Response | None = None) -> None:
-        if not self.response.done():
-            self.response.set_result(response or answer_to(self.message))
-
-
-def answer_to(message: Any) -> Response:
-    """Return Triton's response: an error for all items if the text of one begins with "bad"."""
-    for text in elements_of(message):
-        if text.startswith(b"bad"):
-            return Response(INVALID, f"{text.decode()} is invalid", b"")
-    is_normal = "normalize" in message.parameters and message.parameters["normalize"].bool_param
-    return Response(0, "", respond(message, ["scores" if is_normal else "dense"]).SerializeToString())
-
-
-class FakeTriton:
-    """Stand-in for LocalTriton. `calls` are all so far; `next` waits for the first that was not returned yet."""
-
-    def __init__(self) -> None:
-        self.calls: list[Call] = []
-        self._new: asyncio.Queue[Call] = asyncio.Queue()
-
-    @property
-    def num_open(self) -> int:
-        return sum(not call.response.done() for call in self.calls)
-
-    async def call(self, method: str, data: bytes, seconds: float) -> Response:
-        assert method == "ModelInfer"
-        call = Call(service_pb2.ModelInferRequest.FromString(data), seconds)
-        self.calls.append(call)
-        self._new.put_nowait(call)
-        return await call.response
-
-    async def next(self) -> Call:
-        return await asyncio.wait_for(self._new.get(), 30)
-
-    async def none(self) -> None:
-        """Check that no call follows."""
-        await all_ran()
-        assert self._new.empty()
-
-
-async def all_ran() -> None:
-    """Let every task run until it waits for something."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-class Clients:
-    """Requests on their way through a joiner."""
-
-    def __init__(self, max_calls: int = 1, max_requests: int = 64) -> None:
-        self.triton = FakeTriton()
-        self.joiner = Joiner(self.triton, max_calls, max_requests)
-
-    def send(self, *texts: bytes, model: str = "m", seconds: float = SECONDS, **options: Any) -> "asyncio.Task[Any]":
-        return self.send_message(request(*texts, model=model, **options), seconds)
-
-    def send_message(self, message: Any, seconds: float = SECONDS) -> "asyncio.Task[Any]":
-        call = self.joiner.call((message.model_name, ""), message.SerializeToString(), seconds)
-        return asyncio.create_task(call)
-
-    async def occupy(self, num: int = 1) -> list[Call]:
-        """Return calls that are running, of other requests."""
-        for place in range(num):
-            self.send(b"occupies %d" % place)
-        return [await self.triton.next() for _ in range(num)]
-
-    async def waiting(self, *tasks: "asyncio.Task[Any]") -> None:
-        """Let the requests reach the joiner. None of them is answered."""
-        await self.triton.none()
-        assert not any(task.done() for task in tasks)
-
-
-def with_clients(max_calls: int = 1, max_requests: int = 64) -> Callable[..., Any]:
-    """Run a test in an event loop. It gets clients, and then its fixtures."""
-
-    def decorate(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-        @wraps(function)
-        def run(**fixtures: Any) -> None:
-            async def check() -> None:
-                clients = Clients(max_calls, max_requests)
-                await function(clients, **fixtures)
-                await all_ran()
-                assert not clients.joiner._tasks
-
-            asyncio.run(check())
-
-        signature = inspect.signature(function)
-        run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
-        return run
-
-    return decorate
-
-
-# --- alone or together
+from tests.support.joined import request
+from tests.support.joiners import (
+    DEADLINE_EXCEEDED,
+    NOW,
+    Clients,
+    FakeTriton,
+    all_ran,
+    answer_to,
+    texts_of_calls,
+    with_clients,
+)
 
 
 @with_clients(max_calls=3)
@@ -254,25 +145,6 @@ async def test_different_keys_use_all_calls(clients):
     await asyncio.gather(*tasks)
 
 
-# --- limits of a joined call
-
-
-async def texts_of_calls(clients: Clients, *texts: list[bytes]) -> list[list[bytes]]:
-    """Return the texts of each call that follows if requests with these texts wait."""
-    [running] = await clients.occupy()
-    tasks = [clients.send(*each) for each in texts]
-    await clients.waiting(*tasks)
-    running.answer()
-    calls = []
-    while not all(task.done() for task in tasks):
-        calls.append(await clients.triton.next())
-        calls[-1].answer()
-        await all_ran()
-    for task, each in zip(tasks, texts, strict=True):
-        assert task.result() == answer_to(request(*each))
-    return [call.texts for call in calls]
-
-
 @with_clients(max_requests=3)
 async def test_a_call_has_at_most_so_many_requests(clients):
     calls = await texts_of_calls(clients, *[[b"%d" % place] for place in range(7)])
@@ -305,9 +177,6 @@ async def test_a_request_beyond_the_limits_goes_alone(clients, monkeypatch):
     monkeypatch.setattr(module, "MAX_ITEMS", 2)
     calls = await texts_of_calls(clients, [b"a"] * 5, [b"b"], [b"c"] * 9)
     assert calls == [[b"a"] * 5, [b"b"], [b"c"] * 9]
-
-
-# --- time
 
 
 @pytest.fixture
@@ -364,234 +233,6 @@ async def test_a_request_whose_time_has_passed_is_not_called(clients, frozen_tim
     call.answer()
     assert (await late).status == DEADLINE_EXCEEDED
     assert (await in_time).is_ok
-
-
-@with_clients()
-async def test_a_triton_that_dies_in_a_joined_call_is_not_called_again(clients):
-    """Each of the requests may be what ended it; the runner gives them to other workers, one by one."""
-    [running] = await clients.occupy()
-    tasks = [clients.send(text) for text in (b"a", b"b")]
-    await clients.waiting(*tasks)
-    running.answer()
-    call = await clients.triton.next()
-    call.answer(Response(14, "Socket closed", b""))
-    assert [(await task).text for task in tasks] == ["Socket closed"] * 2
-    assert len(clients.triton.calls) == 2
-
-
-# --- failures
-
-
-@with_clients()
-async def test_only_the_bad_request_of_a_joined_call_fails(clients):
-    [running] = await clients.occupy()
-    tasks = [clients.send(text) for text in (b"a", b"bad", b"c")]
-    await clients.waiting(*tasks)
-    running.answer()
-    for texts in ([b"a", b"bad", b"c"], [b"a"], [b"bad"], [b"c"]):
-        call = await clients.triton.next()
-        assert call.texts == texts
-        await clients.waiting()
-        call.answer()
-    good, bad, also_good = [await task for task in tasks]
-    assert good == answer_to(request(b"a"))
-    assert bad == Response(INVALID, "bad is invalid", b"")
-    assert also_good == answer_to(request(b"c"))
-
-
-@with_clients()
-async def test_requests_are_joined_again_after_a_failure(clients):
-    """The failure was of one request, not of its kind."""
-    assert await texts_of_calls_after(clients, lambda call: Response(AWAY, "away", b"")) == [[b"c", b"d"]]
-
-
-@with_clients()
-async def test_a_response_that_cannot_be_split_is_not_tried_twice(clients):
-    assert await texts_of_calls_after(clients, lambda call: Response(0, "", of_all_items())) == [[b"c"], [b"d"]]
-
-
-async def texts_of_calls_after(clients: Clients, failure: Callable[[Call], Response]) -> list[list[bytes]]:
-    """Return the texts of later calls, after the joined call of two requests had this response."""
-    [running] = await clients.occupy()
-    tasks = [clients.send(text) for text in (b"a", b"b")]
-    await clients.waiting(*tasks)
-    running.answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"a", b"b"]
-    call.answer(failure(call))
-    for text in (b"a", b"b"):
-        call = await clients.triton.next()
-        assert call.texts == [text]
-        call.answer()
-    for task, text in zip(tasks, (b"a", b"b"), strict=True):
-        assert await task == answer_to(request(text))
-    return await texts_of_calls(clients, [b"c"], [b"d"])
-
-
-def of_all_items() -> bytes:
-    """Return a response with one row for all items."""
-    response = service_pb2.ModelInferResponse()
-    add(response, "total", "FP32", [1], bytes(4))
-    return response.SerializeToString()
-
-
-@with_clients()
-async def test_other_kinds_are_joined_although_one_cannot_be_split(clients):
-    await texts_of_calls_after(clients, lambda call: Response(0, "", of_all_items()))
-    [running] = await clients.occupy()
-    tasks = [clients.send(text, normalize=True) for text in (b"a", b"b")]
-    await clients.waiting(*tasks)
-    running.answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"a", b"b"]
-    call.answer()
-    await asyncio.gather(*tasks)
-
-
-@with_clients()
-async def test_the_latest_kinds_that_cannot_be_split_are_kept(clients, monkeypatch):
-    monkeypatch.setattr(module, "MAX_APART", 2)
-
-    async def first_call(kind: int) -> list[bytes]:
-        """Return the texts of the first call for two requests of a kind. No response of this kind can be split."""
-        [running] = await clients.occupy()
-        tasks = [clients.send(text, kind=kind) for text in (b"a", b"b")]
-        await clients.waiting(*tasks)
-        running.answer()
-        first = call = await clients.triton.next()
-        call.answer(Response(0, "", of_all_items()) if len(call.texts) > 1 else None)
-        while call.texts != [b"b"]:
-            call = await clients.triton.next()
-            call.answer()
-        await asyncio.gather(*tasks)
-        return first.texts
-
-    together, apart = [b"a", b"b"], [b"a"]
-    assert [await first_call(kind) for kind in (1, 2, 3)] == [together] * 3
-    assert [await first_call(kind) for kind in (2, 3)] == [apart] * 2
-    assert await first_call(1) == together
-
-
-@with_clients()
-async def test_a_failed_call_makes_room_for_the_next(clients):
-    [running] = await clients.occupy()
-    task = clients.send(b"a")
-    await clients.waiting(task)
-    running.response.set_exception(RuntimeError("the channel is closed"))
-    call = await clients.triton.next()
-    call.answer()
-    assert (await task).is_ok
-
-
-# --- clients that no longer wait
-
-
-@with_clients()
-async def test_a_request_cancelled_while_it_waits_is_not_called(clients):
-    [running] = await clients.occupy()
-    tasks = [clients.send(text) for text in (b"a", b"b", b"c")]
-    await clients.waiting(*tasks)
-    tasks[0].cancel()
-    await all_ran()
-    running.answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"b", b"c"]
-    call.answer()
-    assert tasks[0].cancelled()
-    assert await tasks[1] == answer_to(request(b"b"))
-    assert await tasks[2] == answer_to(request(b"c"))
-
-
-@with_clients()
-async def test_a_request_cancelled_in_a_joined_call_does_not_disturb_the_others(clients):
-    [running] = await clients.occupy()
-    tasks = [clients.send(text) for text in (b"a", b"b", b"c")]
-    await clients.waiting(*tasks)
-    running.answer()
-    call = await clients.triton.next()
-    tasks[1].cancel()
-    await all_ran()
-    call.answer()
-    assert await tasks[0] == answer_to(request(b"a"))
-    assert await tasks[2] == answer_to(request(b"c"))
-    assert tasks[1].cancelled()
-    await clients.triton.none()
-
-
-@with_clients()
-async def test_a_request_cancelled_before_its_repetition_does_not_disturb_the_others(clients):
-    [running] = await clients.occupy()
-    tasks = [clients.send(text) for text in (b"a", b"bad", b"c")]
-    await clients.waiting(*tasks)
-    running.answer()
-    (await clients.triton.next()).answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"a"]
-    tasks[0].cancel()
-    tasks[1].cancel()
-    await all_ran()
-    while not tasks[2].done():
-        call.answer()
-        await all_ran()
-        call = clients.triton.calls[-1]
-    assert await tasks[2] == answer_to(request(b"c"))
-
-
-@with_clients()
-async def test_a_request_cancelled_alone_makes_room_for_the_next(clients):
-    task = clients.send(b"a")
-    await clients.triton.next()
-    others = [clients.send(text) for text in (b"b", b"c")]
-    await clients.waiting(*others)
-    task.cancel()
-    call = await clients.triton.next()
-    assert call.texts == [b"b", b"c"]
-    call.answer()
-    await asyncio.gather(*others)
-
-
-@with_clients()
-async def test_requests_behind_cancelled_ones_of_another_kind_are_called(clients):
-    [running] = await clients.occupy()
-    cancelled = [clients.send(text, x=1) for text in (b"a", b"b")]
-    task = clients.send(b"c", x=2)
-    await clients.waiting(*cancelled, task)
-    for each in cancelled:
-        each.cancel()
-    await all_ran()
-    running.answer()
-    call = await clients.triton.next()
-    assert call.texts == [b"c"]
-    call.answer()
-    assert (await task).is_ok
-
-
-@with_clients()
-async def test_if_all_that_wait_are_cancelled_the_next_goes_at_once(clients):
-    [running] = await clients.occupy()
-    tasks = [clients.send(text) for text in (b"a", b"b")]
-    await clients.waiting(*tasks)
-    for task in tasks:
-        task.cancel()
-    await all_ran()
-    running.answer()
-    await clients.triton.none()
-    task = clients.send(b"c")
-    call = await clients.triton.next()
-    assert call.texts == [b"c"]
-    call.answer()
-    assert (await task).is_ok
-
-
-@with_clients()
-async def test_nothing_of_a_model_stays_after_its_last_call(clients):
-    """Models come and go; a sidecar runs for months."""
-    await texts_of_calls(clients, [b"a"], [b"b"])
-    await all_ran()
-    assert clients.joiner._lines == {}
-
-
-# --- any order
 
 
 REQUESTS = st.lists(

@@ -1,0 +1,213 @@
+"""Work that its worker does not finish is done by another one, and answered once."""
+
+import asyncio
+import time
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.messages import Work
+from sie_triton.cluster.sidecar import runner
+from sie_triton.cluster.sidecar.triton import Response
+from tests.process.cluster.conftest import (
+    DIED,
+    MODEL,
+    Cluster,
+    asked,
+    left_in_stream,
+    request,
+    served,
+    until,
+    until_empty,
+)
+
+
+def test_work_of_a_worker_that_ends_goes_to_another_one(run, quick):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        first, triton = await cluster.worker("w0")
+        await served(queue)
+        began = asyncio.Event()
+
+        async def hang(name: str) -> Response:
+            began.set()
+            await asyncio.sleep(1000)
+            raise AssertionError
+
+        triton.behave = hang
+        answer = asyncio.create_task(asked(queue, "a"))
+        await began.wait()
+        _, other = await cluster.worker("w1")
+        first._runner.close()  # as if killed: no answer and no word
+        await first._nats._close("closed", False)
+        assert await answer == "a"
+        assert other.seen == ["a"]
+
+    run(test)
+
+
+def test_work_that_takes_long_stays_with_its_worker(run, quick):
+    """Its sidecar reports that it is in progress."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+
+        async def slow(name: str) -> None:
+            await asyncio.sleep(2)
+
+        triton.behave = slow
+        assert await asked(queue, "a") == "a"
+        assert triton.seen == ["a"]
+
+    run(test)
+
+
+def test_an_answer_that_gets_lost_is_given_again(run, quick):
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, triton = await cluster.pair()
+        lost, publish = [], sidecar._runner._publish
+
+        async def losing(subject: str, data: bytes = b"") -> None:
+            if subject.startswith("sie.answer") and not lost:
+                lost.append(data)
+                return
+            await publish(subject, data)
+
+        sidecar._runner._publish = losing
+        assert await asked(queue, "a") == "a"
+        assert (len(lost), triton.seen) == (1, ["a", "a"])
+        await until_empty(queue)
+
+    run(test)
+
+
+def test_a_second_answer_changes_nothing_and_ends_the_work(run):
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, _ = await cluster.pair()
+        publish = sidecar._runner._publish
+
+        async def twice(subject: str, data: bytes = b"") -> None:
+            await publish(subject, data)
+            await publish(subject, data)
+
+        sidecar._runner._publish = twice
+        assert await asyncio.gather(*(asked(queue, str(i)) for i in range(20))) == [str(i) for i in range(20)]
+        await until_empty(queue)
+
+    run(test)
+
+
+def test_a_request_that_is_sent_twice_is_run_once_at_a_time(run):
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+        gate = asyncio.Event()
+
+        async def wait(name: str) -> None:
+            await gate.wait()
+
+        triton.behave = wait
+        answer = asyncio.create_task(asked(queue, "a"))
+        await until(lambda: triton.seen == ["a"])
+        double = Work(queue.name, 1, time.time() + 20, MODEL).packed(request("a"))
+        await queue._js.publish(subjects.work("default", MODEL), double)
+        await asyncio.sleep(0.2)
+        gate.set()
+        assert await answer == "a"
+        await until_empty(queue)
+        assert triton.seen == ["a"]
+
+    run(test)
+
+
+def test_work_that_the_queue_delivers_again_while_it_runs_runs_once(run, quick, monkeypatch):
+    """For example because the reports of its progress were lost; it stays in the queue until it is answered."""
+    monkeypatch.setattr(runner, "REPORT_S", 100)
+
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, triton = await cluster.pair()
+        gate = asyncio.Event()
+
+        async def wait(name: str) -> None:
+            await gate.wait()
+
+        triton.behave = wait
+        answer = asyncio.create_task(asked(queue, "a"))
+        await until(lambda: bool(sidecar._runner._open))
+        (current,) = sidecar._runner._open.values()
+        first = current.receipt
+        await until(lambda: current.receipt != first)
+        assert await left_in_stream(queue) == 1
+        gate.set()
+        assert await answer == "a"
+        await until_empty(queue)
+        assert triton.seen == ["a"]
+
+    run(test)
+
+
+def test_a_busy_triton_gets_the_request_again_later(run):
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+
+        async def busy_once(name: str) -> Response | None:
+            return (
+                Response(14, "in ensemble 't__m', [busy retry=5] 512 requests", b"") if len(triton.seen) == 1 else None
+            )
+
+        triton.behave = busy_once
+        assert await asked(queue, "a") == "a"
+        assert triton.seen == ["a", "a"]
+
+    run(test)
+
+
+def test_requests_of_a_triton_that_died_are_answered_elsewhere(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        workers = [await cluster.worker(name) for name in ("w0", "w1")]
+        await served(queue, 2)
+        has_died = []
+
+        async def die_once(name: str) -> Response | None:
+            if not has_died:
+                has_died.append(name)
+                return DIED
+            return None
+
+        for _, triton in workers:
+            triton.behave = die_once
+        assert await asyncio.gather(*(asked(queue, str(i)) for i in range(10))) == [str(i) for i in range(10)]
+        await until_empty(queue)
+
+    run(test)
+
+
+def test_a_request_that_ends_two_tritons_is_put_aside_and_its_neighbours_are_answered(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        workers = [await cluster.worker(name) for name in ("w0", "w1")]
+        await served(queue, 2)
+        is_dead = asyncio.Event()
+
+        async def behave(name: str) -> Response | None:
+            """Die of the poison, and with it all that runs beside it."""
+            if name == "poison":
+                await asyncio.sleep(0.1)
+                is_dead.set()
+                return DIED
+            if not is_dead.is_set():
+                await is_dead.wait()
+                return DIED
+            return None
+
+        for _, triton in workers:
+            triton.behave = behave
+        neighbours = [asyncio.create_task(asked(queue, str(i))) for i in range(10)]
+        answer, _ = await queue.submit("default", MODEL, request("poison"), 20)
+        assert (answer.status, "put aside" in answer.text) == (13, True)
+        assert await asyncio.gather(*neighbours) == [str(i) for i in range(10)]
+        assert sum(triton.seen.count("poison") for _, triton in workers) == 2
+        dead = await (await cluster.operator()).get_last_msg(subjects.DEAD_STREAM, subjects.dead("default", MODEL))
+        work, body = Work.read(dead.data)
+        assert (work.num_deaths, body) == (2, request("poison"))
+        await until_empty(queue)
+
+    run(test)

@@ -1,0 +1,100 @@
+"""Requests for whose answers nobody waits any more are not computed, and those that cannot be taken are refused."""
+
+import asyncio
+import time
+
+import pytest
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.messages import Work
+from sie_triton.cluster.sidecar import runner
+from sie_triton.errors import BusyError, DeadlinePassed
+from tests.process.cluster.conftest import (
+    MODEL,
+    Cluster,
+    asked,
+    left_in_stream,
+    request,
+    served,
+    until,
+    until_empty,
+)
+
+
+def test_a_request_without_workers_passes_its_deadline_and_leaves_the_queue(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        with pytest.raises(DeadlinePassed, match="not answered within 1 s"):
+            await asked(queue, "a", seconds=1)
+        await until_empty(queue)
+
+    run(test)
+
+
+def test_a_request_whose_deadline_has_passed_is_not_run(run):
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+        late = Work(queue.name, 10**6, time.time() - 1, MODEL).packed(request("late"))
+        await asked(queue, "a")
+        await queue._js.publish(subjects.work("default", MODEL), late)
+        await until_empty(queue)
+        assert triton.seen == ["a"]
+
+    run(test)
+
+
+def test_a_request_of_a_gateway_that_is_gone_is_not_run(run, monkeypatch):
+    monkeypatch.setattr(runner, "GATEWAY_S", 0.5)
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+        await asked(queue, "a")
+        await asyncio.sleep(0.6)
+        orphan = Work("gone", 1, time.time() + 100, MODEL).packed(request("orphan"))
+        await queue._js.publish(subjects.work("default", MODEL), orphan)
+        await until_empty(queue)
+        assert triton.seen == ["a"]
+
+    run(test)
+
+
+def test_a_cancelled_request_leaves_the_queue_or_is_no_longer_computed(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        waiting = asyncio.create_task(asked(queue, "waiting"))
+        while not await left_in_stream(queue):
+            await asyncio.sleep(0.02)
+        waiting.cancel()
+        await until_empty(queue)
+        sidecar, triton = await cluster.worker("w")
+        await served(queue)
+        gate = asyncio.Event()
+
+        async def wait(name: str) -> None:
+            await gate.wait()
+
+        triton.behave = wait
+        running = asyncio.create_task(asked(queue, "running"))
+        await until(lambda: triton.seen == ["running"])
+        (current,) = sidecar._runner._open.values()
+        running.cancel()
+        await until(lambda: current.was_withdrawn)
+        gate.set()
+        await until_empty(queue)
+
+    run(test)
+
+
+def test_a_full_queue_refuses_with_a_time_to_retry(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway(queue_max_messages=3)
+        waiting = [asyncio.create_task(asked(queue, str(i))) for i in range(3)]
+        while await left_in_stream(queue) != 3:
+            await asyncio.sleep(0.02)
+        with pytest.raises(BusyError, match="the queue is full") as refused:
+            await asked(queue, "too many")
+        assert refused.value.retry_after_s
+        await cluster.worker("w", queue_max_messages=3)
+        assert await asyncio.gather(*waiting) == ["0", "1", "2"]
+
+    run(test)
