@@ -1,12 +1,11 @@
 """Commands of a cluster: a gateway, a sidecar, and a whole cluster on one machine to try it out."""
 
-import signal
 from importlib.util import find_spec
-from types import FrameType
 from typing import Any
 
 import click
 
+from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import ServerError
 from sie_triton.processes.descriptors import raise_limit
@@ -16,8 +15,6 @@ from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
 OF_QUEUE = [name for name in ClusterSettings.model_fields if name.startswith(("nats", "queue"))]
 OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url", "health_publish_interval_ms"]
@@ -26,10 +23,6 @@ OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent"]
 
 
 NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
-
-
-class ClusterStopped(Exception):
-    """A signal asked this process to end."""
 
 
 @click.command()
@@ -43,9 +36,9 @@ def gateway(**flags: Any) -> None:
 
     settings = _settings(flags)
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
-    with _until_signal(), doors(settings, {}, _say, module="sie_triton.cluster.gateway"):
+    with until_signal(), doors(settings, {}, _say, module="sie_triton.cluster.gateway"):
         click.echo("SIE gateway started")
-        _wait()
+        wait_for_signal()
 
 
 @click.command()
@@ -82,13 +75,13 @@ def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
     from sie_triton.cluster.up import cluster as running
 
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
-    with _until_signal(), running(settings, models, workers, _say):
+    with until_signal(), running(settings, models, workers, _say):
         click.echo(f"page     http://{settings.host}:{settings.door_port}/  (status and playground, in a browser)")
         click.echo(f"SIE      http://{settings.host}:{settings.door_port}  (SIE's own SDK)")
         click.echo(f"gRPC     {settings.host}:{settings.grpc_port}  (Triton's clients)")
         click.echo(f"logs     {settings.data_dir / 'cluster'}")
         click.echo("SIE cluster ready")
-        _wait()
+        wait_for_signal()
 
 
 @cluster.command()
@@ -119,26 +112,3 @@ def _say(line: str) -> None:
 def _check_ports(ports: dict[str, int], settings: Settings) -> None:
     if problems := list(preflight.check_ports({name: (settings.host, port) for name, port in ports.items()})):
         raise ServerError("\n".join(problems))
-
-
-class _until_signal:  # noqa: N801  # used as a function
-    """Context manager that ends quietly when a signal asks this process to end."""
-
-    def __enter__(self) -> None:
-        for signum in SIGNALS:
-            if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP, for example
-                signal.signal(signum, _stop)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        return kind is ClusterStopped
-
-
-def _wait() -> None:
-    while True:
-        signal.pause()
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    for each in SIGNALS:  # a second signal must not interrupt the shutdown
-        signal.signal(each, signal.SIG_IGN)
-    raise ClusterStopped

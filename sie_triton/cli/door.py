@@ -1,11 +1,10 @@
 """`sie-triton door`: the door alone, in front of a Triton that was started separately."""
 
-import signal
-from types import FrameType
 from typing import Any
 
 import click
 
+from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import ServerError
 from sie_triton.processes.descriptors import raise_limit
@@ -15,14 +14,8 @@ from sie_triton.settings import read_settings
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 ADDRESSES = ("host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token")
 OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")
-
-
-class DoorStopped(Exception):
-    """A signal asked this process to end."""
 
 
 @click.command()
@@ -36,20 +29,7 @@ def door(**flags: Any) -> None:
     raise_limit()
     if problems := list(preflight.check_ports({"door-port": (settings.host, settings.door_port)})):
         raise ServerError("\n".join(problems))
-    for signum in SIGNALS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP, for example
-            signal.signal(signum, _stop)
-    try:
-        with doors(settings, {}, lambda line: click.echo(line, err=True)):
-            wait_for_door(settings)
-            click.echo("SIE door ready")
-            while True:
-                signal.pause()
-    except DoorStopped:
-        pass
-
-
-def _stop(signum: int, frame: FrameType | None) -> None:
-    for each in SIGNALS:  # a second signal must not interrupt the shutdown
-        signal.signal(each, signal.SIG_IGN)
-    raise DoorStopped
+    with until_signal(), doors(settings, {}, lambda line: click.echo(line, err=True)):
+        wait_for_door(settings)
+        click.echo("SIE door ready")
+        wait_for_signal()

@@ -1,9 +1,10 @@
-"""Handling of Ctrl-C while a command has nothing to clean up."""
+"""Handling of signals by commands: while there is nothing to clean up, and while a program runs until one comes."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
@@ -18,3 +19,34 @@ def ends_silently() -> Iterator[None]:
     finally:
         if is_ours:
             signal.signal(signal.SIGINT, before)
+
+
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Ended(Exception):
+    """A signal asked this process to end."""
+
+
+@contextmanager
+def until_signal() -> Iterator[None]:
+    """Context manager that a signal ends, quietly: its context cleans up, and further signals do not disturb that."""
+    for signum in ENDING:
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP, for example
+            signal.signal(signum, _end)
+    try:
+        yield
+    except Ended:
+        return
+
+
+def wait_for_signal() -> None:
+    """Wait within `until_signal`, for ever."""
+    while True:
+        signal.pause()
+
+
+def _end(signum: int, frame: FrameType | None) -> None:
+    for each in ENDING:
+        signal.signal(each, signal.SIG_IGN)
+    raise Ended

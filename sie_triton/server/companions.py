@@ -26,6 +26,9 @@ from sie_triton.spec import ModelSpec
 
 READY_TIMEOUT_S = 30.0
 
+# Polling interval while something is not ready, in seconds.
+POLL_S = 0.1
+
 CONTROLLER_LOG, DOOR_LOG = "controller", "door"
 
 # Seconds until a door is killed; its own timeout for requests in progress is shorter.
@@ -123,9 +126,13 @@ def wait_for_controller(settings: Settings) -> None:
 
 
 def _wait_for(name: str, settings: Settings, address: str, log: str, path: str) -> None:
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while not answers(f"http://{address}{path}"):
+    wait_for(name, lambda: answers(f"http://{address}{path}"), READY_TIMEOUT_S, log_of(settings, log).path)
+
+
+def wait_for(name: str, is_ready: Callable[[], bool], seconds: float, log: Path) -> None:
+    """Return once something is ready; after so many seconds raise ServerError, which names it and its log."""
+    deadline = time.monotonic() + seconds
+    while not is_ready():
         if time.monotonic() > deadline:
-            where = log_of(settings, log).path
-            raise ServerError(f"{name} is not ready after {READY_TIMEOUT_S:.0f} s; see {where}")
-        time.sleep(0.1)
+            raise ServerError(f"{name} is not ready after {seconds:.0f} s; see {log}")
+        time.sleep(POLL_S)

@@ -27,7 +27,7 @@ class MemoryPlan:
         self._is_cpu = settings.runtime.device == "cpu"
         self._num_models = num_models
         self.own = server_bytes(num_models, forks_stubs=settings.fork_stubs) if self._is_cpu else 0
-        self.limit, self.source = _limit(self._given)
+        self.limit, self.source = memory_limit(self._given)
         self.left = max(0, int(self.limit * self._threshold / 100) - self.own)
 
     def problems(self) -> Iterator[str]:
@@ -61,7 +61,8 @@ class MemoryPlan:
         )
 
 
-def _limit(given: int) -> tuple[int, str]:
+def memory_limit(given: int) -> tuple[int, str]:
+    """Return the limit in bytes, and what it is of: the setting, the container, or the machine."""
     if given:
         return given, LIMIT
     known = container_memory()
