@@ -251,3 +251,16 @@ def test_a_request_names_its_pool_by_a_header_or_by_metadata(gateways):
         client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-pool": "large"})
     with pytest.raises(InferenceServerException, match="no worker is a 'h100'"):
         client.infer(TINY.replace("/", "__"), infer_input(b"a"), headers={"x-sie-machine-profile": "h100"})
+
+
+def test_all_requests_together_have_a_bound_of_memory(server, tmp_path):
+    """By gRPC as by HTTP: what is beyond it is refused with a time to retry, and small requests are answered."""
+    with NatsServer(tmp_path) as nats:
+        settings = nats.user(server.settings.model_copy(update={"worker_id": "w"}), SIDECAR)
+        limit = "--door-max-memory-bytes=20000000"
+        with sidecar_of(settings, MODELS), gateway_of(nats, tmp_path / "g", limit) as (_, grpc):
+            client = triton.InferenceServerClient(grpc)
+            with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
+                client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))
+            assert "UNAVAILABLE" in str(refused.value.status())
+            assert client.infer(TINY.replace("/", "__"), infer_input(b"a")).as_numpy("dense").shape == (1, 64)

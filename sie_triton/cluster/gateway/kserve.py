@@ -12,15 +12,15 @@ from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
-from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.messages import OK, Answer, with_parameters
 from sie_triton.doors.backend import QUESTION_S
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.trust import Trust
 from sie_triton.error_prefix import with_prefix
-from sie_triton.errors import SIEError
+from sie_triton.errors import BusyError, SIEError
 from sie_triton.settings import Settings
 from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
 
@@ -42,9 +42,15 @@ STATUSES = {code.value[0]: code for code in grpc.StatusCode}
 OF_ERRORS = {"INVALID_ARG": grpc.StatusCode.INVALID_ARGUMENT}
 
 # Metadata of a call that the stages receive as request parameters.
-FORWARDED = {TRACEPARENT.lower(): TRACEPARENT, REQUEST_ID.lower(): REQUEST_ID}
+FORWARDED = (TRACEPARENT, REQUEST_ID)
 
 CHANNEL = [("grpc.so_reuseport", 1), ("grpc.max_send_message_length", -1)]
+
+# Calls at a time; further ones are refused with RESOURCE_EXHAUSTED.
+MAX_CALLS = 20_000
+
+# Copies of a request in memory at a time: as received, and as sent to the queue.
+COPIES = 2
 
 Context = Any  # grpc.aio.ServicerContext
 
@@ -52,8 +58,8 @@ Context = Any  # grpc.aio.ServicerContext
 class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Handlers of Triton's service. They read and write bytes. Belongs to the event loop of its queue."""
 
-    def __init__(self, settings: Settings, queue: Queue) -> None:
-        self._queue = queue
+    def __init__(self, settings: Settings, queue: Queue, memory: MemoryBudget) -> None:
+        self._queue, self._memory = queue, memory
         self._trust = Trust(settings)
         self._handlers: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {
             "ModelInfer": self._infer,
@@ -78,11 +84,16 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         async def handle(request: bytes, context: Context) -> bytes:
             try:
-                self._trust.check_token(authorization_of(context))
+                self._trust.check_token(_metadata(context).get("authorization", "").encode())
             except Failure as exc:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, exc.message)
             try:
-                return await handler(request, context)
+                with self._memory.held() as held:
+                    held.take(COPIES * len(request))
+                    return await handler(request, context)
+            except Failure as exc:  # the requests of all clients together take too much memory
+                await context.abort(grpc.StatusCode.UNAVAILABLE, with_prefix(BusyError(exc.message)))
+                raise AssertionError("abort raises") from exc
             except SIEError as exc:
                 status = OF_ERRORS.get(exc.code) or getattr(grpc.StatusCode, exc.code)
                 await context.abort(status, with_prefix(exc))
@@ -91,8 +102,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         return handle
 
     def _pool(self, context: Context) -> str:
-        metadata = dict(context.invocation_metadata() or ())
-        return self._queue.pools.chosen({name: str(metadata[name]) for name in (POOL, PROFILE) if name in metadata})
+        return self._queue.pools.chosen(_metadata(context))
 
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
@@ -100,11 +110,11 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         pool, name = self._pool(context), message.model_name
         if not (model := self._queue.pools.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
-        metadata = dict(context.invocation_metadata() or ())
-        given = {FORWARDED[key]: str(value) for key, value in metadata.items() if key in FORWARDED}
+        metadata = _metadata(context)
+        given = {name: metadata[name] for name in FORWARDED if name in metadata}
         left_s = _left_s(context, message) - (monotonic() - arrived)
         sent = with_parameters(request, given) if given else request
-        tenant = self._trust.tenant(authorization_of(context))
+        tenant = self._trust.tenant(metadata.get("authorization", "").encode())
         answer, body = await self._queue.submit(pool, model, sent, max(0.001, left_s), tenant)
         return await _answered(answer, body, context)
 
@@ -132,10 +142,9 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         return _bytes(service_pb2.ServerReadyResponse(ready=self._queue.is_ready))
 
 
-def authorization_of(context: Context) -> bytes | None:
-    """Return the metadata `authorization` of a call; None if it has none."""
-    given = dict(context.invocation_metadata() or ()).get("authorization")
-    return given.encode() if isinstance(given, str) else given
+def _metadata(context: Context) -> dict[str, str]:
+    """Return the metadata of a call that are texts."""
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 async def _answered(answer: Answer, body: bytes, context: Context) -> bytes:
@@ -164,11 +173,11 @@ def _bytes(message: Any) -> bytes:
     return data
 
 
-async def listening(settings: Settings, queue: Queue) -> aio.Server:
+async def listening(settings: Settings, queue: Queue, memory: MemoryBudget) -> aio.Server:
     """Return a started gRPC server on the gateway's address; several processes share its port."""
     options = [*CHANNEL, ("grpc.max_receive_message_length", settings.door_max_body_bytes)]
-    server = aio.server(options=options)
-    server.add_generic_rpc_handlers((KServe(settings, queue),))
+    server = aio.server(options=options, maximum_concurrent_rpcs=MAX_CALLS)
+    server.add_generic_rpc_handlers((KServe(settings, queue, memory),))
     server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
     await server.start()
     return server

@@ -33,6 +33,7 @@ from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.cluster.permissions import GATEWAY
+from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
 from sie_triton.settings import Settings
 from sie_triton.weights.object_store import StoreError
@@ -141,17 +142,20 @@ class Queue:
         """Return the answer to a ModelInferRequest, which has `left_s` seconds.
 
         Raise BusyError if the queue does not take it, or would not answer it in time, and DeadlinePassed if no answer
-        comes in time. If this is cancelled, the request is taken out of the queue, or no longer computed.
+        comes in time. The answer is charged to the memory of the request. If this is cancelled, the request is taken out
+        of the queue, or no longer computed.
         """
         subjects.token(model)
         left_s = min(left_s, MAX_AGE_S)
         deadline = time.time() + left_s
         try:
             async with asyncio.timeout(left_s), self._gate.turn(pool, model, tenant, left_s):
-                return await self._answered(pool, model, request, deadline, tenant)
+                answer, body = await self._answered(pool, model, request, deadline, tenant)
         except TimeoutError as exc:
             where = "" if self.is_connected else "; the gateway has no connection to its queue"
             raise DeadlinePassed(f"timeout: the request was not answered within {left_s:.3g} s{where}") from exc
+        hold(len(body))
+        return answer, body
 
     async def _answered(
         self, pool: str, model: str, request: bytes, deadline: float, tenant: str

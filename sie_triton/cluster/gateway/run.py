@@ -4,17 +4,23 @@ from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.kserve import listening
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.doors.endpoint import Door
+from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import DRAIN_S, serve
 from sie_triton.settings import Settings
 from sie_triton.telemetry import logs
 
 
 class GatewayBackend(QueueBackend):
-    """The backend with its queue and the gRPC server, which live as long as the application."""
+    """The backend with its queue and the gRPC server, which live as long as the application.
+
+    `memory` is that of the door: requests by HTTP and by gRPC share it.
+    """
+
+    memory: MemoryBudget
 
     async def __aenter__(self) -> "GatewayBackend":
         await self._queue.__aenter__()
-        self._grpc = await listening(self._settings, self._queue)
+        self._grpc = await listening(self._settings, self._queue, self.memory)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -25,4 +31,7 @@ class GatewayBackend(QueueBackend):
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
-    serve(Door(settings, GatewayBackend(settings, Queue(settings))))
+    backend = GatewayBackend(settings, Queue(settings))
+    door = Door(settings, backend)
+    backend.memory = door.memory
+    serve(door)

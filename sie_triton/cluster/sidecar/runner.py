@@ -89,7 +89,7 @@ class _Open:
 
 
 class Runner:
-    """Runs work at one Triton. Belongs to one event loop. `when_free` is called whenever a request has ended."""
+    """Runs work at one Triton. Belongs to one event loop. `when_free` is called when there is room again."""
 
     def __init__(
         self,
@@ -329,7 +329,8 @@ class Runner:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("work failed", exc_info=error)  # the queue gives it to a worker again
-        self.when_free()
+        if self.num_open + 1 >= self.quantum.limit:  # else every model's work is being asked for
+            self.when_free()
 
 
 def _num_delivered(message: Msg) -> int:
