@@ -142,8 +142,8 @@ class Queue:
         """Return the answer to a ModelInferRequest, which has `left_s` seconds.
 
         Raise BusyError if the queue does not take it, or would not answer it in time, and DeadlinePassed if no answer
-        comes in time. The answer is charged to the memory of the request. If this is cancelled, the request is taken out
-        of the queue, or no longer computed.
+        comes in time. The answer is charged to the memory of the request. If this is cancelled, the request is taken
+        out of the queue, or no longer computed.
         """
         subjects.token(model)
         left_s = min(left_s, MAX_AGE_S)

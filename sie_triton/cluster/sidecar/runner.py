@@ -288,7 +288,7 @@ class Runner:
             await self._publish(subjects.answers(work.gateway), part)
 
     def _is_awaited(self, work: Work) -> bool:
-        if work.deadline <= time.time() or work.key in self._withdrawn:
+        if work.key in self._withdrawn:
             return False
         heard = max(self._gateways.get(work.gateway, 0.0), self._listening_since)
         return monotonic() - heard <= GATEWAY_S

@@ -48,14 +48,19 @@ def test_work_that_takes_long_stays_with_its_worker(run, quick):
     """Its sidecar reports that it is in progress."""
 
     async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
+        queue, sidecar, triton = await cluster.pair()
+        receipts = []
 
         async def slow(name: str) -> None:
+            (current,) = sidecar._runner._open.values()
+            receipts.append(current.receipt)
             await asyncio.sleep(2)
+            receipts.append(current.receipt)
 
         triton.behave = slow
         assert await asked(queue, "a") == "a"
         assert triton.seen == ["a"]
+        assert len(receipts) == 2 == 1 + len(set(receipts))  # it was delivered once
 
     run(test)
 

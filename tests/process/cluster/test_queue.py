@@ -22,7 +22,7 @@ from tests.process.cluster.conftest import (
 def test_a_request_is_answered_and_leaves_the_queue(run):
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()
-        assert await asked(queue, "a") == "a"
+        assert await asked(queue, "a", seconds=1000) == "a"  # not its deadline ends it
         assert triton.seen == ["a"]
         await until_empty(queue)
 

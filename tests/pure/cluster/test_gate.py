@@ -33,6 +33,17 @@ def test_time_without_requests_is_not_taken_for_slow_answers(now):
     asyncio.run(check())
 
 
+def test_a_trickle_of_requests_is_not_taken_for_slow_answers(now):
+    async def check() -> None:
+        gates = Gate(lambda pool, model: 2)
+        async with gates.turn("p", "m", "", 60):  # so that the line stays
+            for _ in range(2 * MIN_RATED):
+                await passed(gates, now, 10)
+            await asyncio.gather(*(passed(gates, now, 0.01, left_s=5) for _ in range(100)))
+
+    asyncio.run(check())
+
+
 def test_what_would_be_late_is_refused(now):
     async def check() -> None:
         gates = Gate(lambda pool, model: 1)
