@@ -22,9 +22,15 @@ NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
 def load_file(path: Path) -> ModelConfig:
     """Read one model file; CatalogError names the file, the key and the allowed values."""
     try:
-        raw = read_yaml(path.read_text(encoding="utf-8-sig"))
+        return read_model(path.read_bytes(), path)
     except OSError as exc:
         raise CatalogError(f"{path}: cannot be read ({exc.strerror})") from exc
+
+
+def read_model(content: bytes, path: Path) -> ModelConfig:
+    """Return the model of a model file's content; CatalogError names `path`, the key and the allowed values."""
+    try:
+        raw = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
         raise CatalogError(f"{path}: not valid UTF-8 (byte 0x{exc.object[exc.start]:02x} at {exc.start})") from exc
     except (yaml.YAMLError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""Commands of a cluster: a gateway, a sidecar, and a whole cluster on one machine to try it out."""
+"""Commands of a cluster: its services, its model files, and a whole cluster on one machine to try it out."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -16,11 +16,17 @@ from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
 
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
+
+# Settings of commands that call the config service.
+OF_CLIENT = ["config_service_url", "config_port", "admin_token", "data_dir"]
+
 OF_QUEUE = [name for name in ClusterSettings.model_fields if name.startswith(("nats", "queue"))]
 OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url", "health_publish_interval_ms"]
+OF_GATEWAY += ["worker_config_poll_interval_ms"]
 OF_SIDECAR = ["host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens"]
-OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent"]
-
+OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent", "admin_token"]
+OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]
+OF_CONFIG += ["health_publish_interval_ms", *OF_QUEUE]
 
 NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
 
@@ -55,9 +61,58 @@ def sidecar(**flags: Any) -> None:
     run(settings)
 
 
+@click.command()
+@settings_options([*OF_CONFIG, *TelemetrySettings.model_fields])
+def config_service(**flags: Any) -> None:
+    """Run the config service: the model files of a cluster, which all its workers get from the queue.
+
+    POST /v1/configs/models takes a model file, with the admin token; so does sie-triton cluster add. The files are in
+    NATS, so several config services may run, and none has data of its own.
+    """
+    settings = _settings(flags)
+    from sie_triton.cluster.config.run import run
+
+    _check_ports({"config-port": settings.config_port}, settings)
+    run(settings)
+
+
 @click.group()
 def cluster() -> None:
-    """Try a cluster out on one machine."""
+    """Change the models of a cluster, or try a cluster out on one machine.
+
+    \b
+    sie-triton cluster up --workers 2                 a cluster on this machine
+    sie-triton cluster add BAAI/bge-m3                serve a model on all workers; rm removes it
+    sie-triton status --gateway-url http://HOST:8080  the workers of a cluster
+    """
+
+
+@cluster.command()
+@click.argument("model")
+@click.option("--pool", default="", help="only for the workers of this pool")
+@settings_options([*OF_CLIENT, "hf_fallback"])
+def add(model: str, pool: str, **flags: Any) -> None:
+    """Serve MODEL on all workers: a model file, the name of a known model, or a hub id.
+
+    Workers replace a model of the same name without a failed request. Later workers get it, too.
+    """
+    settings = _settings(flags)
+    from sie_triton.cli.model_files import text_of
+    from sie_triton.cluster.commands import add as run
+
+    run(settings, text_of(model, settings), pool)
+
+
+@cluster.command()
+@click.argument("model")
+@click.option("--pool", default="", help="only for the workers of this pool")
+@settings_options(OF_CLIENT)
+def rm(model: str, pool: str, **flags: Any) -> None:
+    """Remove MODEL from all workers. Its requests in progress are completed."""
+    settings = _settings(flags)
+    from sie_triton.cluster.commands import remove
+
+    remove(settings, model, pool)
 
 
 @cluster.command()

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.cache import cache
-from sie_triton.cli.cluster import cluster, gateway, sidecar
+from sie_triton.cli.cluster import cluster, config_service, gateway, sidecar
 from sie_triton.cli.config import OF_CLUSTERS, config
 from sie_triton.cli.door import door
 from sie_triton.cli.encode import encode
@@ -142,12 +142,17 @@ def controller(**flags: Any) -> None:
 @click.option("--watch", is_flag=True, help="keep running, and update the table")
 @click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON, once")
 @click.option("--svg", type=click.Path(path_type=Path), help="also save the table to this file, as an SVG image")
-@settings_options(["host", "controller_port", "data_dir", "admin_token"])
+@settings_options(["host", "controller_port", "data_dir", "admin_token", "auth_tokens", "gateway_url"])
 def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
-    """Show all models of a running server: state, memory, last use."""
+    """Show all models of a running server: state, memory, last use; with --gateway-url, the workers of a cluster."""
     from sie_triton.controller.commands import show
 
     settings = settings_of_running(**flags)
+    if settings.gateway_url:
+        from sie_triton.cluster.commands import show as show_cluster
+
+        show_cluster(settings, watch=watch, as_json=as_json)
+        return
     show(settings, watch=watch, as_json=as_json, picture=svg)
 
 
@@ -178,6 +183,7 @@ cli.add_command(cache)
 cli.add_command(door)
 cli.add_command(gateway)
 cli.add_command(sidecar)
+cli.add_command(config_service)
 cli.add_command(cluster)
 cli.add_command(config)
 cli.add_command(encode)

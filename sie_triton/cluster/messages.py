@@ -133,7 +133,8 @@ class Health(Header):
     `models` are the names of the models that its Triton serves, as `org__name`, and `ensembles` those of their tasks'
     own ensembles. `resident` maps models in memory to (bytes, seconds since the last use). `free_bytes` is what the
     controller can give without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
-    `claims` are the models whose work it fetches.
+    `claims` are the models whose work it fetches. `epoch` is that of the model files that it has applied, but for those
+    of `refused`, which its server does not take.
     """
 
     worker: str
@@ -148,6 +149,8 @@ class Health(Header):
     limit: int
     claims: Sequence[str] = ()
     gpu_type: str = ""
+    epoch: int = 0
+    refused: Sequence[str] = ()
 
 
 def with_parameters(request: bytes, parameters: Mapping[str, Any]) -> bytes:

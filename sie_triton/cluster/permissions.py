@@ -6,20 +6,40 @@ from typing import NamedTuple
 
 from sie_triton.cluster import subjects
 
-GATEWAY, SIDECAR, OPERATOR = "gateway", "sidecar", "operator"
+GATEWAY, SIDECAR, CONFIG, OPERATOR = "gateway", "sidecar", "config", "operator"
 
 # Environment variables of nats-server with the passwords of the users.
-PASSWORDS = {GATEWAY: "SIE_GATEWAY_PASSWORD", SIDECAR: "SIE_SIDECAR_PASSWORD", OPERATOR: "SIE_OPERATOR_PASSWORD"}
+PASSWORDS = {name: f"SIE_{name.upper()}_PASSWORD" for name in (GATEWAY, SIDECAR, CONFIG, OPERATOR)}
 
 # The stream API that both parts need: whoever comes first makes the streams.
 STREAMS = ("$JS.API.INFO", *(f"$JS.API.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")))
 
 
+# What follows the bucket of model files, without changing it.
+_MODEL_FILES = f"KV_{subjects.MODEL_FILES}"
+FOLLOW = (
+    f"$JS.API.CONSUMER.CREATE.{_MODEL_FILES}",
+    f"$JS.API.CONSUMER.CREATE.{_MODEL_FILES}.>",
+    f"$JS.API.CONSUMER.INFO.{_MODEL_FILES}.*",
+    f"$JS.API.CONSUMER.DELETE.{_MODEL_FILES}.*",
+    f"$JS.API.DIRECT.GET.{_MODEL_FILES}.>",
+    f"$JS.API.STREAM.MSG.GET.{_MODEL_FILES}",
+    "$JS.FC.>",
+)
+
+# What only the config service may do.
+CHANGE = (
+    f"$KV.{subjects.MODEL_FILES}.>",
+    *(f"$JS.API.STREAM.{verb}.{_MODEL_FILES}" for verb in ("CREATE", "UPDATE", "MSG.DELETE")),
+)
+
+
 class Permissions(NamedTuple):
-    """Subjects to which a user may publish and subscribe."""
+    """Subjects to which a user may publish and subscribe; those of `deny` are exceptions of `publish`."""
 
     publish: Sequence[str]
     subscribe: Sequence[str]
+    deny: Sequence[str] = ()
 
 
 def inbox(user: str) -> str:
@@ -32,9 +52,11 @@ PERMISSIONS: Mapping[str, Permissions] = {
         publish=(
             *("sie.work.*.*", "sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_GATEWAYS),
             *STREAMS,
+            *FOLLOW,
             "$JS.API.STREAM.MSG.DELETE.*",
             "$JS.ACK.>",
         ),
+        deny=CHANGE,
         subscribe=(f"{inbox(GATEWAY)}.>", "sie.answer.*", subjects.ALL_WORKERS, subjects.ALL_GATEWAYS),
     ),
     SIDECAR: Permissions(
@@ -46,11 +68,16 @@ PERMISSIONS: Mapping[str, Permissions] = {
             *("$JS.API.STREAM.MSG.GET.*", "$JS.FC.>", "$JS.ACK.>", "$KV.*.>"),
             f"{inbox(GATEWAY)}.>",  # answers to questions
         ),
+        deny=CHANGE,
         subscribe=(
             f"{inbox(SIDECAR)}.>",
             *("sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_WORKERS),
             subjects.ALL_GATEWAYS,
         ),
+    ),
+    CONFIG: Permissions(
+        publish=("$JS.API.INFO", f"$JS.API.STREAM.INFO.{_MODEL_FILES}", *FOLLOW, *CHANGE),
+        subscribe=(f"{inbox(CONFIG)}.>", subjects.ALL_WORKERS),
     ),
     # A person with the command nats: streams, backlog, dead letters.
     OPERATOR: Permissions(publish=(">",), subscribe=(">",)),
@@ -60,7 +87,8 @@ PERMISSIONS: Mapping[str, Permissions] = {
 def nats_users() -> str:
     """Return the part of nats-server's configuration with the users; their passwords are environment variables."""
     users = []
-    for name, (publish, subscribe) in PERMISSIONS.items():
-        allowed = f"publish: {json.dumps(publish)}, subscribe: {json.dumps(subscribe)}"
+    for name, (publish, subscribe, deny) in PERMISSIONS.items():
+        may_publish = f"{{allow: {json.dumps(publish)}, deny: {json.dumps(deny)}}}" if deny else json.dumps(publish)
+        allowed = f"publish: {may_publish}, subscribe: {json.dumps(subscribe)}"
         users.append(f"    {{user: {name}, password: ${PASSWORDS[name]}, permissions: {{{allowed}}}}}\n")
     return f"authorization {{\n  users: [\n{''.join(users)}  ]\n}}\n"

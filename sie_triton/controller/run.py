@@ -43,7 +43,7 @@ def run(settings: Settings) -> None:
     readers = words(settings.auth_tokens) if settings.asks_for_token else ()
     app = application(Controller(settings, control), admin_token(settings.data_dir, settings.admin_token), readers)
     try:
-        asyncio.run(_serve(app, settings.inner_host, settings.controller_port))
+        asyncio.run(serve(app, settings.inner_host, settings.controller_port))
     finally:
         # Closing the channel fails the loads in progress; their errors are ignored.
         logging.disable()
@@ -52,7 +52,7 @@ def run(settings: Settings) -> None:
         held.close()
 
 
-async def _serve(app: web.Application, host: str, port: int) -> None:
+async def serve(app: web.Application, host: str, port: int) -> None:
     """Serve `app` until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):

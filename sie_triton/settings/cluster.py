@@ -60,6 +60,28 @@ class ClusterSettings(BaseModel):
     batcher_max_batch_requests: int = Field(
         64, ge=1, le=512, description="requests that a sidecar joins into one call of Triton; 1: none"
     )
+    gateway_url: str = Field(
+        "", description="address of a gateway, such as http://gateway:8080; sie-triton status then shows its cluster"
+    )
+    config_port: int = Field(8081, ge=1, le=65535, description="the config service's HTTP port")
+    config_service_url: str = Field(
+        "",
+        description="address of the cluster's config service, for sie-triton cluster add and rm; default: this "
+        "machine's config_port",
+    )
+    config_producer: str = Field(
+        "sie-config", pattern=NAME, description="name with which this config service signs its changes"
+    )
+    nats_config_trusted_producers: str = Field(
+        "sie-config", description="config services whose changes are applied, separated by commas"
+    )
+    worker_config_poll_interval_ms: int = Field(
+        30_000,
+        ge=100,
+        le=3_600_000,
+        description="interval at which gateways and sidecars look for changes of model files that they were not told "
+        "of, in milliseconds",
+    )
     payload_store_url: str = Field(
         "",
         description="store of requests that are larger than a message of the queue: s3://bucket/prefix, "

@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
 from sie_triton.bench.ports import free_ports
 from tests.conftest import tiny_model_file
 from tests.server.test_serve import sie
+from tests.support.controller import wait_for
 from tests.support.killing import Clients, of_the_gateway, part
 from tests.support.models import save_bert
 
@@ -18,16 +20,27 @@ MODELS = ("t/m0", "t/m1")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory, minilm_directory: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
-    """`sie-triton cluster up` with two workers and a second gateway."""
-    root = tmp_path_factory.mktemp("cluster")
+def root(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def ports() -> list[int]:
+    """Ports of the gateway's HTTP and gRPC, and of the config service."""
+    return free_ports(3)
+
+
+@pytest.fixture(scope="module")
+def cluster(root: Path, ports: list[int], minilm_directory: Path) -> Iterator[tuple[psutil.Process, list[str]]]:
+    """`sie-triton cluster up` with two workers."""
     (root / "models").mkdir()
     tiny = save_bert(root / "bert", minilm_directory)
     for model in MODELS:
         (root / "models" / f"{model[2:]}.yaml").write_text(tiny_model_file(model, tiny))
-    http, grpc = free_ports(2)
+    http, grpc, config = ports
     flags = [f"--models-dir={root / 'models'}", f"--data-dir={root / 'data'}", "--no-serve-known"]
-    process = sie("cluster", "up", *MODELS, *flags, f"--door-port={http}", f"--grpc-port={grpc}", "--workers=2")
+    flags += [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}"]
+    process = sie("cluster", "up", *MODELS, *flags, "--workers=2")
     assert process.stdout is not None
     try:
         lines = iter(process.stdout.readline, "")
@@ -71,3 +84,49 @@ def test_a_queue_that_is_stopped_for_seconds_costs_no_answer(cluster):
         nats.send_signal(signal.SIGCONT)
         clients.more(100)
     assert (clients.wrong, dict(clients.failures)) == ([], {})
+
+
+def done(*arguments: str) -> str:
+    """Return what a command prints."""
+    process = sie(*arguments)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return out
+
+
+def test_a_model_file_comes_to_all_workers_and_is_replaced_without_a_failed_request(
+    cluster, root: Path, ports: list[int], minilm_directory: Path
+):
+    _, addresses = cluster
+    http, _, config = ports
+    of_config = [f"--config-port={config}", f"--data-dir={root / 'data'}"]
+    new, gateway = root / "new.yaml", f"http://127.0.0.1:{http}"
+
+    def add(directory: Path) -> str:
+        new.write_text(tiny_model_file("t/new", directory))
+        return done("cluster", "add", str(new), *of_config)
+
+    def dense() -> list[float] | None:
+        answer = httpx.post(f"{gateway}/v1/encode/t/new", json={"items": [{"text": "a"}]}, timeout=60)
+        return answer.json()["items"][0]["dense"]["values"] if answer.status_code == 200 else None
+
+    def has_epoch(epoch: int) -> bool:
+        workers = httpx.get(f"{gateway}/health").json()["workers"]
+        return [each["config_epoch"] for each in workers] == [epoch, epoch]
+
+    assert add(root / "bert" / "model") == "t/new: epoch 1\n"
+    assert add(root / "bert" / "model") == "t/new: unchanged since epoch 1\n"
+    wait_for(lambda: has_epoch(1))
+    wait_for(lambda: dense() is not None)
+    before = dense()
+    with Clients(addresses, ["t__new"]) as clients:
+        clients.more(50)
+        assert add(save_bert(root / "other", minilm_directory, pooling="cls")) == "t/new: epoch 2\n"
+        wait_for(lambda: has_epoch(2))
+        wait_for(lambda: dense() != before)
+    assert dict(clients.failures) == {}
+    table = done("status", f"--gateway-url={gateway}")
+    assert "2 of 2 workers are ready; epoch of the model files: 2" in table
+    assert done("cluster", "rm", "t/new", *of_config) == "t/new: removed, epoch 3\n"
+    wait_for(lambda: has_epoch(3))
+    wait_for(lambda: httpx.post(f"{gateway}/v1/encode/t/new", json={"items": [{"text": "a"}]}).status_code == 404)

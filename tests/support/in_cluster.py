@@ -11,7 +11,7 @@ import httpx
 
 from sie_triton.bench.ports import free_ports
 from sie_triton.cluster.permissions import GATEWAY, PASSWORDS
-from sie_triton.cluster.sidecar.run import Sidecar
+from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.cluster.sidecar.triton import LocalTriton
 from sie_triton.doors.backend import States
 from sie_triton.settings import Settings

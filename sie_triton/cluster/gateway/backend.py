@@ -115,6 +115,7 @@ class QueueBackend(Backend):
             },
             "configured_gpu_types": gpus,
             "live_gpu_types": gpus,
+            "config_epoch": self._queue.model_files.epoch,
             "workers": [
                 {
                     "url": "",
@@ -126,6 +127,8 @@ class QueueBackend(Backend):
                     "healthy": each.is_ready,
                     "queue_depth": each.open,
                     "loaded_models": sorted(map(sie_name, each.resident)),
+                    "config_epoch": each.epoch,
+                    "refused_models": sorted(map(sie_name, each.refused)),
                 }
                 for each in workers
             ],

@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Health
+from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.policies.fair import window
 from sie_triton.cluster.policies.quantum import FIRST_OPEN
 from sie_triton.cluster.workers import MAX_MISSING, Workers
@@ -64,6 +65,7 @@ class Pools:
         self._heard_since = monotonic()
         self._served: dict[str, Served] = {}
         self._gateways: dict[str, float] = {}
+        self.model_files: Mapping[str, ModelFile] = {}
 
     async def hear_gateway(self, message: Msg) -> None:
         name = message.subject.rpartition(".")[2]
@@ -116,9 +118,18 @@ class Pools:
         name, _, task = ensemble.rpartition("-")
         if ensemble in served.ensembles and task in TASKS and name in served.models:
             return name
+        if self._is_configured(pool, ensemble):
+            raise Unreachable(f"no worker of pool {pool} has got the model file of {ensemble[:200]} yet; retry")
         if not served.models or monotonic() - self._heard_since < self._stale_s:
             raise Unreachable(f"no worker of pool {pool} is known to serve {ensemble[:200]} yet; retry")
         return ""
+
+    def _is_configured(self, pool: str, ensemble: str) -> bool:
+        """Return True if the config service has a file of the model of an ensemble."""
+        name, _, task = ensemble.rpartition("-")
+        names = (ensemble, name) if task in TASKS else (ensemble,)
+        found = (self.model_files.get(key(each, name)) for name in names for each in (pool, ALL_POOLS))
+        return any(file is not None and not file.is_removed for file in found)
 
     def is_served(self, pool: str, ensemble: str) -> bool:
         served = self.served(pool)

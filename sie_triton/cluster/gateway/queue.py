@@ -26,16 +26,18 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from sie_triton.cluster import subjects
+from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.gateway.gate import Gate
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work
+from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, words
 from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
@@ -102,6 +104,11 @@ class Queue:
         self.questions = Questions(self._nats, self.pools.workers)
         self.pools.listen_anew()
         self._prepare(self._settings.pool)
+        producers = words(self._settings.nats_config_trusted_producers)
+        poll_s = self._settings.worker_config_poll_interval_ms / 1000
+        self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s)
+        self.pools.model_files = self.model_files.values
+        self._start(self.model_files.watch())
         self._start(self._live())
         if self._payloads is not None:
             self._start(self._sweep(self._payloads))
@@ -109,6 +116,7 @@ class Queue:
 
     async def _reconnected(self) -> None:
         self.pools.listen_anew()
+        self.model_files.doubt()
 
     async def _closed(self) -> None:
         if not self._is_closing:

@@ -20,6 +20,7 @@ _JOINED = Histogram(
 OPEN = Gauge("sie_sidecar_open", "Requests at Triton.", registry=REGISTRY)
 LIMIT = Gauge("sie_sidecar_open_limit", "Requests that may be at Triton.", registry=REGISTRY)
 CLAIMS = Gauge("sie_sidecar_claimed_models", "Models whose work this sidecar fetches.", registry=REGISTRY)
+EPOCH = Gauge("sie_sidecar_config_epoch", "Epoch of the model files that this server has.", registry=REGISTRY)
 
 
 def count_outcome(outcome: str) -> None:

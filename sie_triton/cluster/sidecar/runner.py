@@ -135,9 +135,11 @@ class Runner:
         return task
 
     async def drained(self, seconds: float) -> None:
-        """Return once no work is in progress, or after so many seconds."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        """Return once no work is in progress, or after so many seconds. Work that arrives meanwhile is returned."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
 
     def close(self) -> None:
         """Stop all work; the queue gives it to another worker."""

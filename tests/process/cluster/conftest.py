@@ -7,19 +7,26 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import yaml
+from aiohttp.test_utils import TestClient, TestServer
 from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster import connection, subjects
+from sie_triton.cluster.config.api import application
+from sie_triton.cluster.config.run import ConfigService
 from sie_triton.cluster.connection import connect
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.permissions import GATEWAY, OPERATOR, SIDECAR
+from sie_triton.cluster.permissions import CONFIG, GATEWAY, OPERATOR, SIDECAR
 from sie_triton.cluster.sidecar import runner
-from sie_triton.cluster.sidecar.run import Sidecar
+from sie_triton.cluster.sidecar.model_files import Found
+from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.backend import States
+from sie_triton.names import triton_name
 from sie_triton.settings import Settings, read_settings
+from tests.conftest import tiny_model_file
 from tests.support.nats import NatsServer
 
 MODEL, OTHER = "t__m", "t__other"
@@ -69,6 +76,44 @@ class FakeTriton:
         return States({}, models, {"limit_bytes": 10_000, "used_bytes": 2000}, time.monotonic())
 
 
+class FakeServer:
+    """Double of the server beside a sidecar: it takes model files, or answers as told by `answers`."""
+
+    def __init__(self) -> None:
+        self.served, self.added = {"t__own"}, {}
+        self.answers: dict[bytes, tuple[int, str] | Exception] = {}
+        self.changes: list[str] = []
+
+    def found(self) -> Found:
+        return Found(frozenset({*self.served, *self.added}), dict(self.added))
+
+    async def add(self, text: bytes) -> tuple[int, str]:
+        self.changes.append(f"add {text.decode()[:40]}")
+        answer = self.answers.get(text, (200, ""))
+        if isinstance(answer, Exception):
+            raise answer
+        if answer[0] == 200:
+            self.added[triton_name(name_in(text))] = text
+        return answer
+
+    async def remove(self, model: str) -> tuple[int, str]:
+        self.changes.append(f"remove {model}")
+        self.served.discard(model)
+        return (200, "") if self.added.pop(model, None) else (404, "is not served")
+
+    async def close(self) -> None:
+        pass
+
+
+def model_file(name: str, weights: str = "/models/m") -> bytes:
+    """Return a model file without anything of a machine."""
+    return tiny_model_file(name, weights).encode()
+
+
+def name_in(text: bytes) -> str:
+    return yaml.safe_load(text)["sie_id"]
+
+
 class Cluster:
     """Gateways and sidecars of one queue, made on demand, and closed together."""
 
@@ -77,6 +122,7 @@ class Cluster:
         self._root = root
         self._stack = AsyncExitStack()
         self._num = 0
+        self.servers: dict[str, FakeServer] = {}
 
     def settings(self, **more: object) -> Settings:
         self._num += 1
@@ -88,10 +134,11 @@ class Cluster:
         return await self._stack.enter_async_context(Queue(settings))
 
     async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:
-        triton = FakeTriton(name)
+        triton, server = FakeTriton(name), FakeServer()
+        self.servers[name] = server
         settings = self.server.user(self.settings(worker_id=name, **more), SIDECAR)
         settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
-        sidecar = Sidecar(settings, triton, triton.states)
+        sidecar = Sidecar(settings, triton, triton.states, server)
         return await self._stack.enter_async_context(sidecar), triton
 
     async def pair(self, **more: object) -> tuple[Queue, Sidecar, FakeTriton]:
@@ -99,6 +146,16 @@ class Cluster:
         queue, (sidecar, triton) = await self.gateway(**more), await self.worker("w", **more)
         await served(queue)
         return queue, sidecar, triton
+
+    async def config(self, **more: object) -> tuple[ConfigService, TestClient]:
+        """Return a config service, and a client of its HTTP with its admin token."""
+        settings = self.server.user(self.settings(admin_token="admin", **more), CONFIG)
+        service = await self._stack.enter_async_context(ConfigService(settings))
+        app = application(service.book, service.workers, settings, "admin")
+        headers = {"Authorization": "Bearer admin"}
+        client = await self._stack.enter_async_context(TestClient(TestServer(app), headers=headers))
+        await service.book.bucket.are_known.wait()
+        return service, client
 
     async def operator(self) -> JetStreamContext:
         """Return JetStream as a person with all rights sees it."""

@@ -9,7 +9,7 @@ from nats.errors import NoServersError
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import connect
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR, inbox, nats_users
+from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR, inbox, nats_users
 from tests.process.cluster.conftest import MODEL, Cluster, asked, request, until
 
 FORBIDDEN = [
@@ -24,6 +24,21 @@ FORBIDDEN = [
     (SIDECAR, "$JS.API.STREAM.DELETE.SIE_WORK_default"),
     (SIDECAR, "$JS.API.STREAM.PURGE.SIE_WORK_default"),
     (SIDECAR, f"{inbox(SIDECAR)}.x"),
+    *(
+        (user, subject)
+        for user in (GATEWAY, SIDECAR)
+        for subject in (
+            "$KV.SIE_MODEL_FILES.=.m",
+            "$JS.API.STREAM.CREATE.KV_SIE_MODEL_FILES",
+            "$JS.API.STREAM.UPDATE.KV_SIE_MODEL_FILES",
+            "$JS.API.STREAM.MSG.DELETE.KV_SIE_MODEL_FILES",
+        )
+    ),
+    (CONFIG, "sie.work.default.m"),
+    (CONFIG, "sie.health.default.w"),
+    (CONFIG, "$KV.SIE_CLAIMS_default.m"),
+    (CONFIG, "$JS.API.STREAM.UPDATE.SIE_WORK_default"),
+    (CONFIG, "$JS.API.STREAM.DELETE.KV_SIE_MODEL_FILES"),
 ]
 UNHEARD = [
     (GATEWAY, "sie.work.>"),
@@ -31,6 +46,8 @@ UNHEARD = [
     (SIDECAR, "sie.answer.>"),
     (SIDECAR, "sie.work.>"),
     (SIDECAR, f"{inbox(GATEWAY)}.>"),
+    (CONFIG, "sie.work.>"),
+    (CONFIG, "sie.answer.>"),
 ]
 
 

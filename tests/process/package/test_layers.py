@@ -130,6 +130,7 @@ MAY_IMPORT = {
     "perf": {"client", "errors"},
     "evals": {"catalog", "client", "doors", "errors", "spec", "transforms", "weights", "yaml_reader"},
     "cluster": {
+        "catalog",
         "client",
         "contract",
         "controller",
@@ -140,6 +141,7 @@ MAY_IMPORT = {
         "processes",
         "records",
         "server",
+        "serving",
         "settings",
         "telemetry",
         "weights",

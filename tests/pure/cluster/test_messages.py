@@ -46,6 +46,7 @@ HEADERS = st.one_of(
         open=NUMBERS,
         limit=NUMBERS,
         claims=st.lists(NAMES, max_size=3),
+        refused=st.lists(NAMES, max_size=3),
         gpu_type=NAMES,
     ),
 )

@@ -38,7 +38,7 @@ def health(worker, pool="p", **fields):
         "open": 0,
         "limit": 9,
     }
-    of_all["claims"] = []
+    of_all["claims"] = of_all["refused"] = []
     return Health(worker, pool, "", **{**of_all, **fields})
 
 

@@ -1,0 +1,129 @@
+"""Implementation of `sie-triton cluster add` and `rm`, and of `sie-triton status` for a cluster."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sie_triton.cluster.up import CLUSTER_DIR, CONFIG_DIR
+from sie_triton.controller.token import find_token
+from sie_triton.errors import ServerError
+from sie_triton.settings import LOOPBACK, Settings, words
+
+MODELS = "/v1/configs/models"
+
+# Timeout of an answer, in seconds.
+ANSWER_S = 30.0
+
+REFRESH_S = 1.0
+
+# Models in memory that a row names.
+MAX_NAMES = 5
+
+
+def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> None:
+    """Print the workers of a cluster, as its gateway knows them; `watch` keeps the table up to date."""
+    token = next(iter(words(settings.auth_tokens)), "")
+    console = Console()
+    if as_json:
+        console.print_json(data=_ask(f"{settings.gateway_url}/health", token))
+    elif not watch:
+        console.print(table_of(_ask(f"{settings.gateway_url}/health", token)))
+    else:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(table_of(_ask(f"{settings.gateway_url}/health", token)), refresh=True)
+                time.sleep(REFRESH_S)
+
+
+def add(settings: Settings, model_file: str, pool: str) -> None:
+    """Give a model file to all workers, or to those of a pool."""
+    done = _change(settings, f"{MODELS}{_of_pool(pool)}", "POST", model_file.encode())
+    what = f"epoch {done['epoch']}" if done["changed"] else f"unchanged since epoch {done['epoch']}"
+    Console().print(f"{done['model']}: {what}", highlight=False)
+
+
+def remove(settings: Settings, model: str, pool: str) -> None:
+    done = _change(settings, f"{MODELS}/{quote(model)}{_of_pool(pool)}", "DELETE")
+    Console().print(f"{done['model']}: removed, epoch {done['epoch']}", highlight=False)
+
+
+def table_of(health: Mapping[str, Any]) -> RenderableType:
+    """Return the table of workers for the answer of GET /health at a gateway."""
+    epoch = health["config_epoch"]
+    table = Table(title="SIE cluster", caption=_summary(health))
+    for name in ("worker", "pool", "machine", "state", "requests", "model files", "models in memory"):
+        table.add_column(name, justify="right" if name == "requests" else "left", overflow="fold")
+    for each in health["workers"]:
+        table.add_row(
+            each["name"],
+            each["pool"],
+            each["machine_profile"],
+            Text("ready", style="green") if each["healthy"] else Text("not ready", style="red"),
+            str(each["queue_depth"] or ""),
+            _files(each, epoch),
+            _names(each["loaded_models"]),
+        )
+    return table
+
+
+def _summary(health: Mapping[str, Any]) -> str:
+    ready = sum(each["healthy"] for each in health["workers"])
+    return f"{ready} of {len(health['workers'])} workers are ready; epoch of the model files: {health['config_epoch']}"
+
+
+def _files(worker: Mapping[str, Any], epoch: int) -> Text:
+    if worker["refused_models"]:
+        return Text(f"refuses {_names(worker['refused_models'])}", style="red")
+    if worker["config_epoch"] < epoch:
+        return Text(f"at epoch {worker['config_epoch']}", style="yellow")
+    return Text("up to date")
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def _of_pool(pool: str) -> str:
+    return f"?{urlencode({'pool': pool})}" if pool else ""
+
+
+def _change(settings: Settings, path: str, method: str, body: bytes | None = None) -> Any:
+    url = settings.config_service_url or f"http://{LOOPBACK}:{settings.config_port}"
+    of_cluster_up = settings.data_dir / CLUSTER_DIR / CONFIG_DIR
+    token = find_token(of_cluster_up, settings.admin_token) or find_token(settings.data_dir, "")
+    return _ask(f"{url}{path}", token, method, body)
+
+
+def _ask(url: str, token: str, method: str = "GET", body: bytes | None = None) -> Any:
+    """Return an answer, decoded from JSON; ServerError with the reason if there is none."""
+    request = urllib.request.Request(url, data=body, method=method)
+    if token:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as exc:
+        raise ServerError(_reason(exc.read())) from exc
+    except (OSError, ValueError, HTTPException) as exc:
+        raise ServerError(
+            f"{url} does not answer ({exc}); set --gateway-url or --config-service-url to an address of the cluster"
+        ) from exc
+
+
+def _reason(body: bytes) -> str:
+    text = body.decode(errors="replace").strip()
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text

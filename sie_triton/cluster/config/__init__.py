@@ -1,0 +1,1 @@
+"""The config service: one place from which all workers of a cluster get their model files."""

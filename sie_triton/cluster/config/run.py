@@ -1,0 +1,86 @@
+"""Run the config service until SIGTERM or SIGINT."""
+
+import asyncio
+import logging
+import os
+import signal
+
+from nats.js.api import KeyValueConfig
+from nats.js.client import JetStreamContext
+from nats.js.errors import BadRequestError
+from nats.js.kv import KeyValue
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.config.api import application
+from sie_triton.cluster.config.book import Book
+from sie_triton.cluster.connection import connect
+from sie_triton.cluster.model_files import MAX_VERSIONS
+from sie_triton.cluster.permissions import CONFIG
+from sie_triton.cluster.workers import Workers
+from sie_triton.controller.run import serve
+from sie_triton.controller.token import admin_token
+from sie_triton.settings import Settings, words
+from sie_triton.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+# Largest log of changes, in bytes.
+MAX_LOG_BYTES = 1024**3
+
+# Timeout of a question to the queue, in seconds.
+QUEUE_S = 5.0
+
+
+def run(settings: Settings) -> None:
+    logs.configure(settings.telemetry)
+    asyncio.run(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    token = admin_token(settings.data_dir, settings.admin_token)
+    async with ConfigService(settings) as service:
+        await serve(application(service.book, service.workers, settings, token), settings.host, settings.config_port)
+
+
+class ConfigService:
+    """The connection to the queue and what is known by it, as a context manager. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.workers = Workers(settings.health_publish_interval_ms / 1000)
+        self._is_closing = False
+        self._js: JetStreamContext
+
+    async def __aenter__(self) -> "ConfigService":
+        name = self._settings.config_producer
+        self._nats = await connect(self._settings, CONFIG, name, self._reconnected, self._closed)
+        self._js = self._nats.jetstream(timeout=QUEUE_S)
+        await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.workers.hear)
+        self.book = Book(self._bucket, name, words(self._settings.nats_config_trusted_producers))
+        self._following = asyncio.create_task(self.book.bucket.watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True
+        self._following.cancel()
+        await self._nats.close()
+
+    async def _bucket(self) -> KeyValue:
+        config = KeyValueConfig(
+            bucket=subjects.MODEL_FILES,
+            history=MAX_VERSIONS,
+            max_bytes=MAX_LOG_BYTES,
+            replicas=self._settings.queue_replicas,
+        )
+        try:
+            return await self._js.create_key_value(config)
+        except BadRequestError:  # it was made with other settings, which stay
+            return await self._js.key_value(subjects.MODEL_FILES)
+
+    async def _reconnected(self) -> None:
+        self.book.bucket.doubt()
+
+    async def _closed(self) -> None:
+        if not self._is_closing:
+            log.error("the queue refuses this config service; it ends, to be started anew")
+            os.kill(os.getpid(), signal.SIGTERM)

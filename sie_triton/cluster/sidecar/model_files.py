@@ -1,0 +1,137 @@
+"""Keeps the models of the server beside this sidecar as the config service wants them.
+
+bucket of model files → compare with the server's own → the controller's live changes
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from http import HTTPStatus
+from typing import NamedTuple
+
+import aiohttp
+
+from sie_triton.cluster.bucket import Bucket
+from sie_triton.cluster.model_files import ModelFile, of_pool
+from sie_triton.controller.token import find_token
+from sie_triton.names import sie_name, triton_name
+from sie_triton.serving.serving_file import read_serving
+from sie_triton.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# Interval between two looks at the server, whose files may have been changed by hand, and pause after a change that was
+# not possible, in seconds.
+LOOK_S, AGAIN_S = 30.0, 2.0
+
+# Time of a change, which may wait for other ones, in seconds.
+CHANGE_S = 300.0
+
+# Answers that another attempt with the same file would get again.
+FINAL = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
+
+
+class Found(NamedTuple):
+    """Models of a server, by Triton's names: all that it serves, and the files of those that were added to it."""
+
+    served: frozenset[str]
+    added: dict[str, bytes]
+
+
+class ServerModels:
+    """The controller of the server beside this sidecar."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._url = f"http://{settings.inner_host}:{settings.controller_port}/v1/models"
+        self._session: aiohttp.ClientSession | None = None
+
+    def found(self) -> Found | None:
+        """Return the server's models as its data directory has them; None if no server has started. Reads files."""
+        serving = read_serving(self._settings.data_dir)
+        if serving is None:
+            return None
+        added = {path.stem: path.read_bytes() for path in serving.added_dir.glob("*.yaml")}
+        return Found(frozenset(map(triton_name, serving.models)), added)
+
+    async def add(self, text: bytes) -> tuple[int, str]:
+        """Serve the model of a file; return HTTP's status and the reason. Raise aiohttp's ClientError."""
+        return await self._change("PUT", self._url, text)
+
+    async def remove(self, model: str) -> tuple[int, str]:
+        return await self._change("DELETE", f"{self._url}/{model}", b"")
+
+    async def _change(self, method: str, url: str, body: bytes) -> tuple[int, str]:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(CHANGE_S))
+        token = find_token(self._settings.data_dir, self._settings.admin_token)
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self._session.request(method, url, data=body, headers=headers) as answer:
+            return answer.status, (await answer.text())[:1000].strip()
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+class ModelFiles:
+    """Applies the model files for a pool. Belongs to one event loop.
+
+    `epoch` is that of the latest change that has been applied; `refused` are the models, by Triton's names, whose file
+    the server does not take.
+    """
+
+    def __init__(self, bucket: Bucket[ModelFile], server: ServerModels, pool: str) -> None:
+        self._bucket, self._server, self._pool = bucket, server, pool
+        self._changed = asyncio.Event()
+        self._bucket.when_changed = lambda *_: self._changed.set()
+        self._refused: dict[str, str] = {}
+        self.watch, self.doubt = bucket.watch, bucket.doubt
+        self.epoch = 0
+
+    @property
+    def refused(self) -> list[str]:
+        return sorted(self._refused)
+
+    async def keep(self) -> None:
+        """Apply changes as they come, for ever."""
+        await self._bucket.are_known.wait()
+        while True:
+            self._changed.clear()
+            is_done = await self._apply()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LOOK_S if is_done else AGAIN_S)
+
+    async def _apply(self) -> bool:
+        """Bring the server up to date; False if that must be tried again."""
+        epoch, files = self._bucket.epoch, of_pool(self._bucket.values, self._pool)
+        self._refused = {name: digest for name, digest in self._refused.items() if name in files}
+        found = await asyncio.to_thread(self._server.found)
+        if found is None:
+            return False
+        # One after the other, as the controller does them. A file that fails holds up no other one.
+        have_it = [await self._apply_one(name, file, found) for name, file in files.items()]
+        if all(have_it):
+            self.epoch = epoch
+        return all(have_it)
+
+    async def _apply_one(self, name: str, file: ModelFile, found: Found) -> bool:
+        """Apply one file unless the server has it or refuses it; False if that must be tried again."""
+        has_it = name not in found.served if file.is_removed else found.added.get(name) == file.text
+        if has_it or self._refused.get(name) == file.digest:
+            return True
+        self._refused.pop(name, None)
+        try:
+            status, reason = await (self._server.remove(name) if file.is_removed else self._server.add(file.text))
+        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+            log.warning("model files: %s: the controller does not answer (%s)", sie_name(name), type(exc).__name__)
+            return False
+        if status in FINAL:
+            self._refused[name] = file.digest
+            log.error("model files: %s: the server refuses: %s", sie_name(name), reason)
+        elif status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
+            log.warning("model files: %s: not changed yet: %s", sie_name(name), reason)
+            return False
+        else:
+            log.info("model files: %s: %s", sie_name(name), "removed" if file.is_removed else "served")
+        return True

@@ -1,0 +1,281 @@
+"""A sidecar: it fetches the requests of its pool that its Triton can do now, and answers their gateways."""
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js.kv import KeyValue
+
+from sie_triton.client.calls import STEP_SUFFIXES
+from sie_triton.cluster import subjects
+from sie_triton.cluster.bucket import Bucket
+from sie_triton.cluster.connection import connect, open_claims, open_dead_stream, open_stream, told
+from sie_triton.cluster.messages import Answer, Health, Malformed, Question
+from sie_triton.cluster.model_files import ModelFile, opener, reader
+from sie_triton.cluster.payloads import Payloads
+from sie_triton.cluster.permissions import SIDECAR
+from sie_triton.cluster.sidecar.claims import Claims
+from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN
+from sie_triton.cluster.sidecar.model_files import ModelFiles, ServerModels
+from sie_triton.cluster.sidecar.placing import Placing
+from sie_triton.cluster.sidecar.runner import Runner
+from sie_triton.cluster.sidecar.triton import LocalTriton
+from sie_triton.cluster.workers import Workers
+from sie_triton.contract import TASKS
+from sie_triton.doors.backend import States
+from sie_triton.host.device import choose_device
+from sie_triton.names import triton_name
+from sie_triton.processes.pulse import beat
+from sie_triton.records.calls import CallBook
+from sie_triton.settings import Settings, words
+
+log = logging.getLogger(__name__)
+
+# Interval between two looks at the names of Triton's models, in seconds.
+NAMES_S = 5.0
+
+# Time that requests in progress have to end after SIGTERM, in seconds.
+DRAIN_S = 25.0
+
+# Calls of Triton at a time for each model, on a GPU and on a CPU.
+CALLS = 4, 1
+
+# Timeout of a question to the queue, in seconds.
+QUEUE_S = 1.0
+
+# Pause before the streams are opened again after an error, in seconds.
+AGAIN_S = 1.0
+
+# Methods that gateways may ask of this worker's Triton: none changes it.
+ASKED = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")
+
+QUESTION_S = 5.0
+
+
+class Sidecar:
+    """Composes the parts of a sidecar, as a context manager. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        triton: LocalTriton,
+        states: Callable[[], Awaitable[States]],
+        server: ServerModels | None = None,
+    ) -> None:
+        self._settings = settings
+        self._server = server or ServerModels(settings)
+        self.name = subjects.checked_name(
+            settings.worker_id or re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64], "SIE_WORKER_ID"
+        )
+        self._pool = settings.pool
+        self._interval_s = settings.health_publish_interval_ms / 1000
+        self._workers = Workers(self._interval_s)
+        self._triton, self._states = triton, states
+        self._calls = CallBook(settings.status_dir)
+        self.has_lost_queue = asyncio.Event()
+        self._is_closing = False
+        self._is_ready = False
+        self._has_looked = False  # Triton's models are known
+        self._names: list[str] = []
+        self._named_at = 0.0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> "Sidecar":
+        self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected, self._closed)
+        self._js = self._nats.jetstream(timeout=QUEUE_S)
+        self._claims = Claims(self._bucket, self.name)
+        self._runner = Runner(
+            self._nats,
+            self._js,
+            self._triton,
+            self._calls,
+            worker=self.name,
+            target_ms=self._settings.adaptive_target_p50_ms,
+            max_calls=self._settings.max_concurrent_batches or CALLS[choose_device(self._settings.device) == "cpu"],
+            max_requests=self._settings.batcher_max_batch_requests,
+            payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
+        )
+        self._files = ModelFiles(self._files_bucket(), self._server, self._pool)
+        self._placing = Placing(
+            self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)
+        )
+        await self._open()
+        self._runner.when_free = lambda: self._start(self._placing.pull_all())
+        for subject, callback in (
+            (subjects.all_of_pool(self._pool), self._workers.hear),
+            (subjects.ALL_GATEWAYS, self._runner.hear_gateway),
+            (subjects.cancelled(self._pool), self._runner.withdraw),
+            (subjects.wanted(self._pool), self._placing.want),
+        ):
+            await self._nats.subscribe(subject, cb=callback)
+        await self._nats.subscribe(subjects.questions(self._pool), queue="workers", cb=self._answer_question)
+        await self._nats.subscribe(subjects.questions_of(self._pool, self.name), cb=self._answer_question)
+        for work in (
+            self._live(),
+            self._runner.report(),
+            self._claims.watch(),
+            self._placing.keep_looking(),
+            self._files.watch(),
+            self._files.keep(),
+        ):
+            self._start(work)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._is_closing = True
+        for task in [*self._tasks]:
+            task.cancel()
+        self._runner.close()
+        with suppress(NatsError, TimeoutError):
+            await self._nats.flush(1)
+        await self._nats.close()
+        self._calls.close()
+        await self._server.close()
+
+    @property
+    def is_ready(self) -> bool:
+        is_connected = bool(self._nats.is_connected)
+        return self._is_ready and self._has_looked and is_connected and not self._runner.is_draining
+
+    async def _open(self) -> None:
+        """Open stream and claims, until that succeeds."""
+        while True:
+            try:
+                await open_stream(self._js, self._pool, self._settings)
+                await open_dead_stream(self._js, self._settings)
+                await self._claims.open()
+            except (NatsError, TimeoutError) as exc:
+                log.warning("queue: no stream yet: %s", told(exc))
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return
+
+    async def _closed(self) -> None:
+        if not self._is_closing:
+            log.error("the queue refuses this sidecar; it ends, to be started anew")
+            self.has_lost_queue.set()
+
+    async def _bucket(self) -> KeyValue:
+        return await open_claims(self._js, self._pool, self._settings)
+
+    def _files_bucket(self) -> Bucket[ModelFile]:
+        producers = words(self._settings.nats_config_trusted_producers)
+        poll_s = self._settings.worker_config_poll_interval_ms / 1000
+        return Bucket(opener(self._js), reader(producers), poll_s=poll_s)
+
+    async def _reconnected(self) -> None:
+        log.info("the queue is back")
+        self._runner.forget_silence()
+        self._claims.doubt()
+        self._files.doubt()
+        self._start(self._placing.ask_again())
+
+    async def drain(self) -> None:
+        """Fetch no more, return what arrives, and finish what is in progress."""
+        log.info("draining: %d requests in progress", self._runner.num_open)
+        self._runner.is_draining = True
+        with suppress(NatsError, TimeoutError):
+            await self._publish_health()
+            await asyncio.wait_for(self._placing.release_all(), AGAIN_S)
+        await self._runner.drained(DRAIN_S)
+        await self._placing.close()
+
+    async def _live(self) -> None:
+        """Look at Triton and its controller, and publish the heartbeat, for ever."""
+        while True:
+            beat()
+            if not self._calls.is_there:
+                self._calls = self._runner.calls = CallBook(self._settings.status_dir)
+            await self._look()
+            with suppress(NatsError, TimeoutError):
+                await self._publish_health()
+            await asyncio.sleep(self._interval_s)
+
+    async def _look(self) -> None:
+        """Look at Triton's models, and at their states. If the controller does not answer, what was known stays."""
+        self._is_ready = self._runner.is_able = await self._triton.is_ready()
+        if self._is_ready and (monotonic() - self._named_at >= NAMES_S or not self._names):
+            # An empty answer is none: Triton is busy.
+            self._names, self._named_at = await self._triton.names() or self._names, monotonic()
+        states = await self._states()
+        if not states.models:
+            return
+        found = {triton_name(name): state for name, state in states.models.items()}
+        resident = {
+            name: (state["memory_bytes"], state["idle_s"] or 0.0)
+            for name, state in found.items()
+            if state["state"] == "resident"
+        }
+        memory, share = states.memory, self._settings.memory_pressure_threshold_percent / 100
+        free = int(memory.get("limit_bytes", 0) * share) - memory.get("used_bytes", 0)
+        of_tasks = [name for name in self._names if _is_of_task(name, found)]
+        models = [name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES)]
+        self._has_looked = self._placing.knows_models = self._has_looked or bool(self._names)
+        self._placing.own = self._health(sorted(models), sorted(of_tasks), resident, free)
+
+    async def _publish_health(self) -> None:
+        own = self._placing.own = self._health_now()
+        OPEN.set(own.open)
+        EPOCH.set(own.epoch)
+        LIMIT.set(own.limit)
+        CLAIMS.set(len(own.claims))
+        await self._nats.publish(subjects.worker_health(self._pool, self.name), own.packed())
+
+    def _health_now(self) -> Health:
+        own = self._placing.own
+        return self._health(own.models, own.ensembles, own.resident, own.free_bytes)
+
+    def _health(self, models: Any, ensembles: Any, resident: Any, free_bytes: int) -> Health:
+        runner: Runner = self._runner
+        return Health(
+            self.name,
+            self._pool,
+            self._settings.machine_profile or self._pool,
+            self.is_ready,
+            models,
+            ensembles,
+            resident,
+            free_bytes,
+            runner.num_open,
+            runner.quantum.limit,
+            self._claims.mine(),
+            self._settings.gpu_type,
+            self._files.epoch,
+            self._files.refused,
+        )
+
+    async def _answer_question(self, message: Msg) -> None:
+        self._start(self._answered_question(message))
+
+    async def _answered_question(self, message: Msg) -> None:
+        try:
+            question, body = Question.read(message.data)
+        except Malformed:
+            return
+        if question.method in ASKED and message.reply:
+            response = await self._triton.call(question.method, body, QUESTION_S)
+            answer = Answer(0, self.name, response.status, response.text)
+            with suppress(NatsError):
+                await self._nats.publish(message.reply, answer.packed(response.body))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a part of the sidecar failed", exc_info=error)
+
+
+def _is_of_task(name: str, models: dict[str, Any]) -> bool:
+    model, _, task = name.rpartition("-")
+    return task in TASKS and model in models and name not in models
