@@ -8,7 +8,8 @@
         LoraLoading       the adapter is not in memory yet   lora_loading    UNAVAILABLE
         EndpointAway      a remote endpoint does not answer  endpoint_away   UNAVAILABLE
         EndpointBusy      a remote endpoint refuses for now  endpoint_busy   UNAVAILABLE
-        Unreachable       no server answers at the address   unreachable     raised by clients only
+        Unreachable       no server answers at the address   unreachable     raised by clients and gateways only
+        Provisioning      no worker of a cluster is there    provisioning    raised by gateways only
       Cancelled           the client no longer waits         cancelled       CANCELLED
       ModelError          the forward pass failed            model           INTERNAL
         OutOfMemory       too large, even after splitting    out_of_memory   UNAVAILABLE
@@ -42,6 +43,7 @@ __all__ = [
     "ModelError",
     "ModelLoading",
     "OutOfMemory",
+    "Provisioning",
     "SIEError",
     "ServerError",
     "SettingsError",
@@ -134,6 +136,12 @@ class Unreachable(BusyError):
     retry_after_s = 2
 
 
+class Provisioning(BusyError):
+    """No worker of the pool, or of the kind of machine that the request asks for, is there yet."""
+
+    kind = "provisioning"
+
+
 class Cancelled(SIEError):
     code = "CANCELLED"
     kind = "cancelled"
@@ -203,7 +211,7 @@ class ServerError(SIEError):
 
 _SENT: tuple[type[SIEError], ...] = (
     *(SIEError, InputError, Cancelled, ModelError, OutOfMemory),
-    *(BusyError, DeadlinePassed, ModelLoading, LoraLoading, EndpointAway, EndpointBusy),
+    *(BusyError, DeadlinePassed, ModelLoading, LoraLoading, EndpointAway, EndpointBusy, Unreachable, Provisioning),
 )
 
 # Makers of the errors that one process tells another, by kind.

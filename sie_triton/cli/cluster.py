@@ -22,7 +22,7 @@ OF_CLIENT = ["config_service_url", "config_port", "admin_token", "data_dir"]
 
 OF_QUEUE = [name for name in ClusterSettings.model_fields if name.startswith(("nats", "queue"))]
 OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url", "health_publish_interval_ms"]
-OF_GATEWAY += ["worker_config_poll_interval_ms"]
+OF_GATEWAY += ["worker_config_poll_interval_ms", "gateway_configured_gpus", "admin_token", "bundle"]
 OF_SIDECAR = ["host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens"]
 OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent", "admin_token"]
 OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]

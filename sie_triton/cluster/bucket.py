@@ -8,6 +8,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from nats.errors import ConnectionClosedError
 from nats.errors import Error as NatsError
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoStreamResponseError, NotFoundError
 from nats.js.kv import KeyValue
@@ -52,7 +53,7 @@ class Bucket(Generic[T]):
     ) -> None:
         self._opened, self._read, self.when_changed = opened, read, when_changed
         self._poll_s, self._with_history = poll_s, with_history
-        self._bucket: KeyValue
+        self._bucket: KeyValue | None = None
         self._made_at: Any = None
         self._revisions: dict[str, int] = {}
         self._values: dict[str, T] = {}
@@ -82,20 +83,25 @@ class Bucket(Generic[T]):
         self._made_at = made_at
 
     async def watch(self) -> None:
-        """Follow the changes, for ever."""
+        """Follow the changes, until the connection is closed."""
         while True:
             pause_s = AGAIN_S
             try:
                 await self.open()
                 await self._follow()
             except NotFoundError:  # nobody has made it yet
+                self._forget()
+                self.are_known.set()
                 pause_s = ABSENT_S
+            except ConnectionClosedError:
+                return
             except (NatsError, TimeoutError) as exc:
                 log.warning("queue: bucket: %s", told(exc))
             await asyncio.sleep(pause_s)
 
     async def _follow(self) -> None:
         """Take changes until some have been lost."""
+        assert self._bucket is not None
         self._is_doubtful, asked_at = False, monotonic()
         watcher = await self._bucket.watchall(include_history=self._with_history)
         try:
@@ -123,6 +129,7 @@ class Bucket(Generic[T]):
 
     async def _is_current(self) -> bool:
         """Return True if the watcher has seen all changes of the bucket."""
+        assert self._bucket is not None
         status = await self._bucket.status()
         return bool(status.stream_info.state.last_seq == self._watched)
 
@@ -139,6 +146,9 @@ class Bucket(Generic[T]):
 
         Raise Conflict if this process did not know the latest one, and NatsError or TimeoutError if the bucket is away.
         """
+        if self._bucket is None:
+            await self.open()
+        assert self._bucket is not None
         try:
             revision: int = await self._bucket.update(key, value, last=self.revision(key))
         except KeyWrongLastSequenceError as exc:
@@ -151,6 +161,7 @@ class Bucket(Generic[T]):
         return revision
 
     async def _refresh(self, key: str) -> None:
+        assert self._bucket is not None
         try:
             entry = await self._bucket.get(key)
         except KeyNotFoundError:  # a bucket that was made anew

@@ -1,5 +1,6 @@
 """Messages between gateways and sidecars: a header in msgpack, then the bytes of Triton's own protobuf, unchanged."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Self, get_origin
@@ -134,7 +135,7 @@ class Health(Header):
     own ensembles. `resident` maps models in memory to (bytes, seconds since the last use). `free_bytes` is what the
     controller can give without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
     `claims` are the models whose work it fetches. `epoch` is that of the model files that it has applied, but for those
-    of `refused`, which its server does not take.
+    of `refused`, which its server does not take. `moves_to` is the pool to which it goes once it has finished its work.
     """
 
     worker: str
@@ -151,6 +152,27 @@ class Health(Header):
     gpu_type: str = ""
     epoch: int = 0
     refused: Sequence[str] = ()
+    moves_to: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Header):
+    """A pool that a client has leased: `gpus` workers of each kind of machine, which come from the pool `source`.
+
+    `caps` are the most that it may have of a kind, by default those of `gpus`. `minimum` is the number that should be
+    kept running. `at` and `renewed_at` are in seconds of the Unix epoch.
+    """
+
+    name: str
+    source: str
+    gpus: Mapping[str, int]
+    caps: Mapping[str, int]
+    minimum: int
+    at: float
+    renewed_at: float
+
+    def renewed(self, **more: Any) -> "Lease":
+        return replace(self, renewed_at=time.time(), **more)
 
 
 def with_parameters(request: bytes, parameters: Mapping[str, Any]) -> bytes:

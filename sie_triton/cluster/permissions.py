@@ -15,23 +15,30 @@ PASSWORDS = {name: f"SIE_{name.upper()}_PASSWORD" for name in (GATEWAY, SIDECAR,
 STREAMS = ("$JS.API.INFO", *(f"$JS.API.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")))
 
 
-# What follows the bucket of model files, without changing it.
-_MODEL_FILES = f"KV_{subjects.MODEL_FILES}"
-FOLLOW = (
-    f"$JS.API.CONSUMER.CREATE.{_MODEL_FILES}",
-    f"$JS.API.CONSUMER.CREATE.{_MODEL_FILES}.>",
-    f"$JS.API.CONSUMER.INFO.{_MODEL_FILES}.*",
-    f"$JS.API.CONSUMER.DELETE.{_MODEL_FILES}.*",
-    f"$JS.API.DIRECT.GET.{_MODEL_FILES}.>",
-    f"$JS.API.STREAM.MSG.GET.{_MODEL_FILES}",
-    "$JS.FC.>",
-)
+def following(bucket: str) -> Sequence[str]:
+    """Return the subjects of a user that follows a bucket, without changing it."""
+    stream = f"KV_{bucket}"
+    return (
+        f"$JS.API.STREAM.INFO.{stream}",
+        f"$JS.API.CONSUMER.CREATE.{stream}",
+        f"$JS.API.CONSUMER.CREATE.{stream}.>",
+        *(f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in ("INFO", "DELETE")),
+        f"$JS.API.DIRECT.GET.{stream}.>",
+        f"$JS.API.STREAM.MSG.GET.{stream}",
+        "$JS.FC.>",
+    )
 
-# What only the config service may do.
-CHANGE = (
-    f"$KV.{subjects.MODEL_FILES}.>",
-    *(f"$JS.API.STREAM.{verb}.{_MODEL_FILES}" for verb in ("CREATE", "UPDATE", "MSG.DELETE")),
-)
+
+def changing(bucket: str) -> Sequence[str]:
+    """Return the subjects of a user that makes a bucket and writes to it."""
+    return (
+        f"$KV.{bucket}.>",
+        *(f"$JS.API.STREAM.{verb}.KV_{bucket}" for verb in ("CREATE", "UPDATE", "MSG.DELETE")),
+    )
+
+
+# Buckets with one writer: the config service, and the gateways.
+MODEL_FILES, LEASES = subjects.MODEL_FILES, subjects.LEASES
 
 
 class Permissions(NamedTuple):
@@ -52,11 +59,14 @@ PERMISSIONS: Mapping[str, Permissions] = {
         publish=(
             *("sie.work.*.*", "sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_GATEWAYS),
             *STREAMS,
-            *FOLLOW,
-            "$JS.API.STREAM.MSG.DELETE.*",
+            *(*following(MODEL_FILES), *following(LEASES), f"$KV.{LEASES}.>"),
+            *("$JS.API.STREAM.MSG.DELETE.*", "$JS.API.STREAM.LIST", "$JS.API.STREAM.DELETE.*"),
             "$JS.ACK.>",
         ),
-        deny=CHANGE,
+        deny=(
+            *changing(MODEL_FILES),
+            *(f"$JS.API.STREAM.DELETE.{name}" for name in (f"KV_{MODEL_FILES}", f"KV_{LEASES}", subjects.DEAD_STREAM)),
+        ),
         subscribe=(f"{inbox(GATEWAY)}.>", "sie.answer.*", subjects.ALL_WORKERS, subjects.ALL_GATEWAYS),
     ),
     SIDECAR: Permissions(
@@ -68,7 +78,7 @@ PERMISSIONS: Mapping[str, Permissions] = {
             *("$JS.API.STREAM.MSG.GET.*", "$JS.FC.>", "$JS.ACK.>", "$KV.*.>"),
             f"{inbox(GATEWAY)}.>",  # answers to questions
         ),
-        deny=CHANGE,
+        deny=(*changing(MODEL_FILES), *changing(LEASES)),
         subscribe=(
             f"{inbox(SIDECAR)}.>",
             *("sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_WORKERS),
@@ -76,7 +86,7 @@ PERMISSIONS: Mapping[str, Permissions] = {
         ),
     ),
     CONFIG: Permissions(
-        publish=("$JS.API.INFO", f"$JS.API.STREAM.INFO.{_MODEL_FILES}", *FOLLOW, *CHANGE),
+        publish=("$JS.API.INFO", *following(MODEL_FILES), *changing(MODEL_FILES)),
         subscribe=(f"{inbox(CONFIG)}.>", subjects.ALL_WORKERS),
     ),
     # A person with the command nats: streams, backlog, dead letters.

@@ -9,6 +9,7 @@ sie.gateway.GATEWAY          heartbeat of a gateway
 sie.ask.POOL                 questions that any worker of the pool can answer; sie.ask.POOL.WORKER: one of them
 sie.dead.POOL.MODEL          stream SIE_DEAD: requests that ended the Triton that ran them, twice
 bucket SIE_CLAIMS_POOL       the workers that serve each model of a pool
+bucket SIE_LEASES            pools that clients have leased
 bucket SIE_MODEL_FILES       model files of all pools, as the config service has written them
 """
 
@@ -21,7 +22,8 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 # A model's name in Triton. "=" does not occur in it, so that `token` is reversible.
 MODEL = re.compile(r"[A-Za-z0-9_.+-]{1,200}", re.ASCII)
 
-# The bucket of model files.
+# The buckets of leases and of model files.
+LEASES = "SIE_LEASES"
 MODEL_FILES = "SIE_MODEL_FILES"
 
 DEAD_STREAM = "SIE_DEAD"

@@ -31,6 +31,9 @@ SIDECAR_S, SERVER_S = 27.0, EXIT_TIMEOUT_S + 8.0
 # Time that the config service has to end, in seconds.
 CONFIG_S = 10.0
 
+# Ports of a worker.
+PORTS = ("http_port", "grpc_port", "metrics_port", "controller_port", "worker_metrics_port")
+
 # Largest message of the queue, in bytes: larger requests go to the payload store.
 MAX_PAYLOAD_BYTES = 8 * 1024**2
 
@@ -87,14 +90,12 @@ def nats(directory: Path, port: int, environment: Mapping[str, str], log: Log, s
         yield running
 
 
-def worker_settings(settings: Settings, number: int, num_workers: int) -> Settings:
+def worker_settings(settings: Settings, number: int, num_workers: int, ports: Sequence[int]) -> Settings:
     """Return the settings of one of the workers, which share this machine's memory and cores."""
-    ports = free_ports(5)
     limit, _ = memory_limit(settings.memory_limit_bytes)
-    names = ("http_port", "grpc_port", "metrics_port", "controller_port", "worker_metrics_port")
     return settings.model_copy(
         update={
-            **dict(zip(names, ports, strict=True)),
+            **dict(zip(PORTS, ports, strict=True)),
             "host": LOOPBACK,
             "triton_host": LOOPBACK,
             "door": False,
@@ -138,13 +139,17 @@ def config_service(settings: Settings, say: Say) -> Companion:
 def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Say) -> Iterator[None]:
     """Run a whole cluster; yield once all workers are ready."""
     directory = private_directory(settings.data_dir / CLUSTER_DIR)
-    (port,) = free_ports(1)
+    given = (settings.door_port, settings.grpc_port, settings.config_port)
+    port, *of_workers = free_ports(1 + num_workers * len(PORTS), besides=given)
     store = settings.payload_store_url or (directory / "payloads").absolute().as_uri()
     settings = settings.model_copy(update={"nats_url": f"nats://{LOOPBACK}:{port}", "payload_store_url": store})
     users = passwords()
     gateway = as_user(settings.model_copy(update={"data_dir": directory / "gateway"}), GATEWAY, users)
     config = as_user(settings.model_copy(update={"data_dir": directory / CONFIG_DIR}), CONFIG, users)
-    workers = [as_user(worker_settings(settings, number, num_workers), SIDECAR, users) for number in range(num_workers)]
+    workers = [
+        as_user(worker_settings(settings, number, num_workers, of_workers[number::num_workers]), SIDECAR, users)
+        for number in range(num_workers)
+    ]
     with ExitStack() as stack:
         log = Log(directory / "logs" / "nats.log")
         stack.enter_context(nats(directory / "nats", port, users, log, say))

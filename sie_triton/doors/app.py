@@ -21,8 +21,10 @@ METHODS = ("GET", "POST")
 # every server with another minor version.
 PROTOCOL_VERSION = "0.3.1"
 
-# Functions that return the routes of one dialect each.
-DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
+# Function that returns the routes of one dialect.
+Routes = Callable[[Door], Sequence[BaseRoute]]
+
+DIALECTS: Sequence[Routes] = (
     sie.routes,
     models.routes,
     openai.routes,
@@ -36,13 +38,15 @@ DIALECTS: Sequence[Callable[[Door], Sequence[BaseRoute]]] = (
 )
 
 
-def application(door: Door) -> ASGIApp:
+def application(door: Door, more: Sequence[Routes] = ()) -> ASGIApp:
+    """Return the application of a door; `more` are routes besides those of the dialects."""
+
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with door.backend:
             yield {"connections": door.connections}
 
-    door.routes = [route for dialect in DIALECTS for route in dialect(door)]
+    door.routes = [route for dialect in (*DIALECTS, *more) for route in dialect(door)]
     for route in door.routes:
         if isinstance(route, Route) and isinstance(route.endpoint, DoorEndpoint):
             route.endpoint.route = route.path

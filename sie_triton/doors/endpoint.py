@@ -189,9 +189,10 @@ SIE = Dialect(lambda row: row.sie, detail)
 class DoorEndpoint:
     """ASGI application of one of Starlette's routes.
 
-    `dialect` is that of failures. `is_open` means that no token is needed. `types` are the accepted media types of a
-    body. `document` makes the route's operation in /openapi.json from the served models. `route` is the pattern of its
-    path, which the application sets.
+    `dialect` is that of failures. `is_open` means that no token is needed, `is_admins` that it must be
+    the admin token. `types` are the accepted media types of a body; without them, it is not read. `document` makes the
+    route's operation in /openapi.json from the served models. `route` is the pattern of its path, which the application
+    sets.
     """
 
     def __init__(
@@ -201,6 +202,7 @@ class DoorEndpoint:
         *,
         dialect: Dialect = SIE,
         is_open: bool = False,
+        is_admins: bool = False,
         types: Sequence[str] = (JSON, MSGPACK),
         document: Callable[[Sequence[ModelSpec]], Mapping[str, Any]] | None = None,
     ) -> None:
@@ -209,7 +211,7 @@ class DoorEndpoint:
         self._door = door
         self._handler = handler
         self._dialect = dialect
-        self._is_open = is_open
+        self._is_open, self._is_admins = is_open, is_admins
         self._types = types
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -243,13 +245,15 @@ class DoorEndpoint:
     async def _answered(self, request: DoorRequest, receive: Receive, held: Held) -> Response | None:
         """Return the response; None if the client has disconnected."""
         try:
-            if self._is_open:
+            if self._is_admins:
+                self._door.trust.check_admin(request.headers)
+            elif self._is_open:
                 self._door.trust.check_browser(request.headers)
             else:
                 self._door.trust.check(request.headers)
                 wishes.set({name: value for name in WISHES if (value := request.header(name))})
                 tenant.set(self._door.trust.tenant(request.headers.get(b"authorization")))
-            if request.method == "POST":
+            if request.method == "POST" and self._types:
                 await request.read(receive, self._types, held)
             return await self._handled(request)
         except NotServed as exc:

@@ -44,6 +44,7 @@ TABLE: Mapping[str, Row] = {
     "endpoint_away": Row("ENDPOINT_UNAVAILABLE", 502, 502, 502, 503),
     "endpoint_busy": Row("ENDPOINT_BUSY", 503, 503, 503, 503),
     "unreachable": Row("SERVER_UNAVAILABLE", 503, 503, 503, 503),
+    "provisioning": Row("PROVISIONING", 503, 503, 503, 503),
     "cancelled": Row("SERVER_UNAVAILABLE", 503, 503, 503, 503),
     "model": Row("INFERENCE_ERROR", 500, 500, 500, 424),
     "internal": Row("INFERENCE_ERROR", 500, 500, 500, 424),

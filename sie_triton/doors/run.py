@@ -2,10 +2,11 @@
 
 import logging
 import socket
+from collections.abc import Sequence
 
 import uvicorn
 
-from sie_triton.doors.app import application
+from sie_triton.doors.app import Routes, application
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.triton import TritonBackend
@@ -59,12 +60,12 @@ def run(settings: Settings) -> None:
     serve(Door(settings, TritonBackend(settings)))
 
 
-def serve(door: Door) -> None:
-    """Answer HTTP until SIGTERM or SIGINT."""
+def serve(door: Door, more: Sequence[Routes] = ()) -> None:
+    """Answer HTTP until SIGTERM or SIGINT; `more` as for `application`."""
     # uvicorn logs a warning for each invalid request, with which any client could fill the disk.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
-        application(door),
+        application(door, more),
         http=Connection,
         ws=WebSocket,
         loop="asyncio",

@@ -2,7 +2,7 @@
 
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 
@@ -15,6 +15,7 @@ class Trust:
 
     def __init__(self, settings: Settings) -> None:
         self._tokens = [token.encode() for token in words(settings.auth_tokens)]
+        self._admins = [settings.admin_token.encode()] if settings.admin_token else self._tokens
         self._is_needed = settings.auth_mode != "none"
         self._origins = set(words(settings.door_cors_origins))
         self._hosts = {name.lower() for name in words(settings.door_allowed_hosts)}
@@ -46,16 +47,22 @@ class Trust:
         return name in self._hosts if self._hosts else not self._is_private
 
     def check_token(self, authorization: bytes | None) -> None:
-        """Raise Failure 401 unless the header holds a token, after Bearer, or alone, as SIE's clients may send it.
+        """Raise Failure 401 unless the header holds a token, after Bearer, or alone, as SIE's clients may send it."""
+        self._check(authorization, self._tokens, "one of SIE_AUTH_TOKENS")
 
-        Every token is compared, in constant time, so that timing reveals none of them.
-        """
+    def _check(self, authorization: bytes | None, tokens: Sequence[bytes], wanted: str) -> None:
+        """Compare every token in constant time, so that timing reveals none of them."""
         if not self._is_needed:
             return
         given = _token_in(authorization)
-        if not sum([hmac.compare_digest(given, known) for known in self._tokens]):
-            message = "the bearer token is missing or wrong; send Authorization: Bearer with one of SIE_AUTH_TOKENS"
+        if not sum([hmac.compare_digest(given, known) for known in tokens]):
+            message = f"the bearer token is missing or wrong; send Authorization: Bearer with {wanted}"
             raise Failure("unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
+
+    def check_admin(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raise Failure as `check` does; the token must be the admin token, if there is one."""
+        self.check_browser(headers)
+        self._check(headers.get(b"authorization"), self._admins, "SIE_ADMIN_TOKEN")
 
     def tenant(self, authorization: bytes | None) -> str:
         """Return the name of a client by its token, which does not reveal it; empty if no token is needed."""

@@ -1,13 +1,17 @@
 """Free ports of the loopback address."""
 
 import socket
+from collections.abc import Collection
 from contextlib import ExitStack
 
 
-def free_ports(count: int) -> list[int]:
-    """Return `count` ports that no program uses now."""
+def free_ports(count: int, besides: Collection[int] = ()) -> list[int]:
+    """Return `count` ports that no program uses now, and that are not among `besides`: others will use those."""
+    found: list[int] = []
     with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
+        while len(found) < count:
+            probe = stack.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+            if (port := probe.getsockname()[1]) not in besides:
+                found.append(port)
+    return found

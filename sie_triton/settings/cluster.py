@@ -63,6 +63,14 @@ class ClusterSettings(BaseModel):
     gateway_url: str = Field(
         "", description="address of a gateway, such as http://gateway:8080; sie-triton status then shows its cluster"
     )
+    gateway_configured_gpus: str = Field(
+        "",
+        description="kinds of machines (SIE_MACHINE_PROFILE) that can be started, separated by commas; requests "
+        "for one of which there is none are told to wait for it",
+    )
+    pool_admission_enabled: bool = Field(
+        True, description="let this worker join pools that clients lease, for as long as they do; see docs/cluster.md"
+    )
     config_port: int = Field(8081, ge=1, le=65535, description="the config service's HTTP port")
     config_service_url: str = Field(
         "",

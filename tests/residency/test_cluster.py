@@ -130,3 +130,40 @@ def test_a_model_file_comes_to_all_workers_and_is_replaced_without_a_failed_requ
     assert done("cluster", "rm", "t/new", *of_config) == "t/new: removed, epoch 3\n"
     wait_for(lambda: has_epoch(3))
     wait_for(lambda: httpx.post(f"{gateway}/v1/encode/t/new", json={"items": [{"text": "a"}]}).status_code == 404)
+
+
+def test_a_worker_joins_a_leased_pool_and_comes_back(cluster, ports: list[int]):
+    _, addresses = cluster
+    gateway = f"http://127.0.0.1:{ports[0]}"
+
+    def workers_of(pool: str) -> list[str]:
+        found = httpx.get(f"{gateway}/health").json()["workers"]
+        return [each["name"] for each in found if each["pool"] == pool and each["healthy"]]
+
+    def status(**headers: str) -> int:
+        items = {"items": [{"text": "a"}]}
+        return httpx.post(f"{gateway}/v1/encode/t/m0", json=items, headers=headers, timeout=60).status_code
+
+    with Clients(addresses, ["t__m0", "t__m1"]) as clients:
+        clients.more(100)
+        lease = httpx.post(f"{gateway}/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+        assert (lease.status_code, lease.json()["status"]["state"]) == (201, "pending")
+        wait_for(lambda: httpx.get(f"{gateway}/v1/pools/eval").json()["status"]["state"] == "active")
+        assert (workers_of("default"), workers_of("eval")) == (["worker-0"], ["worker-1"])
+        wait_for(lambda: status(**{"X-SIE-Pool": "eval"}) == 200)
+        clients.more(100)
+        assert httpx.delete(f"{gateway}/v1/pools/eval").status_code == 200
+        wait_for(lambda: workers_of("default") == ["worker-0", "worker-1"])
+        clients.more(100)
+    assert (clients.wrong, dict(clients.failures)) == ([], {})
+
+
+def test_a_sidecar_that_waits_for_the_queue_ends_when_it_is_told(tmp_path: Path):
+    nats_port, metrics_port = free_ports(2)
+    address = f"--nats-url=nats://127.0.0.1:{nats_port}"
+    process = sie("sidecar", address, f"--data-dir={tmp_path}", f"--worker-metrics-port={metrics_port}")
+    assert process.stderr is not None
+    assert any("queue" in line for line in iter(process.stderr.readline, ""))  # it has tried to connect
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0

@@ -5,14 +5,15 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 
 from sie_triton.bench.ports import free_ports
 from sie_triton.cluster.permissions import GATEWAY, PASSWORDS
+from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
-from sie_triton.cluster.sidecar.triton import LocalTriton
 from sie_triton.doors.backend import States
 from sie_triton.settings import Settings
 from tests.server.test_serve import sie
@@ -29,12 +30,12 @@ def sidecar_of(settings: Settings, models: Sequence[str]) -> Iterator[None]:
         return States({}, known, {"limit_bytes": 1, "used_bytes": 0}, time.monotonic())
 
     async def serve() -> None:
-        triton = LocalTriton(settings)
-        async with Sidecar(settings, triton, states):
+        server = replace(LocalServer.of(settings), states=states)
+        async with Sidecar(settings, server):
             has_started.set()
             while not is_over.is_set():
                 await asyncio.sleep(0.05)
-        await triton.close()
+        await server.close()
 
     has_started, is_over = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(serve()))

@@ -17,7 +17,7 @@ from sie_triton.cluster.connection import connect
 from sie_triton.cluster.model_files import MAX_VERSIONS
 from sie_triton.cluster.permissions import CONFIG
 from sie_triton.cluster.workers import Workers
-from sie_triton.controller.run import serve
+from sie_triton.controller.run import is_not_the_clients_fault, serve
 from sie_triton.controller.token import admin_token
 from sie_triton.settings import Settings, words
 from sie_triton.telemetry import logs
@@ -33,6 +33,7 @@ QUEUE_S = 5.0
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
+    logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     asyncio.run(_run(settings))
 
 

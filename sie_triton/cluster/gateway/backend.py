@@ -121,6 +121,7 @@ class QueueBackend(Backend):
                     "url": "",
                     "name": each.worker,
                     "pool": each.pool,
+                    "moves_to": each.moves_to,
                     "machine_profile": each.profile,
                     "gpu": each.gpu_type,
                     "gpu_count": int(bool(each.gpu_type)),

@@ -1,7 +1,7 @@
 """Pools of a cluster, as a gateway knows them by heartbeats: workers, what they serve, and other gateways."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from types import MappingProxyType
@@ -9,13 +9,13 @@ from types import MappingProxyType
 from nats.aio.msg import Msg
 
 from sie_triton.cluster import subjects
-from sie_triton.cluster.messages import Health
+from sie_triton.cluster.messages import Health, Lease
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.policies.fair import window
 from sie_triton.cluster.policies.quantum import FIRST_OPEN
 from sie_triton.cluster.workers import MAX_MISSING, Workers
 from sie_triton.contract import TASKS
-from sie_triton.errors import Unreachable
+from sie_triton.errors import Provisioning, Unreachable
 
 # Age of what is known about the workers, in seconds: a look at all of them for each request would take too long.
 SERVED_S = 0.2
@@ -56,16 +56,21 @@ class Served:
 
 
 class Pools:
-    """Belongs to one event loop. `own` is the pool of requests that ask for none; `interval_s` that of heartbeats."""
+    """Belongs to one event loop. `own` is the pool of requests that ask for none; `interval_s` that of heartbeats.
 
-    def __init__(self, own: str, interval_s: float) -> None:
+    `profiles` are the kinds of machines that can be started.
+    """
+
+    def __init__(self, own: str, interval_s: float, profiles: Collection[str] = ()) -> None:
         self.workers = Workers(interval_s)
+        self._profiles = profiles
         self._own = own
         self._stale_s = interval_s * MAX_MISSING
         self._heard_since = monotonic()
         self._served: dict[str, Served] = {}
         self._gateways: dict[str, float] = {}
         self.model_files: Mapping[str, ModelFile] = {}
+        self.leases: Mapping[str, Lease] = {}
 
     async def hear_gateway(self, message: Msg) -> None:
         name = message.subject.rpartition(".")[2]
@@ -84,20 +89,40 @@ class Pools:
     def chosen(self, asked: Mapping[str, str] = MappingProxyType({})) -> str:
         """Return the pool for a request, by its headers POOL and PROFILE; without them the gateway's own.
 
-        Raise InputError for a name that cannot be a pool's, and Unreachable if no worker is in it.
+        Raise InputError for a name that cannot be a pool's, Provisioning if its workers are awaited, and Unreachable if
+        there is no worker.
         """
         name, profile = asked.get(POOL, ""), asked.get(PROFILE, "")
         if name:
-            subjects.checked_name(name, POOL)
-        elif profile:
-            of_profile = [each.pool for each in self.workers.all() if each.profile == profile]
-            if not of_profile:
-                raise Unreachable(f"{PROFILE}: no worker is a {profile[:64]!r}; retry once one has started")
-            return min(of_profile)
-        if name and name != self._own and not self.workers.alive(name):
+            # SIE's clients lease pools by names in lower case.
+            name = name.lower() if name.lower() in self.leases else name
+            self._check(subjects.checked_name(name, POOL), profile)
+            return name
+        if not profile:
+            return self._own
+        if of_profile := [each.pool for each in self.workers.all() if each.profile == profile]:
+            # A leased pool is for those who name it.
+            return min(of_profile, key=lambda pool: (pool in self.leases, pool != self._own, pool))
+        if profile in self._profiles:
+            raise Provisioning(f"{PROFILE}: no worker is a {profile} yet; retry")
+        raise Unreachable(f"{PROFILE}: no worker is a {profile[:64]!r}; retry once one has started")
+
+    def _check(self, name: str, profile: str) -> None:
+        """Raise Provisioning or Unreachable if a pool has no worker, or none of a kind of machine."""
+        workers = self.workers.alive(name)
+        if name in self.leases and not any(each.is_ready for each in workers):
+            raise Provisioning(f"{POOL}: no worker has joined pool {name} yet; retry")
+        if not workers and name != self._own:
             pools = ", ".join(self.workers.pools()) or "none"
             raise Unreachable(f"{POOL}: pool {name} has no worker (with workers: {pools}); retry once one has started")
-        return name or self._own
+        if profile and workers and profile not in {each.profile for each in workers}:
+            found = ", ".join(sorted({each.profile for each in workers}))
+            raise Provisioning(f"{PROFILE}: pool {name} has no {profile[:64]!r} (it has {found}); retry")
+
+    def has_all(self, lease: Lease) -> bool:
+        """Return True if a lease has the workers that it asks for."""
+        ready = Counter(each.profile for each in self.workers.alive(lease.name) if each.is_ready)
+        return all(ready[profile] >= number for profile, number in lease.gpus.items())
 
     def served(self, pool: str) -> Served:
         """Return what the workers of a pool serve, as of SERVED_S ago at most."""

@@ -29,8 +29,10 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.gateway.gate import Gate
+from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
+from sie_triton.cluster.gateway.unused import Unused
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work
 from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
@@ -82,7 +84,7 @@ class Queue:
         self._settings = settings
         self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
         self._interval_s = settings.health_publish_interval_ms / 1000
-        self.pools = Pools(settings.pool, self._interval_s)
+        self.pools = Pools(settings.pool, self._interval_s, words(settings.gateway_configured_gpus))
         self.questions: Questions
         self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
         self._numbers = count(1)
@@ -108,7 +110,10 @@ class Queue:
         poll_s = self._settings.worker_config_poll_interval_ms / 1000
         self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s)
         self.pools.model_files = self.model_files.values
+        self.leases = Leases(self._settings, self._js, self.pools)
         self._start(self.model_files.watch())
+        self._start(self.leases.bucket.watch())
+        self._start(Unused(self._js, self.pools, self._settings.pool).keep_looking())
         self._start(self._live())
         if self._payloads is not None:
             self._start(self._sweep(self._payloads))
@@ -117,6 +122,7 @@ class Queue:
     async def _reconnected(self) -> None:
         self.pools.listen_anew()
         self.model_files.doubt()
+        self.leases.bucket.doubt()
 
     async def _closed(self) -> None:
         if not self._is_closing:

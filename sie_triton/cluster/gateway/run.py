@@ -2,6 +2,7 @@
 
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.kserve import listening
+from sie_triton.cluster.gateway.pool_routes import PoolRoutes
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.memory import MemoryBudget
@@ -31,7 +32,8 @@ class GatewayBackend(QueueBackend):
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
-    backend = GatewayBackend(settings, Queue(settings))
+    queue = Queue(settings)
+    backend = GatewayBackend(settings, queue)
     door = Door(settings, backend)
     backend.memory = door.memory
-    serve(door)
+    serve(door, [PoolRoutes(queue, settings.pool).all])

@@ -1,17 +1,19 @@
 """Run a sidecar until SIGTERM or SIGINT."""
 
 import asyncio
+import logging
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from sie_triton.cluster.sidecar.metrics import REGISTRY
+from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
-from sie_triton.cluster.sidecar.triton import LocalTriton
-from sie_triton.doors.triton import TritonBackend
+from sie_triton.controller.run import is_not_the_clients_fault
 from sie_triton.settings import Settings
 from sie_triton.telemetry import logs
 
@@ -43,21 +45,44 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
+    logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     asyncio.run(serve(settings))
 
 
 async def serve(settings: Settings) -> None:
-    """Run a sidecar until SIGTERM or SIGINT, and drain."""
+    """Run a sidecar until SIGTERM or SIGINT, in the pool in which it should be."""
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-    triton = LocalTriton(settings)
-    async with Sidecar(settings, triton, TritonBackend(settings).states) as sidecar, probes(sidecar, settings):
-        ends = [asyncio.create_task(event.wait()) for event in (stopped, sidecar.has_lost_queue)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for each in ends:
-            each.cancel()
+    server, pool = LocalServer.of(settings), settings.pool
+    try:
+        while pool:
+            pool = await _serve_in(Sidecar(settings, server, pool), settings, stopped)
+    finally:
+        await server.close()
+
+
+async def _serve_in(sidecar: Sidecar, settings: Settings, stopped: asyncio.Event) -> str:
+    """Do the work of a pool; return the next pool, empty at the end. SystemExit if the queue refuses the sidecar."""
+    async with AsyncExitStack() as stack:
+        starting = asyncio.create_task(stack.enter_async_context(sidecar))  # waits for the queue, for ever
+        await _first(starting, stopped.wait())
+        if not starting.done():
+            starting.cancel()
+            return ""
+        await starting
+        await stack.enter_async_context(probes(sidecar, settings))
+        await _first(stopped.wait(), sidecar.has_lost_queue.wait(), sidecar.should_move.wait())
         await sidecar.drain()
-    await triton.close()
     if sidecar.has_lost_queue.is_set():
         raise SystemExit(1)
+    return "" if stopped.is_set() else sidecar.best_pool
+
+
+async def _first(*awaited: Coroutine[Any, Any, Any] | asyncio.Task[Any]) -> None:
+    """Return once one of them is done; coroutines are cancelled then, tasks go on."""
+    tasks = [each if isinstance(each, asyncio.Task) else asyncio.create_task(each) for each in awaited]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task not in awaited:
+            task.cancel()

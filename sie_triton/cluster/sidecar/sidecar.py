@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -17,19 +18,20 @@ from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import connect, open_claims, open_dead_stream, open_stream, told
+from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import Answer, Health, Malformed, Question
 from sie_triton.cluster.model_files import ModelFile, opener, reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import SIDECAR
+from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN
-from sie_triton.cluster.sidecar.model_files import ModelFiles, ServerModels
+from sie_triton.cluster.sidecar.model_files import ModelFiles
 from sie_triton.cluster.sidecar.placing import Placing
 from sie_triton.cluster.sidecar.runner import Runner
-from sie_triton.cluster.sidecar.triton import LocalTriton
+from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
-from sie_triton.doors.backend import States
 from sie_triton.host.device import choose_device
 from sie_triton.names import triton_name
 from sie_triton.processes.pulse import beat
@@ -60,26 +62,24 @@ QUESTION_S = 5.0
 
 
 class Sidecar:
-    """Composes the parts of a sidecar, as a context manager. Belongs to one event loop."""
+    """Composes the parts of a sidecar, as a context manager. Belongs to one event loop.
 
-    def __init__(
-        self,
-        settings: Settings,
-        triton: LocalTriton,
-        states: Callable[[], Awaitable[States]],
-        server: ServerModels | None = None,
-    ) -> None:
-        self._settings = settings
-        self._server = server or ServerModels(settings)
+    `server` outlives it. `pool` is that of its work, by default the worker's own. `should_move` is set once it should
+    be in another pool, `best_pool`: drain it, and start one there. `has_lost_queue` is set if the queue refuses it for
+    good.
+    """
+
+    def __init__(self, settings: Settings, server: LocalServer, pool: str = "") -> None:
+        self._settings, self._server = settings, server
+        self._home, self._pool = settings.pool, pool or settings.pool
         self.name = subjects.checked_name(
             settings.worker_id or re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64], "SIE_WORKER_ID"
         )
-        self._pool = settings.pool
         self._interval_s = settings.health_publish_interval_ms / 1000
         self._workers = Workers(self._interval_s)
-        self._triton, self._states = triton, states
-        self._calls = CallBook(settings.status_dir)
         self.has_lost_queue = asyncio.Event()
+        self.should_move = asyncio.Event()
+        self.best_pool = self._pool
         self._is_closing = False
         self._is_ready = False
         self._has_looked = False  # Triton's models are known
@@ -94,22 +94,23 @@ class Sidecar:
         self._runner = Runner(
             self._nats,
             self._js,
-            self._triton,
-            self._calls,
+            self._server.triton,
+            self._server.calls,
             worker=self.name,
             target_ms=self._settings.adaptive_target_p50_ms,
             max_calls=self._settings.max_concurrent_batches or CALLS[choose_device(self._settings.device) == "cpu"],
             max_requests=self._settings.batcher_max_batch_requests,
             payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
         )
-        self._files = ModelFiles(self._files_bucket(), self._server, self._pool)
+        self._files = ModelFiles(self._files_bucket(), self._server.models, self._home)
+        self._leases = Bucket(self._leases_bucket, read_lease)
         self._placing = Placing(
             self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)
         )
         await self._open()
         self._runner.when_free = lambda: self._start(self._placing.pull_all())
         for subject, callback in (
-            (subjects.all_of_pool(self._pool), self._workers.hear),
+            (subjects.ALL_WORKERS if self._may_move else subjects.all_of_pool(self._pool), self._workers.hear),
             (subjects.ALL_GATEWAYS, self._runner.hear_gateway),
             (subjects.cancelled(self._pool), self._runner.withdraw),
             (subjects.wanted(self._pool), self._placing.want),
@@ -126,6 +127,8 @@ class Sidecar:
             self._files.keep(),
         ):
             self._start(work)
+        if self._may_move:
+            self._start(self._leases.watch())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -136,8 +139,6 @@ class Sidecar:
         with suppress(NatsError, TimeoutError):
             await self._nats.flush(1)
         await self._nats.close()
-        self._calls.close()
-        await self._server.close()
 
     @property
     def is_ready(self) -> bool:
@@ -170,11 +171,19 @@ class Sidecar:
         poll_s = self._settings.worker_config_poll_interval_ms / 1000
         return Bucket(opener(self._js), reader(producers), poll_s=poll_s)
 
+    @property
+    def _may_move(self) -> bool:
+        return self._settings.pool_admission_enabled
+
+    async def _leases_bucket(self) -> KeyValue:
+        return await self._js.key_value(subjects.LEASES)
+
     async def _reconnected(self) -> None:
         log.info("the queue is back")
         self._runner.forget_silence()
         self._claims.doubt()
         self._files.doubt()
+        self._leases.doubt()
         self._start(self._placing.ask_again())
 
     async def drain(self) -> None:
@@ -191,20 +200,32 @@ class Sidecar:
         """Look at Triton and its controller, and publish the heartbeat, for ever."""
         while True:
             beat()
-            if not self._calls.is_there:
-                self._calls = self._runner.calls = CallBook(self._settings.status_dir)
+            if not self._server.calls.is_there:
+                self._server.calls = self._runner.calls = CallBook(self._settings.status_dir)
             await self._look()
+            self._look_at_leases()
             with suppress(NatsError, TimeoutError):
                 await self._publish_health()
             await asyncio.sleep(self._interval_s)
 
+    def _look_at_leases(self) -> None:
+        """Find out in which pool this worker should be. On its way to another one it does not turn back."""
+        is_known = self._leases.are_known.is_set()
+        if not self._may_move or not is_known or self.should_move.is_set() or not self.is_ready:
+            return
+        leases, own = self._leases.values.values(), self._health_now()
+        self.best_pool = best_pool(own, self._home, leases, self._workers.all(), time.time())
+        if self.best_pool != self._pool:
+            log.info("moves from pool %s to %s", self._pool, self.best_pool)
+            self.should_move.set()
+
     async def _look(self) -> None:
         """Look at Triton's models, and at their states. If the controller does not answer, what was known stays."""
-        self._is_ready = self._runner.is_able = await self._triton.is_ready()
+        self._is_ready = self._runner.is_able = await self._server.triton.is_ready()
         if self._is_ready and (monotonic() - self._named_at >= NAMES_S or not self._names):
             # An empty answer is none: Triton is busy.
-            self._names, self._named_at = await self._triton.names() or self._names, monotonic()
-        states = await self._states()
+            self._names, self._named_at = await self._server.triton.names() or self._names, monotonic()
+        states = await self._server.states()
         if not states.models:
             return
         found = {triton_name(name): state for name, state in states.models.items()}
@@ -237,7 +258,7 @@ class Sidecar:
         return Health(
             self.name,
             self._pool,
-            self._settings.machine_profile or self._pool,
+            self._settings.machine_profile or self._home,
             self.is_ready,
             models,
             ensembles,
@@ -249,6 +270,7 @@ class Sidecar:
             self._settings.gpu_type,
             self._files.epoch,
             self._files.refused,
+            self.best_pool if self.should_move.is_set() else "",
         )
 
     async def _answer_question(self, message: Msg) -> None:
@@ -260,7 +282,7 @@ class Sidecar:
         except Malformed:
             return
         if question.method in ASKED and message.reply:
-            response = await self._triton.call(question.method, body, QUESTION_S)
+            response = await self._server.triton.call(question.method, body, QUESTION_S)
             answer = Answer(0, self.name, response.status, response.text)
             with suppress(NatsError):
                 await self._nats.publish(message.reply, answer.packed(response.body))

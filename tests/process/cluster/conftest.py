@@ -21,10 +21,12 @@ from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, OPERATOR, SIDECAR
 from sie_triton.cluster.sidecar import runner
 from sie_triton.cluster.sidecar.model_files import Found
+from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.backend import States
 from sie_triton.names import triton_name
+from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, read_settings
 from tests.conftest import tiny_model_file
 from tests.support.nats import NatsServer
@@ -133,12 +135,16 @@ class Cluster:
         settings = self.server.user(self.settings(**more), GATEWAY)
         return await self._stack.enter_async_context(Queue(settings))
 
-    async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:
-        triton, server = FakeTriton(name), FakeServer()
-        self.servers[name] = server
+    def sidecar(self, name: str, at: str = "", **more: object) -> tuple[Sidecar, FakeTriton]:
+        """Return a sidecar that has not started, with its Triton; `at` is the pool of its work."""
+        triton, models = FakeTriton(name), self.servers.setdefault(name, FakeServer())
         settings = self.server.user(self.settings(worker_id=name, **more), SIDECAR)
         settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
-        sidecar = Sidecar(settings, triton, triton.states, server)
+        server = LocalServer(triton, triton.states, models, CallBook(settings.status_dir))
+        return Sidecar(settings, server, at), triton
+
+    async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:
+        sidecar, triton = self.sidecar(name, **more)
         return await self._stack.enter_async_context(sidecar), triton
 
     async def pair(self, **more: object) -> tuple[Queue, Sidecar, FakeTriton]:

@@ -34,6 +34,11 @@ FORBIDDEN = [
             "$JS.API.STREAM.MSG.DELETE.KV_SIE_MODEL_FILES",
         )
     ),
+    (GATEWAY, "$JS.API.STREAM.DELETE.KV_SIE_MODEL_FILES"),
+    (GATEWAY, "$JS.API.STREAM.DELETE.SIE_DEAD"),
+    (SIDECAR, "$KV.SIE_LEASES.eval"),
+    (SIDECAR, "$JS.API.STREAM.UPDATE.KV_SIE_LEASES"),
+    (CONFIG, "$KV.SIE_LEASES.eval"),
     (CONFIG, "sie.work.default.m"),
     (CONFIG, "sie.health.default.w"),
     (CONFIG, "$KV.SIE_CLAIMS_default.m"),

@@ -31,6 +31,7 @@ from sie_triton.errors import (
     ModelError,
     ModelLoading,
     OutOfMemory,
+    Provisioning,
     SIEError,
     Unreachable,
 )
@@ -138,6 +139,24 @@ SENT = [
         "Unhealthy",
     ),
     Case(
+        Provisioning("pool x has no worker yet"),
+        "UNAVAILABLE",
+        "[provisioning retry=5] ",
+        "PROVISIONING",
+        (503, 503, 503, 503),
+        LATER,
+        "Unhealthy",
+    ),
+    Case(
+        Unreachable("x: no server"),
+        "UNAVAILABLE",
+        "[unreachable retry=2] ",
+        "SERVER_UNAVAILABLE",
+        (503, 503, 503, 503),
+        LATER,
+        "Unhealthy",
+    ),
+    Case(
         ModelError("inference failed"),
         "INTERNAL",
         "[model] ",
@@ -160,7 +179,6 @@ CANCELLED = Case(
 )
 CLIENTS = [
     Case(NotServed("model: x"), "", "", "MODEL_NOT_FOUND", (404, 404, 404, 424), REFUSED, "Backend"),
-    Case(Unreachable("x: no server"), "", "", "SERVER_UNAVAILABLE", (503, 503, 503, 503), LATER, "Unhealthy"),
 ]
 
 
@@ -314,6 +332,6 @@ def test_the_documentation_has_the_doors_table(case):
     page = (Path(__file__).parents[3] / "docs/failures.md").read_text()
     (line,) = [line for line in page.splitlines() if line.startswith(f"| `{kind}` |")]
     _, _, _, triton, exception, code, *statuses, _, _ = [cell.strip() for cell in line.split("|")]
-    assert triton == (case.triton or {"not_served": "NOT_FOUND", "unreachable": "none"}[kind])
+    assert triton == (case.triton or {"not_served": "NOT_FOUND"}[kind])
     assert exception.startswith(f"`{type(case.error).__name__}`")
     assert (code, tuple(map(int, statuses))) == (case.code, case.statuses)

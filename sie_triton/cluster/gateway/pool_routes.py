@@ -1,0 +1,97 @@
+"""Routes of SIE's clients that lease pools: /v1/pools."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from sie_triton.cluster.gateway.leases import Leases
+from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.messages import Lease
+from sie_triton.cluster.subjects import NAME
+from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
+from sie_triton.doors.failures import invalid
+from sie_triton.doors.wire import JSON
+
+# Kinds of machines of one pool, and workers of one kind.
+MAX_KINDS, MAX_WORKERS = 20, 1000
+
+
+class PoolRoutes:
+    """Handlers. Changes need the admin token, where there are tokens."""
+
+    def __init__(self, queue: Queue, pool: str) -> None:
+        self._queue, self._pool = queue, pool
+
+    @property
+    def _leases(self) -> Leases:
+        return self._queue.leases
+
+    def all(self, door: Door) -> list[BaseRoute]:
+        def route(path: str, method: str, handler: Any, *types: str, is_admins: bool = False) -> Route:
+            endpoint = DoorEndpoint(door, handler, types=types, is_admins=is_admins)
+            return Route(path, endpoint, methods=[method], name=f"pools-{handler.__name__}")
+
+        one = "/v1/pools/{name}"
+        return [
+            route("/v1/pools", "GET", self.listed),
+            route("/v1/pools", "POST", self.put, JSON, is_admins=True),
+            route(one, "GET", self.found),
+            route(one, "DELETE", self.ended, is_admins=True),
+            route(f"{one}/renew", "POST", self.renewed, is_admins=True),
+        ]
+
+    async def listed(self, request: DoorRequest) -> Answer:
+        return request.answer({"pools": [*map(self._leases.described, self._leases.all())]})
+
+    async def found(self, request: DoorRequest) -> Answer:
+        return request.answer(self._leases.described(self._leases.find(request.path["name"].lower())))
+
+    async def put(self, request: DoorRequest) -> Response:
+        lease = lease_in(request.parsed(), self._pool)
+        answer = await request.answer(self._leases.described(await self._leases.put(lease))).response()
+        answer.status_code = 201
+        return answer
+
+    async def renewed(self, request: DoorRequest) -> Answer:
+        return request.answer(self._leases.described(await self._leases.renew(request.path["name"].lower())))
+
+    async def ended(self, request: DoorRequest) -> Answer:
+        name = request.path["name"].lower()
+        await self._leases.end(name)
+        return request.answer({"name": name, "status": {"state": "deleted"}})
+
+
+def lease_in(given: Mapping[str, Any], pool: str) -> Lease:
+    """Return the lease of a request; Failure 400 names the field that is wrong. `pool` is that of its workers."""
+    now, name = time.time(), _name(given, "name", "").lower()
+    gpus, caps = _numbers(given, "gpus"), _numbers(given, "gpu_caps")
+    if not gpus and not caps:
+        raise invalid("gpus", 'is missing; send the number of workers by kind of machine, such as {"l4": 2}')
+    minimum = given.get("minimum_worker_count", 0)
+    if not _is_number(minimum, 0):
+        raise invalid("minimum_worker_count", f"must be a whole number from 0 to {MAX_WORKERS}")
+    return Lease(name, _name(given, "queue_pool", pool), gpus, caps, minimum, now, now)
+
+
+def _name(given: Mapping[str, Any], field: str, default: str) -> str:
+    name = given.get(field, default)
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise invalid(field, "must be 1 to 64 letters, digits, _ or -")
+    return name
+
+
+def _numbers(given: Mapping[str, Any], field: str) -> dict[str, int]:
+    found = given.get(field) or {}
+    is_valid = isinstance(found, dict) and len(found) <= MAX_KINDS
+    if not is_valid or not all(
+        isinstance(name, str) and NAME.fullmatch(name) and _is_number(number, 1) for name, number in found.items()
+    ):
+        raise invalid(field, f"must map up to {MAX_KINDS} kinds of machines to a number from 1 to {MAX_WORKERS}")
+    return dict(found)
+
+
+def _is_number(value: Any, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_WORKERS

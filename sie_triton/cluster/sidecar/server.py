@@ -1,0 +1,35 @@
+"""The server beside a sidecar."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sie_triton.cluster.sidecar.model_files import ServerModels
+from sie_triton.cluster.sidecar.triton import LocalTriton
+from sie_triton.doors.backend import States
+from sie_triton.doors.triton import TritonBackend
+from sie_triton.records.calls import CallBook
+from sie_triton.settings import Settings
+
+
+@dataclass
+class LocalServer:
+    """What a sidecar uses of its server. Belongs to one event loop.
+
+    `states` returns the states of all models. `calls` is the record in which the stages look whether a client still
+    waits: one for each process, because they keep it open.
+    """
+
+    triton: LocalTriton
+    states: Callable[[], Awaitable[States]]
+    models: ServerModels
+    calls: CallBook
+
+    @classmethod
+    def of(cls, settings: Settings) -> "LocalServer":
+        models, calls = ServerModels(settings), CallBook(settings.status_dir)
+        return cls(LocalTriton(settings), TritonBackend(settings).states, models, calls)
+
+    async def close(self) -> None:
+        await self.triton.close()
+        await self.models.close()
+        self.calls.close()

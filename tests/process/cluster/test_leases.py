@@ -1,0 +1,266 @@
+"""Pools that clients lease, by a gateway's own HTTP; sidecars move as their process would move them."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from sie_triton.cluster import bucket
+from sie_triton.cluster.gateway import unused
+from sie_triton.cluster.gateway.backend import QueueBackend
+from sie_triton.cluster.gateway.pool_routes import PoolRoutes
+from sie_triton.cluster.gateway.pools import POOL, PROFILE
+from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.policies import leases
+from sie_triton.cluster.sidecar.sidecar import Sidecar
+from sie_triton.doors.app import application
+from sie_triton.doors.endpoint import Door
+from sie_triton.errors import Provisioning, Unreachable
+from tests.process.cluster.conftest import MODEL, Cluster, request, served, until
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch):
+    monkeypatch.setattr(bucket, "ABSENT_S", 0.05)
+
+
+@asynccontextmanager
+async def http(queue: Queue, settings, token: str = ""):
+    """A client of the routes of a gateway."""
+    door = Door(settings, QueueBackend(settings, queue))
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    transport = httpx.ASGITransport(application(door, [PoolRoutes(queue, settings.pool).all]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
+        yield client
+
+
+class Worker:
+    """A sidecar that moves between pools as its process does."""
+
+    def __init__(self, cluster: Cluster, name: str, **more: object) -> None:
+        self._cluster, self.name, self._more = cluster, name, more
+        self.sidecar: Sidecar
+        self.triton = None
+        self.pools: list[str] = []
+
+    async def run(self) -> None:
+        pool = "default"
+        while True:
+            self.pools.append(pool)
+            made = self._cluster.sidecar(self.name, at=pool, **self._more)
+            async with made[0] as self.sidecar:
+                self.triton = made[1]
+                await self.sidecar.should_move.wait()
+                await self.sidecar.drain()
+                pool = self.sidecar.best_pool
+
+
+@asynccontextmanager
+async def workers(cluster: Cluster, *names: str, **more: object):
+    made = [Worker(cluster, name, **more) for name in names]
+    tasks = [asyncio.create_task(each.run()) for each in made]
+    try:
+        yield made
+    finally:
+        while not all(task.done() for task in tasks):  # asyncio.wait_for of Python 3.11 may lose a cancellation
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.1)
+
+
+async def state(client: httpx.AsyncClient, name: str = "eval") -> str:
+    return (await client.get(f"/v1/pools/{name}")).json()["status"]["state"]
+
+
+def test_a_leased_pool_gets_workers_and_gives_them_back(run):
+    async def test(cluster: Cluster) -> None:
+        settings = cluster.settings()
+        queue = await cluster.gateway()
+        async with http(queue, settings) as client, workers(cluster, "a", "b", "c", machine_profile="l4") as (a, b, c):
+            await served(queue, 3)
+            answer = await client.post("/v1/pools", json={"name": "Eval", "gpus": {"l4": 1}})
+            assert (answer.status_code, answer.json()["name"]) == (201, "eval")
+            # Both may have come for a moment. Then one of them has left again.
+            await until(lambda: sorted(each.pools[-1] for each in (a, b, c)) == ["default", "default", "eval"])
+            (member,) = (each for each in (a, b, c) if each.pools[-1] == "eval")
+            while await state(client) != "active":
+                await asyncio.sleep(0.05)
+            told = (await client.get("/v1/pools/eval")).json()
+            assert told["spec"]["gpus"] == {"l4": 1}
+            assert [each["name"] for each in told["status"]["assigned_workers"]] == [member.name]
+            for name, asked in (("x", {}), ("y", {POOL: "eval"}), ("z", {POOL: "EVAL", PROFILE: "l4"})):
+                pool = queue.pools.chosen(asked)
+                await until(lambda pool=pool: queue.pools.is_served(pool, MODEL))
+                assert (await queue.submit(pool, MODEL, request(name), 20))[0].status == 0
+            assert member.triton.seen == ["y", "z"]
+            assert queue.pools.chosen({PROFILE: "l4"}) == "default"  # a leased pool is for those who name it
+            assert (await client.delete("/v1/pools/eval")).status_code == 200
+            await until(lambda: member.pools[-1] == "default")
+            await served(queue, 3)
+            assert (await client.get("/v1/pools/eval")).status_code == 404
+            assert (await client.delete("/v1/pools/eval")).status_code == 404
+
+    run(test)
+
+
+def test_a_lease_that_nobody_renews_ends(run, monkeypatch):
+    monkeypatch.setattr(leases, "TTL_S", 3)
+
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
+            await served(queue, 2)
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+            await until(lambda: b.pools == ["default", "eval"])
+            for _ in range(4):
+                await asyncio.sleep(1)
+                assert (await client.post("/v1/pools/eval/renew")).status_code == 200
+            assert b.pools == ["default", "eval"]
+            await until(lambda: b.pools == ["default", "eval", "default"])
+            assert (await client.post("/v1/pools/eval/renew")).status_code == 404
+
+    run(test)
+
+
+def test_requests_that_a_moving_worker_holds_are_answered(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        async with http(queue, settings) as client, workers(cluster, "a", "b") as (a, b):
+            await served(queue, 2)
+            may_end = asyncio.Event()
+
+            async def held(name: str) -> None:
+                await may_end.wait()
+
+            a.triton.behave = b.triton.behave = held
+            asking = [asyncio.create_task(queue.submit("default", MODEL, request(f"{i}"), 30)) for i in range(20)]
+            await until(lambda: a.triton.seen or b.triton.seen)
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+            await until(lambda: b.sidecar.should_move.is_set() or b.pools[-1] == "eval")
+            may_end.set()
+            assert [answer.status for answer, _ in await asyncio.gather(*asking)] == [0] * 20
+            await until(lambda: b.pools == ["default", "eval"])
+
+    run(test)
+
+
+def test_requests_for_a_pool_without_workers_yet_are_told_to_wait(run):
+    async def test(cluster: Cluster) -> None:
+        settings = cluster.settings()
+        queue = await cluster.gateway(gateway_configured_gpus="l4,h100")
+        await cluster.worker("w")
+        await served(queue)
+        async with http(queue, settings) as client:
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 2}})
+            assert await state(client) == "pending"
+            for headers in ({POOL: "eval"}, {PROFILE: "h100"}, {POOL: "default", PROFILE: "l4"}):
+                with pytest.raises(Provisioning):
+                    queue.pools.chosen(headers)
+                found = await client.post("/v1/encode/t/m", json={"items": [{"text": "a"}]}, headers=headers)
+                assert (found.status_code, found.json()["detail"]["code"]) == (503, "PROVISIONING")
+                assert int(found.headers["Retry-After"]) > 0
+            with pytest.raises(Unreachable, match="b200"):
+                queue.pools.chosen({PROFILE: "b200"})
+
+    run(test)
+
+
+WRONG = [
+    ({}, "name"),
+    ({"name": "a b", "gpus": {"l4": 1}}, "name"),
+    ({"name": "*", "gpus": {"l4": 1}}, "name"),
+    ({"name": "default", "gpus": {"l4": 1}}, "name"),
+    ({"name": "a"}, "gpus"),
+    ({"name": "a", "gpus": ["l4"]}, "gpus"),
+    ({"name": "a", "gpus": {"l4": 0}}, "gpus"),
+    ({"name": "a", "gpus": {"l4": True}}, "gpus"),
+    ({"name": "a", "gpus": {"l4": 1001}}, "gpus"),
+    ({"name": "a", "gpus": {"l.4": 1}}, "gpus"),
+    ({"name": "a", "gpus": {f"k{i}": 1 for i in range(21)}}, "gpus"),
+    ({"name": "a", "gpus": {"l4": 1}, "gpu_caps": {"l4": "x"}}, "gpu_caps"),
+    ({"name": "a", "gpus": {"l4": 1}, "queue_pool": 7}, "queue_pool"),
+    ({"name": "a", "gpus": {"l4": 1}, "minimum_worker_count": -1}, "minimum_worker_count"),
+]
+
+
+def test_a_wrong_lease_is_refused_by_its_field(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        async with http(queue, settings) as client:
+            for body, field in WRONG:
+                answer = await client.post("/v1/pools", json=body)
+                assert answer.status_code == 400, body
+                assert answer.json()["detail"]["message"].startswith(f"{field}: "), answer.text
+            assert (await client.get("/v1/pools")).json() == {"pools": []}
+
+    run(test)
+
+
+def test_the_number_of_leases_is_limited(run, monkeypatch):
+    monkeypatch.setattr("sie_triton.cluster.gateway.leases.MAX_LEASES", 2)
+
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        async with http(queue, settings) as client:
+            for name, status in (("a", 201), ("b", 201), ("c", 503), ("a", 201)):
+                assert (await client.post("/v1/pools", json={"name": name, "gpus": {"l4": 1}})).status_code == status
+            await client.delete("/v1/pools/a")
+            assert (await client.post("/v1/pools", json={"name": "c", "gpus": {"l4": 1}})).status_code == 201
+
+    run(test)
+
+
+def test_all_gateways_know_a_lease(run):
+    async def test(cluster: Cluster) -> None:
+        settings, one, two = cluster.settings(), await cluster.gateway(), await cluster.gateway()
+        async with http(one, settings) as client, http(two, settings) as other:
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 1}})
+            await until(lambda: "eval" in two.pools.leases)
+            assert (await other.post("/v1/pools/eval/renew")).status_code == 200
+            assert (await other.delete("/v1/pools/eval")).status_code == 200
+            await until(lambda: "eval" not in one.pools.leases)
+
+    run(test)
+
+
+def test_only_the_admin_may_lease_where_there_are_tokens(run):
+    async def test(cluster: Cluster) -> None:
+        settings = cluster.settings(auth_mode="token", auth_tokens="client", admin_token="admin")
+        queue, lease = await cluster.gateway(), {"name": "eval", "gpus": {"l4": 1}}
+        async with http(queue, settings, "client") as client, http(queue, settings, "admin") as admin:
+            assert (await client.post("/v1/pools", json=lease)).status_code == 401
+            assert (await admin.post("/v1/pools", json=lease)).status_code == 201
+            assert (await client.get("/v1/pools")).status_code == 200
+            for path, method in (("/v1/pools/eval", "DELETE"), ("/v1/pools/eval/renew", "POST")):
+                assert (await client.request(method, path)).status_code == 401
+
+    run(test)
+
+
+def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run, monkeypatch):
+    monkeypatch.setattr(unused, "LOOK_S", 0.1)
+    monkeypatch.setattr(unused, "UNUSED_S", 0.5)
+
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        operator = await cluster.operator()
+
+        async def streams() -> set[str]:
+            return {info.config.name.removeprefix("SIE_WORK_") for info in await operator.streams_info()} - {"SIE_DEAD"}
+
+        async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
+            await served(queue, 2)
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+            await until(lambda: b.pools == ["default", "eval"])
+            while "eval" not in await streams():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1)
+            assert "KV_SIE_CLAIMS_eval" in await streams()
+            await client.delete("/v1/pools/eval")
+            while {"eval", "KV_SIE_CLAIMS_eval"} & await streams():
+                await asyncio.sleep(0.05)
+            assert {"default", "KV_SIE_CLAIMS_default", "KV_SIE_LEASES"} <= await streams()
+            assert (await queue.submit("default", MODEL, request("a"), 20))[0].status == 0
+
+    run(test)
