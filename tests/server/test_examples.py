@@ -65,6 +65,15 @@ NOT_RUN = {
     ),
     "sie-triton gateway --host 0.0.0.0 --nats-url nats://queue:4222 --nats-user gateway --nats-password "
     "@gateway.password": "tests/server/test_gateway.py starts gateways",
+    "sie-triton config-service --host 0.0.0.0 --nats-url nats://queue:4222 --nats-user config --nats-password "
+    "@config.password --admin-token @admin.token": "tests/process/cluster/test_config_killed.py starts one",
+    **dict.fromkeys(
+        (
+            "sie-triton cluster add BAAI/bge-m3 --config-service-url http://config:8081 --admin-token @admin.token",
+            "sie-triton cluster rm BAAI/bge-m3 --config-service-url http://config:8081 --admin-token @admin.token",
+        ),
+        "tests/residency/test_cluster.py does it",
+    ),
     "sie-triton cluster nats-config > nats.conf": "tests/process/cluster/test_permissions.py runs it",
     "scripts/test": INSTALLS,
     "scripts/serve BAAI/bge-small-en-v1.5": "needs the model hub",
