@@ -104,6 +104,10 @@ class Answer(Header):
             yield replace(answer, part=part, num_parts=num_parts).packed(body[part * room : (part + 1) * room])
 
 
+# The question whether the server knows a model, by its name in Triton, and will serve it. Its controller answers.
+SERVE_KNOWN = "ServeKnown"
+
+
 @dataclass(frozen=True, slots=True)
 class Question(Header):
     """A call of Triton other than inference, which any worker of a pool can answer. Its body is the request."""

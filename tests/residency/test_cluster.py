@@ -8,15 +8,20 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from sie_triton.bench.ports import free_ports
 from tests.conftest import tiny_model_file
 from tests.server.test_serve import sie
 from tests.support.controller import wait_for
-from tests.support.killing import Clients, of_the_gateway, part
+from tests.support.killing import Clients, of_the_gateway, part, vector
 from tests.support.models import save_bert
 
 MODELS = ("t/m0", "t/m1")
+
+# A model that workers know, and serve once a request names it.
+KNOWN = "t/known"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,8 @@ def cluster(root: Path, ports: list[int], minilm_directory: Path) -> Iterator[tu
     for model in MODELS:
         (root / "models" / f"{model[2:]}.yaml").write_text(tiny_model_file(model, tiny))
     http, grpc, config = ports
-    flags = [f"--models-dir={root / 'models'}", f"--data-dir={root / 'data'}", "--no-serve-known"]
+    (root / "models" / "known.yaml").write_text(tiny_model_file(KNOWN, tiny))
+    flags = [f"--models-dir={root / 'models'}", f"--data-dir={root / 'data'}"]
     flags += [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}"]
     process = sie("cluster", "up", *MODELS, *flags, "--workers=2")
     assert process.stdout is not None
@@ -130,6 +136,17 @@ def test_a_model_file_comes_to_all_workers_and_is_replaced_without_a_failed_requ
     assert done("cluster", "rm", "t/new", *of_config) == "t/new: removed, epoch 3\n"
     wait_for(lambda: has_epoch(3))
     wait_for(lambda: httpx.post(f"{gateway}/v1/encode/t/new", json={"items": [{"text": "a"}]}).status_code == 404)
+
+
+def test_a_known_model_is_served_once_a_request_names_it(cluster, ports: list[int]):
+    _, addresses = cluster
+    served = httpx.get(f"http://127.0.0.1:{ports[0]}/v1/models").json()["models"]
+    assert KNOWN not in {each["name"] for each in served}
+    with Clients(addresses, ["t__known"]) as clients:  # Triton's own clients
+        clients.more(50)
+    assert (clients.wrong, dict(clients.failures)) == ([], {})
+    with pytest.raises(InferenceServerException, match="Request for unknown model: 't__never' is not found"):
+        vector(triton.InferenceServerClient(addresses[0]), "t__never", "a", 60)
 
 
 def test_a_worker_joins_a_leased_pool_and_comes_back(cluster, ports: list[int]):

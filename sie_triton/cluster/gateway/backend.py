@@ -60,7 +60,7 @@ class QueueConnection(AsyncConnection):
         queue, pool = self._queue, self._queue.pools.chosen(wishes.get())
         if method == "infer":
             name = arguments["model_name"]
-            if not (model := queue.pools.model_of(pool, name)):
+            if not (model := await queue.mentions.model_of(pool, name)):
                 raise unknown_model(name)
             request = request_of(name, arguments["inputs"], arguments["parameters"], arguments.get("timeout"))
             answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s, tenant.get())

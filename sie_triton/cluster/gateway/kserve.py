@@ -108,7 +108,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         arrived = monotonic()
         message = service_pb2.ModelInferRequest.FromString(request)
         pool, name = self._pool(context), message.model_name
-        if not (model := self._queue.pools.model_of(pool, name)):
+        if not (model := await self._queue.mentions.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
         metadata = _metadata(context)
         given = {name: metadata[name] for name in FORWARDED if name in metadata}

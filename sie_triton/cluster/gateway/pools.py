@@ -151,8 +151,10 @@ class Pools:
 
     def _is_configured(self, pool: str, ensemble: str) -> bool:
         """Return True if the config service has a file of the model of an ensemble."""
+        if not subjects.MODEL.fullmatch(ensemble):
+            return False
         name, _, task = ensemble.rpartition("-")
-        names = (ensemble, name) if task in TASKS else (ensemble,)
+        names = (ensemble, name) if task in TASKS and name else (ensemble,)
         found = (self.model_files.get(key(each, name)) for name in names for each in (pool, ALL_POOLS))
         return any(file is not None and not file.is_removed for file in found)
 

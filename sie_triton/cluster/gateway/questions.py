@@ -1,14 +1,17 @@
 """Calls of Triton other than inference, which workers answer without the stream: what is lost is asked again."""
 
 import asyncio
+import random
 from contextlib import suppress
 from time import monotonic
 
+from google.protobuf.message import DecodeError
 from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
+from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Malformed, Question
@@ -20,6 +23,9 @@ TRY_S, PAUSE_S = 2.0, 0.25
 
 # Workers of which one question is asked.
 MAX_ASKED = 1000
+
+# Questions about a model, whose requests begin with its name.
+OF_MODELS = ("ModelMetadata", "ModelConfig")
 
 # Largest request, in bytes; that of a model's name is far smaller.
 MAX_BYTES = 64 * 1024
@@ -39,7 +45,7 @@ class Questions:
         message, ends_at, failure = _message(method, request), monotonic() + left_s, ""
         while (seconds := min(TRY_S, ends_at - monotonic())) > 0:
             try:
-                answered = await self._nats.request(subjects.questions(pool), message, timeout=seconds)
+                answered = await self._nats.request(self._subject(pool, method, request), message, timeout=seconds)
                 answer, body = Answer.read(answered.data)
                 if answer.status != UNAVAILABLE:
                     return answer, body
@@ -50,6 +56,24 @@ class Questions:
                 failure = type(exc).__name__
             await asyncio.sleep(PAUSE_S)
         raise Unreachable(f"no worker of pool {pool} answers ({failure[:200]}); retry")
+
+    def _subject(self, pool: str, method: str, request: bytes) -> str:
+        """Return the subject of a question: that of any worker, or of one which serves the model, if not all do."""
+        with suppress(DecodeError):
+            name = service_pb2.ModelMetadataRequest.FromString(request).name if method in OF_MODELS else ""
+            ready = [each for each in self._workers.alive(pool) if each.is_ready]
+            serving = [each.worker for each in ready if name in each.models or name in each.ensembles]
+            if 0 < len(serving) < len(ready):
+                return subjects.questions_of(pool, random.choice(serving))
+        return subjects.questions(pool)
+
+    async def ask_at(self, subject: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
+        """Return the answer of the worker with this subject."""
+        try:
+            answered = await self._nats.request(subject, _message(method, request), timeout=left_s)
+            return Answer.read(answered.data)
+        except (NatsError, TimeoutError, Malformed) as exc:
+            raise Unreachable(f"the worker does not answer ({type(exc).__name__}); retry") from exc
 
     async def ask_all(self, pool: str, method: str, request: bytes, left_s: float) -> list[tuple[Answer, bytes]]:
         """Return the answers of all ready workers; those that do not answer are left out."""

@@ -30,6 +30,7 @@ from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.gateway.gate import Gate
 from sie_triton.cluster.gateway.leases import Leases
+from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.unused import Unused
@@ -86,6 +87,7 @@ class Queue:
         self._interval_s = settings.health_publish_interval_ms / 1000
         self.pools = Pools(settings.pool, self._interval_s, words(settings.gateway_configured_gpus))
         self.questions: Questions
+        self.mentions: Mentions
         self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -104,6 +106,7 @@ class Queue:
         await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.pools.workers.hear)
         await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self.pools.hear_gateway)
         self.questions = Questions(self._nats, self.pools.workers)
+        self.mentions = Mentions(self.pools, self.questions)
         self.pools.listen_anew()
         self._prepare(self._settings.pool)
         producers = words(self._settings.nats_config_trusted_producers)

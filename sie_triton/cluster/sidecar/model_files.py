@@ -8,6 +8,7 @@ import logging
 from contextlib import suppress
 from http import HTTPStatus
 from typing import NamedTuple
+from urllib.parse import quote
 
 import aiohttp
 
@@ -58,8 +59,12 @@ class ServerModels:
         """Serve the model of a file; return HTTP's status and the reason. Raise aiohttp's ClientError."""
         return await self._change("PUT", self._url, text)
 
+    async def serve_known(self, model: str) -> tuple[int, str]:
+        """Serve a known model, by Triton's name."""
+        return await self._change("PUT", f"{self._url}/{quote(model, safe='')}", b"")
+
     async def remove(self, model: str) -> tuple[int, str]:
-        return await self._change("DELETE", f"{self._url}/{model}", b"")
+        return await self._change("DELETE", f"{self._url}/{quote(model, safe='')}", b"")
 
     async def _change(self, method: str, url: str, body: bytes) -> tuple[int, str]:
         if self._session is None:

@@ -7,9 +7,11 @@ import socket
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
+from aiohttp import ClientError
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.kv import KeyValue
@@ -19,7 +21,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import connect, open_claims, open_dead_stream, open_stream, told
 from sie_triton.cluster.leases import read_lease
-from sie_triton.cluster.messages import Answer, Health, Malformed, Question
+from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question
 from sie_triton.cluster.model_files import ModelFile, opener, reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import SIDECAR
@@ -28,10 +30,12 @@ from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN
 from sie_triton.cluster.sidecar.model_files import ModelFiles
 from sie_triton.cluster.sidecar.placing import Placing
-from sie_triton.cluster.sidecar.runner import Runner
+from sie_triton.cluster.sidecar.runner import NOT_FOUND, UNAVAILABLE, Runner
 from sie_triton.cluster.sidecar.server import LocalServer
+from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
+from sie_triton.errors import InputError
 from sie_triton.host.device import choose_device
 from sie_triton.names import triton_name
 from sie_triton.processes.pulse import beat
@@ -281,11 +285,34 @@ class Sidecar:
             question, body = Question.read(message.data)
         except Malformed:
             return
-        if question.method in ASKED and message.reply:
+        if not message.reply:
+            return
+        if question.method == SERVE_KNOWN:
+            response = await self._served_known(body)
+        elif question.method in ASKED:
             response = await self._server.triton.call(question.method, body, QUESTION_S)
-            answer = Answer(0, self.name, response.status, response.text)
-            with suppress(NatsError):
-                await self._nats.publish(message.reply, answer.packed(response.body))
+        else:
+            return
+        answer = Answer(0, self.name, response.status, response.text)
+        with suppress(NatsError):
+            await self._nats.publish(message.reply, answer.packed(response.body))
+
+    async def _served_known(self, body: bytes) -> Response:
+        """Have the server serve a known model, and tell the gateways at once that it does."""
+        try:
+            model = subjects.model_of(subjects.token(body.decode()))
+            status, text = await self._server.models.serve_known(model)
+        except TimeoutError:
+            return Response(UNAVAILABLE, "the controller does not answer; retry", b"")
+        except (InputError, UnicodeDecodeError, ClientError, OSError) as exc:  # no controller knows it
+            return Response(NOT_FOUND, str(exc), b"")
+        if status == HTTPStatus.OK:
+            self._named_at = -NAMES_S
+            with suppress(NatsError, TimeoutError):
+                await self._look()
+                await self._publish_health()
+            return Response(OK, "", b"")
+        return Response(NOT_FOUND if status == HTTPStatus.NOT_FOUND else UNAVAILABLE, text, b"")
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

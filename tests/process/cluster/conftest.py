@@ -48,11 +48,16 @@ class FakeTriton:
         self.seen: list[str] = []
         self.ready = True
         self.resident = {MODEL, OTHER}
+        self.further: set[str] = set()
         self.behave: Callable[[str], Awaitable[Response | None]] | None = None
 
     async def call(self, method: str, request: bytes, seconds: float) -> Response:
         if not self.ready:
             return Response(14, "failed to connect to all addresses", b"")
+        if method in ("ModelConfig", "ModelMetadata"):
+            asked = service_pb2.ModelMetadataRequest.FromString(request).name
+            if asked not in await self.names():
+                return Response(5, f"Request for unknown model: '{asked}' is not found", b"")
         if method != "ModelInfer":
             return Response(0, "", f"{method} of {self.name}".encode())
         message = service_pb2.ModelInferRequest.FromString(request)
@@ -64,7 +69,7 @@ class FakeTriton:
         return self.ready
 
     async def names(self) -> list[str]:
-        return NAMES
+        return [*NAMES, *(name for each in self.further for name in (each, f"{each}-score"))]
 
     async def states(self) -> States:
         models = {
@@ -73,7 +78,7 @@ class FakeTriton:
                 "memory_bytes": 1000,
                 "idle_s": 1.0,
             }
-            for name in (MODEL, OTHER)
+            for name in (MODEL, OTHER, *self.further)
         }
         return States({}, models, {"limit_bytes": 10_000, "used_bytes": 2000}, time.monotonic())
 
@@ -85,6 +90,17 @@ class FakeServer:
         self.served, self.added = {"t__own"}, {}
         self.answers: dict[bytes, tuple[int, str] | Exception] = {}
         self.changes: list[str] = []
+        self.known: set[str] = set()
+        self.asked: list[str] = []
+        self.triton: FakeTriton | None = None
+
+    async def serve_known(self, model: str) -> tuple[int, str]:
+        self.asked.append(model)
+        if model not in self.known:
+            return 404, f"{model} is not served"
+        assert self.triton is not None
+        self.triton.further.add(model)
+        return 200, ""
 
     def found(self) -> Found:
         return Found(frozenset({*self.served, *self.added}), dict(self.added))
@@ -140,6 +156,7 @@ class Cluster:
         triton, models = FakeTriton(name), self.servers.setdefault(name, FakeServer())
         settings = self.server.user(self.settings(worker_id=name, **more), SIDECAR)
         settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
+        models.triton = triton
         server = LocalServer(triton, triton.states, models, CallBook(settings.status_dir))
         return Sidecar(settings, server, at), triton
 

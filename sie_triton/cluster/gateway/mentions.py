@@ -1,0 +1,79 @@
+"""Known models through a gateway: a worker begins to serve one once a request names it."""
+
+import asyncio
+from time import monotonic
+
+from grpc import StatusCode
+
+from sie_triton.cluster import subjects
+from sie_triton.cluster.gateway.pools import Pools
+from sie_triton.cluster.gateway.questions import Questions
+from sie_triton.cluster.messages import SERVE_KNOWN
+from sie_triton.contract import TASKS
+from sie_triton.errors import BusyError, ModelLoading
+
+# Time of a worker to serve a model, and then of its heartbeat to come, in seconds.
+SERVE_S, HEARTBEAT_S = 30.0, 10.0
+
+# Interval between two looks for the heartbeat, in seconds.
+LOOK_S = 0.05
+
+# Models that workers are asked for at a time. Names that none knows are remembered for so long, in seconds.
+MAX_ASKED, UNKNOWN_S, MAX_UNKNOWN = 32, 10.0, 1000
+
+OK, NOT_FOUND = StatusCode.OK.value[0], StatusCode.NOT_FOUND.value[0]
+
+
+class Mentions:
+    """Belongs to one event loop."""
+
+    def __init__(self, pools: Pools, questions: Questions) -> None:
+        self._pools, self._questions = pools, questions
+        self._asking: dict[tuple[str, str], asyncio.Task[bool]] = {}
+        self._unknown: dict[tuple[str, str], float] = {}
+
+    async def model_of(self, pool: str, ensemble: str) -> str:
+        """Return the model of an ensemble, empty if no worker of the pool serves or knows it.
+
+        Raise ModelLoading if a worker will serve it, but not yet, BusyError if too many models are asked for, and what
+        Pools.model_of raises.
+        """
+        if model := self._pools.model_of(pool, ensemble):
+            return model
+        if not subjects.MODEL.fullmatch(ensemble):
+            return ""
+        name, _, task = ensemble.rpartition("-")
+        mentioned = pool, name if task in TASKS else ensemble
+        if monotonic() - self._unknown.get(mentioned, -UNKNOWN_S) < UNKNOWN_S:
+            return ""
+        if mentioned not in self._asking:
+            if len(self._asking) >= MAX_ASKED:
+                raise BusyError(f"{len(self._asking)} other known models wait to be served; retry")
+            asking = self._asking[mentioned] = asyncio.create_task(self._is_served_now(*mentioned))
+            asking.add_done_callback(lambda _: self._asking.pop(mentioned, None))
+        # One client that leaves must not end the question of the others.
+        if await asyncio.shield(self._asking[mentioned]):
+            return self._pools.model_of(pool, ensemble)
+        return ""
+
+    async def _is_served_now(self, pool: str, model: str) -> bool:
+        """Have the worker with the most free memory serve a model; return False if it does not know it."""
+        workers = [each for each in self._pools.workers.alive(pool) if each.is_ready]
+        if not workers:
+            return False
+        chosen = max(workers, key=lambda each: (each.free_bytes, each.worker))
+        subject = subjects.questions_of(pool, chosen.worker)
+        answer, _ = await self._questions.ask_at(subject, SERVE_KNOWN, model.encode(), SERVE_S)
+        if answer.status == NOT_FOUND:
+            if len(self._unknown) >= MAX_UNKNOWN:
+                self._unknown.clear()
+            self._unknown[pool, model] = monotonic()
+            return False
+        if answer.status != OK:
+            raise ModelLoading(answer.text[:500])
+        until = monotonic() + HEARTBEAT_S
+        while not self._pools.is_served(pool, model):
+            if monotonic() >= until:
+                raise ModelLoading(f"{model} was not in service after {HEARTBEAT_S:g} s; retry")
+            await asyncio.sleep(LOOK_S)
+        return True

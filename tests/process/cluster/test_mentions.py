@@ -1,0 +1,159 @@
+"""A known model that no worker serves: one of them begins to serve it once a request names it."""
+
+import asyncio
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from sie_triton.cluster.gateway import mentions
+from sie_triton.errors import BusyError, ModelLoading, Unreachable
+from tests.process.cluster.conftest import MODEL, Cluster, asked, served, until
+
+KNOWN = "org__known"
+
+
+async def two_workers(cluster: Cluster):
+    """Return a gateway, and the doubles of two servers that know a model."""
+    queue = await cluster.gateway()
+    for name in ("a", "b"):
+        await cluster.worker(name)
+        cluster.servers[name].known.add(KNOWN)
+    await served(queue, 2)
+    await until(lambda: queue.pools.is_served("default", MODEL))
+    queue.pools._heard_since -= 60  # all workers have told about themselves
+    return queue, cluster.servers["a"], cluster.servers["b"]
+
+
+def test_a_known_model_is_served_by_one_worker(run):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        found = await asyncio.gather(*(queue.mentions.model_of("default", KNOWN) for _ in range(20)))
+        assert found == [KNOWN] * 20
+        assert a.asked + b.asked == [KNOWN]
+        assert await queue.mentions.model_of("default", f"{KNOWN}-score") == KNOWN
+        for name in ("x", "y"):
+            assert await asked(queue, name, KNOWN) == name
+        serving = a if a.asked else b
+        assert serving.triton.seen == ["x", "y"]
+
+    run(test)
+
+
+def test_questions_about_a_model_go_to_a_worker_that_serves_it(run):
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await two_workers(cluster)
+        await queue.mentions.model_of("default", KNOWN)
+        request = service_pb2.ModelMetadataRequest(name=KNOWN).SerializeToString()
+        for _ in range(20):
+            answer, _ = await queue.questions.ask("default", "ModelMetadata", request, 5)
+            assert answer.status == 0, answer.text
+
+    run(test)
+
+
+def test_a_name_that_nobody_knows_is_asked_for_once(run):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        for _ in range(5):
+            assert await queue.mentions.model_of("default", "org__never") == ""
+            assert await queue.mentions.model_of("default", "org__never-score") == ""
+        assert a.asked + b.asked == ["org__never"]
+
+    run(test)
+
+
+def test_a_hostile_name_reaches_no_controller(run):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        for name in ("../../x", "a b", "*", "a?b", "x" * 300, "größe"):
+            assert await queue.mentions.model_of("default", name) == ""
+        assert a.asked + b.asked == []
+
+    run(test)
+
+
+def test_a_model_without_room_yet_is_loading(run, monkeypatch):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+
+        async def full(model: str) -> tuple[int, str]:
+            return 503, "org/known is not served yet: 5 other models wait; retry"
+
+        a.serve_known = b.serve_known = full
+        with pytest.raises(ModelLoading, match="other models wait"):
+            await queue.mentions.model_of("default", KNOWN)
+
+        async def away(model: str) -> tuple[int, str]:
+            raise TimeoutError
+
+        a.serve_known = b.serve_known = away
+        with pytest.raises(ModelLoading, match="controller does not answer"):
+            await queue.mentions.model_of("default", KNOWN)
+        monkeypatch.setattr(mentions, "HEARTBEAT_S", 0.3)
+        monkeypatch.setattr(mentions, "UNKNOWN_S", 0)
+
+        async def forgetful(model: str) -> tuple[int, str]:
+            return 200, ""
+
+        a.serve_known = b.serve_known = forgetful
+        with pytest.raises(ModelLoading, match="not in service"):
+            await queue.mentions.model_of("default", KNOWN)
+
+        async def gone(model: str) -> tuple[int, str]:
+            raise OSError("connection refused")
+
+        a.serve_known = b.serve_known = gone
+        assert await queue.mentions.model_of("default", KNOWN) == ""
+
+    run(test)
+
+
+def test_many_names_at_a_time_are_refused(run, monkeypatch):
+    monkeypatch.setattr(mentions, "MAX_ASKED", 3)
+
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        may_end = asyncio.Event()
+
+        async def slow(model: str) -> tuple[int, str]:
+            await may_end.wait()
+            return 404, "unknown"
+
+        a.serve_known = b.serve_known = slow
+        waiting = [asyncio.create_task(queue.mentions.model_of("default", f"org__{i}")) for i in range(3)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(BusyError, match="3 other known models"):
+            await queue.mentions.model_of("default", "org__3")
+        assert await queue.mentions.model_of("default", MODEL) == MODEL
+        may_end.set()
+        assert await asyncio.gather(*waiting) == ["", "", ""]
+
+    run(test)
+
+
+def test_a_client_that_leaves_does_not_end_the_question_of_others(run):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        may_end = asyncio.Event()
+
+        async def slow(model: str) -> tuple[int, str]:
+            await may_end.wait()
+            return await type(a).serve_known(a, model)
+
+        a.serve_known = b.serve_known = slow
+        first, second = (asyncio.create_task(queue.mentions.model_of("default", KNOWN)) for _ in range(2))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        may_end.set()
+        assert await second == KNOWN
+
+    run(test)
+
+
+def test_without_workers_nobody_is_asked(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        with pytest.raises(Unreachable):
+            await queue.mentions.model_of("default", KNOWN)
+
+    run(test)
