@@ -57,7 +57,10 @@ COPIES = 4
 
 
 class Door:
-    """State shared by all routes of a process. Belongs to one event loop."""
+    """State shared by all routes of a process. Belongs to one event loop.
+
+    `when_draining` is awaited beside the end of HTTP's requests.
+    """
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
         self.settings = settings
@@ -68,6 +71,7 @@ class Door:
         self.memory = MemoryBudget(settings.door_max_memory_bytes)
         self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False
+        self.when_draining: Callable[[], Awaitable[None]] | None = None
         self.request_log = DoorLog(settings.telemetry)
         self.routes: Sequence[BaseRoute] = ()
 

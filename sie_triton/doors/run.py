@@ -1,5 +1,6 @@
 """Run one process of the door. Several processes share the port; each drains on SIGTERM."""
 
+import asyncio
 import logging
 import socket
 from collections.abc import Sequence
@@ -51,7 +52,8 @@ class DoorServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.is_draining = True
-        await super().shutdown(sockets)
+        others = [self._door.when_draining()] if self._door.when_draining is not None else []
+        await asyncio.gather(super().shutdown(sockets), *others)
         close_spans()
 
 

@@ -24,8 +24,11 @@ class GatewayBackend(QueueBackend):
         self._grpc = await listening(self._settings, self._queue, self.memory)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def drain(self) -> None:
+        """Take no call of gRPC any more, and return once those in progress are answered."""
         await self._grpc.stop(DRAIN_S)
+
+    async def __aexit__(self, *_: object) -> None:
         await super().__aexit__()
         await self._queue.__aexit__()
 
@@ -35,5 +38,5 @@ def run(settings: Settings) -> None:
     queue = Queue(settings)
     backend = GatewayBackend(settings, queue)
     door = Door(settings, backend)
-    backend.memory = door.memory
+    backend.memory, door.when_draining = door.memory, backend.drain
     serve(door, [PoolRoutes(queue, settings.pool).all])

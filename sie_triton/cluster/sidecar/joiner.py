@@ -8,7 +8,7 @@ requests pass, sees those of all tenants.
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -76,14 +76,24 @@ class Joiner:
         self._apart: OrderedDict[bytes, None] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(self, line: Line, request: bytes, seconds: float) -> Response:
-        """Return Triton's response to a ModelInferRequest, which has so many seconds."""
+    async def call(
+        self,
+        line: Line,
+        request: bytes,
+        seconds: float,
+        when_waiting: Callable[[asyncio.Future[Response]], None] = lambda _: None,
+    ) -> Response:
+        """Return Triton's response to a ModelInferRequest, which has so many seconds.
+
+        If it has to wait, `when_waiting` gets the future of its response: who sets it takes the request out.
+        """
         state = self._lines.setdefault(line, _Line())
         if state.num_calls >= self._max_calls:
             message = service_pb2.ModelInferRequest.FromString(request)
             key = key_of(message)
             waiting = _Waiting(key, message, request, monotonic() + seconds)
             state.waiting.append(waiting)
+            when_waiting(waiting.response)
             return await waiting.response
         state.num_calls += 1
         began = monotonic()

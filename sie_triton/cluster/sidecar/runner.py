@@ -78,14 +78,28 @@ INTERNAL, NOT_FOUND, UNAVAILABLE, CANCELLED = (
 )
 
 
+# In place of the response to a request that was withdrawn before its call.
+WITHDRAWN = Response(CANCELLED, "withdrawn", b"")
+
+
 @dataclass(slots=True)
 class _Open:
-    """Work in progress. `was_withdrawn`: its client no longer waits."""
+    """Work in progress. `was_withdrawn`: its client no longer waits. `waiting`: its response, while it waits."""
 
     receipt: str
     call: OpenCall
     since: float = field(default_factory=monotonic)
     was_withdrawn: bool = False
+    waiting: asyncio.Future[Response] | None = None
+
+    def wait_for(self, response: asyncio.Future[Response]) -> None:
+        self.waiting = response
+
+    def withdraw(self) -> None:
+        self.was_withdrawn = True
+        self.call.end()
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(WITHDRAWN)
 
 
 class Runner:
@@ -162,8 +176,7 @@ class Runner:
             key = cancel.gateway, cancel.number
             _remember(self._withdrawn, key, None, MAX_WITHDRAWN)
             if found := self._open.get(key):
-                found.was_withdrawn = True
-                found.call.end()
+                found.withdraw()
 
     async def hear_gateway(self, message: Msg) -> None:
         _remember(self._gateways, message.data.decode(errors="replace")[:200], monotonic(), MAX_GATEWAYS)
@@ -220,7 +233,8 @@ class Runner:
                 if work.num_deaths:
                     response = await self._triton.call("ModelInfer", request, left_s + GRACE_S)
                 else:
-                    response = await self._joiner.call((work.model, work.tenant), request, left_s + GRACE_S)
+                    line, seconds = (work.model, work.tenant), left_s + GRACE_S
+                    response = await self._joiner.call(line, request, seconds, current.wait_for)
             if current.was_withdrawn:
                 await self._publish(message.reply)
                 return "withdrawn"

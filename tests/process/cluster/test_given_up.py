@@ -98,3 +98,26 @@ def test_a_full_queue_refuses_with_a_time_to_retry(run):
         assert await asyncio.gather(*waiting) == ["0", "1", "2"]
 
     run(test)
+
+
+def test_a_request_that_is_withdrawn_before_its_call_is_not_run(run):
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, triton = await cluster.pair(max_concurrent_batches=1)
+        may_end = asyncio.Event()
+
+        async def held(name: str) -> None:
+            await may_end.wait()
+
+        triton.behave = held
+        first = asyncio.create_task(asked(queue, "first"))
+        await until(lambda: triton.seen == ["first"])
+        second, third = (asyncio.create_task(asked(queue, name)) for name in ("second", "third"))
+        await until(lambda: sidecar._runner.num_open == 3)
+        second.cancel()
+        await until(lambda: sidecar._runner.num_open == 2)
+        may_end.set()
+        assert await asyncio.gather(first, third) == ["first", "third"]
+        assert triton.seen == ["first", "third"]
+        await until_empty(queue)
+
+    run(test)
