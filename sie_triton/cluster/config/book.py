@@ -38,6 +38,19 @@ class Outcome(NamedTuple):
     is_new: bool
 
 
+class Done(NamedTuple):
+    """A change that a request with an Idempotency-Key has made."""
+
+    model: str
+    pool: str
+    digest: str
+    epoch: int
+
+    @classmethod
+    def of(cls, file: ModelFile, epoch: int) -> "Done":
+        return cls(file.version.model, file.version.pool, file.digest, epoch)
+
+
 class Book:
     """Belongs to one event loop. Several config services, `producer` and `others`, may change the same bucket.
 
@@ -47,7 +60,7 @@ class Book:
     def __init__(self, opened: Callable[[], Awaitable[KeyValue]], producer: str, others: Collection[str] = ()) -> None:
         self._producer = producer
         self.bucket = Bucket(opened, reader({producer, *others}), when_changed=self._learn, with_history=True)
-        self._requests: OrderedDict[str, tuple[int, ModelFile]] = OrderedDict()
+        self._requests: OrderedDict[str, Done] = OrderedDict()
         self._turn = asyncio.Lock()
 
     async def change(
@@ -75,9 +88,9 @@ class Book:
         version = file.version
         known = self._requests.get(version.request) if version.request else None
         if known is not None:
-            if not _is_same(known[1], file):
+            if known != Done.of(file, known.epoch):
                 raise Refused(422, "Idempotency-Key: it was used for another change; choose a new one")
-            return Outcome(known[0], is_new=False)
+            return Outcome(known.epoch, is_new=False)
         name = key(version.pool, version.model)
         present, revision = self.bucket.values.get(name), self.bucket.revision(name)
         if replaces is not None and replaces != revision:
@@ -94,14 +107,9 @@ class Book:
 
     def _learn(self, name: str, file: ModelFile | None, epoch: int) -> None:
         if file is not None and (request := file.version.request):
-            self._requests.setdefault(request, (epoch, file))
+            self._requests.setdefault(request, Done.of(file, epoch))
             if len(self._requests) > MAX_REQUESTS:
                 self._requests.popitem(last=False)
-
-
-def _is_same(one: ModelFile, other: ModelFile) -> bool:
-    of_one, of_other = one.version, other.version
-    return (of_one.model, of_one.pool, one.text) == (of_other.model, of_other.pool, other.text)
 
 
 def _where(pool: str) -> str:

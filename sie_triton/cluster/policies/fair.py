@@ -1,9 +1,14 @@
 """Turns of tenants: one that sends much waits for itself, not before the others."""
 
 from collections import deque
+from collections.abc import Callable
+from time import monotonic
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+
+# Time after the last change between tenants for which several count as present, in seconds.
+SEVERAL_S = 5.0
 
 
 class Turns(Generic[Item]):
@@ -58,6 +63,36 @@ class Turns(Generic[Item]):
         """
         own = len(self._lines.get(tenant, ()))
         return own + sum(min(len(line), own + 1) for name, line in self._lines.items() if name != tenant)
+
+
+class Tenants:
+    """Whether requests of several tenants come. `clock` is in seconds.
+
+    >>> now = [0.0]
+    >>> tenants = Tenants(lambda: now[0])
+    >>> [tenants.note(name) for name in ("a", "a", "b", "a")], tenants.are_several
+    ([False, False, True, False], True)
+    >>> now[0] = SEVERAL_S
+    >>> tenants.are_several
+    False
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._latest: str | None = None
+        self._several_until = 0.0
+
+    @property
+    def are_several(self) -> bool:
+        return self._clock() < self._several_until
+
+    def note(self, tenant: str) -> bool:
+        """Take the tenant of a request; return True if it is the first of another one."""
+        is_other, were_several = self._latest not in (None, tenant), self.are_several
+        if is_other:
+            self._several_until = self._clock() + SEVERAL_S
+        self._latest = tenant
+        return is_other and not were_several
 
 
 def window(limits: int, num_gateways: int, backlog_share: float = 1.25) -> int:

@@ -28,6 +28,12 @@ class Quantum:
         self._was_full = False
         self.limit = FIRST_OPEN
 
+    def begin_anew(self) -> None:
+        """Forget a large limit, and the waits that led to it: from now on the waits are others."""
+        self._waits.clear()
+        self._was_full = False
+        self.limit = min(self.limit, FIRST_OPEN)
+
     def add(self, wait_ms: float, was_full: bool) -> None:
         """Take the wait of a request in Triton's queues and before its call, in ms.
 

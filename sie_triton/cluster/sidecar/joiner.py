@@ -64,11 +64,13 @@ class _Line:
 class Joiner:
     """Belongs to one event loop. `max_calls`: calls of a line at a time; `max_requests`: requests of one call.
 
-    A joined call has as many requests as take `call_s` seconds, by the calls before, so that none waits long for the
-    others of its call.
+    A joined call has as many requests as take `call_s` seconds, by the calls before, so that those of others do not
+    wait long for it.
     """
 
-    def __init__(self, triton: LocalTriton, max_calls: int, max_requests: int, call_s: float = float("inf")) -> None:
+    def __init__(
+        self, triton: LocalTriton, max_calls: int, max_requests: int, call_s: Callable[[], float] = lambda: float("inf")
+    ) -> None:
         self._triton = triton
         self._call_s = call_s
         self._max_calls, self._max_requests = max_calls, max_requests
@@ -124,7 +126,7 @@ class Joiner:
         """Take the first request and those behind it that can be joined with it."""
         waiting, limit = state.waiting, self._max_requests
         if state.request_s:
-            limit = max(MIN_REQUESTS, min(limit, int(min(self._call_s / state.request_s, limit))))
+            limit = max(MIN_REQUESTS, min(limit, int(min(self._call_s() / state.request_s, limit))))
         first = waiting.popleft()
         taken, others = [first], deque[_Waiting]()
         num_items, num_bytes = num_items_of(first.message) or 0, len(first.data)

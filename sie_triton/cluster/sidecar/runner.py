@@ -30,6 +30,7 @@ from sie_triton.client.results import timing_of
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Work, with_parameters
 from sie_triton.cluster.payloads import Payloads
+from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
@@ -120,7 +121,9 @@ class Runner:
     ) -> None:
         self._nats, self._js, self._triton, self.calls = client, js, triton, calls
         self._worker, self._payloads = worker, payloads
-        self._joiner = Joiner(triton, max_calls, max_requests, CALLS_OF_TARGET * target_ms / 1000)
+        self._tenants = Tenants()
+        self._call_s = CALLS_OF_TARGET * target_ms / 1000
+        self._joiner = Joiner(triton, max_calls, max_requests, self._longest_call_s)
         self.quantum = Quantum(target_ms)
         self.when_free: Callable[[], None] = lambda: None
         self.is_draining = False
@@ -210,6 +213,8 @@ class Runner:
         if not self._is_awaited(work):
             await self._publish(message.reply)
             return "dropped"
+        if self._tenants.note(work.tenant):
+            self.quantum.begin_anew()
         call = self.calls.call()
         with call as token, self._registered(work, _Open(message.reply, call)) as current:
             if work.payload:
@@ -330,6 +335,9 @@ class Runner:
         if self._open.get(key) is current:
             del self._open[key]
 
+    def _longest_call_s(self) -> float:
+        return self._call_s if self._tenants.are_several else float("inf")
+
     def _take_wait(self, response: Response) -> None:
         """Take the time that a request waited in Triton's queues and before its call."""
         if not response.is_ok or len(response.body) > MAX_READ_BYTES:
@@ -337,7 +345,9 @@ class Runner:
         with suppress(SIEError, DecodeError, ValueError, KeyError):
             message = service_pb2.ModelInferResponse.FromString(response.body)
             timing: Any = timing_of(InferResult(message))
-            wait_ms = timing["queue_ms"] + timing["batch_wait_ms"] + response.waited_s * 1000
+            wait_ms = timing["queue_ms"] + timing["batch_wait_ms"]
+            # Requests of one tenant may wait for each other, and go in large calls: that has the best throughput.
+            wait_ms += response.waited_s * 1000 if self._tenants.are_several else 0.0
             self.quantum.add(wait_ms, self.num_open >= self.quantum.limit)
             observe_wait(wait_ms)
 

@@ -109,3 +109,24 @@ def test_cancelled_requests_give_their_turns_away(run):
         assert await asked(queue, "after") == "after"
 
     run(test)
+
+
+def test_the_limit_of_one_tenant_does_not_hold_once_there_are_several(run):
+    """One tenant's requests may wait for each other, and go in calls of any length, for the sake of throughput."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, _ = await cluster.pair()
+        runner = sidecar._runner
+        for name in ("a1", "a2"):
+            await sent(queue, name, "a")
+        runner.quantum.limit = 400
+        assert runner._longest_call_s() == float("inf")
+        await sent(queue, "a3", "a")
+        assert runner.quantum.limit == 400
+        await sent(queue, "b1", "b")
+        assert (runner.quantum.limit, runner._longest_call_s()) == (64, 0.1)
+        runner.quantum.limit = 16
+        await sent(queue, "a4", "a")
+        assert (runner.quantum.limit, runner._longest_call_s()) == (16, 0.1)
+
+    run(test)

@@ -287,7 +287,7 @@ def test_a_joined_call_has_as_many_requests_as_its_time_allows(monkeypatch):
 
     async def check() -> list[int]:
         triton = FakeTriton()
-        joiner, message = Joiner(triton, 1, 64, call_s=1.0), request(b"a").SerializeToString()
+        joiner, message = Joiner(triton, 1, 64, call_s=lambda: 1.0), request(b"a").SerializeToString()
         tasks = [asyncio.create_task(joiner.call(("m", ""), message, 1000)) for _ in range(30)]
         await all_ran()
         sizes = []
