@@ -49,6 +49,7 @@ class FakeTriton:
         self.ready = True
         self.resident = {MODEL, OTHER}
         self.further: set[str] = set()
+        self.limit_bytes = 10_000
         self.behave: Callable[[str], Awaitable[Response | None]] | None = None
 
     async def call(self, method: str, request: bytes, seconds: float) -> Response:
@@ -80,7 +81,7 @@ class FakeTriton:
             }
             for name in (MODEL, OTHER, *self.further)
         }
-        return States({}, models, {"limit_bytes": 10_000, "used_bytes": 2000}, time.monotonic())
+        return States({}, models, {"limit_bytes": self.limit_bytes, "used_bytes": 2000}, time.monotonic())
 
 
 class FakeServer:
@@ -141,6 +142,8 @@ class Cluster:
         self._stack = AsyncExitStack()
         self._num = 0
         self.servers: dict[str, FakeServer] = {}
+        self.tasks: list[asyncio.Task[None]] = []
+        self.js: JetStreamContext
 
     def settings(self, **more: object) -> Settings:
         self._num += 1
@@ -184,9 +187,12 @@ class Cluster:
         """Return JetStream as a person with all rights sees it."""
         client = await connect(self.server.user(self.settings(), OPERATOR), OPERATOR, "operator")
         self._stack.push_async_callback(client.close)
-        return client.jetstream()
+        self.js = client.jetstream()
+        return self.js
 
     async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
         await self._stack.aclose()
 
 

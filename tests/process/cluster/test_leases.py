@@ -17,7 +17,7 @@ from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.doors.app import application
 from sie_triton.doors.endpoint import Door
 from sie_triton.errors import Provisioning, Unreachable
-from tests.process.cluster.conftest import MODEL, Cluster, request, served, until
+from tests.process.cluster.conftest import MODEL, Cluster, model_file, request, served, until
 
 
 @pytest.fixture(autouse=True)
@@ -262,5 +262,70 @@ def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run, monkeypatch):
                 await asyncio.sleep(0.05)
             assert {"default", "KV_SIE_CLAIMS_default", "KV_SIE_LEASES"} <= await streams()
             assert (await queue.submit("default", MODEL, request("a"), 20))[0].status == 0
+
+    run(test)
+
+
+def test_a_kind_of_machine_that_several_pools_have_leads_to_the_gateways_own(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        for name, pool in (("a", "aaa"), ("b", "default"), ("z", "zzz")):
+            await cluster.worker(name, pool=pool, machine_profile="l4")
+        await until(lambda: len(list(queue.pools.workers.all())) == 3)
+        assert queue.pools.chosen({PROFILE: "l4"}) == "default"
+
+    run(test)
+
+
+def test_who_leases_a_pool_again_changes_and_renews_it(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        async with http(queue, settings) as client:
+            first = (await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 1}})).json()
+            again = (await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 3}})).json()
+            assert again["spec"]["gpus"] == {"l4": 3}
+            assert again["status"]["created_at"] == first["status"]["created_at"]
+            assert again["status"]["last_renewed"] > first["status"]["last_renewed"]
+
+    run(test)
+
+
+def test_the_name_of_a_pool_with_workers_of_its_own_cannot_be_leased(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        await cluster.worker("w", pool="large")
+        await until(lambda: queue.pools.workers.alive("large"))
+        async with http(queue, settings) as client:
+            answer = await client.post("/v1/pools", json={"name": "large", "gpus": {"l4": 1}})
+            assert (answer.status_code, "workers of its own" in answer.text) == (400, True)
+
+    run(test)
+
+
+def test_a_worker_that_may_not_be_leased_stays(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        async with http(queue, settings) as client, workers(cluster, "a", "b", pool_admission_enabled=False) as made:
+            await served(queue, 2)
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 2}})
+            await until(lambda: "eval" in queue.pools.leases)
+            await asyncio.sleep(1)
+            assert [each.pools for each in made] == [["default"], ["default"]]
+
+    run(test)
+
+
+def test_a_leased_worker_keeps_the_model_files_of_its_own_pool(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        _, config = await cluster.config()
+        async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
+            await served(queue, 2)
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+            await until(lambda: b.pools == ["default", "eval"])
+            file = model_file("t/new")
+            answer = await config.post("/v1/configs/models", data=file, params={"pool": "default"})
+            assert answer.status == 201
+            await until(lambda: cluster.servers["b"].added == {"t__new": file})
 
     run(test)

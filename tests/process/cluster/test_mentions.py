@@ -39,6 +39,18 @@ def test_a_known_model_is_served_by_one_worker(run):
     run(test)
 
 
+@pytest.mark.parametrize("roomy", ["a", "b"])
+def test_the_worker_with_the_most_room_serves_it(run, roomy):
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await two_workers(cluster)
+        cluster.servers[roomy].triton.limit_bytes = 20_000
+        await until(lambda: max(each.free_bytes for each in queue.pools.workers.alive("default")) > 10_000)
+        await queue.mentions.model_of("default", KNOWN)
+        assert cluster.servers[roomy].asked == [KNOWN]
+
+    run(test)
+
+
 def test_questions_about_a_model_go_to_a_worker_that_serves_it(run):
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await two_workers(cluster)

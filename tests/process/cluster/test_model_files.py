@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 from sie_triton.cluster import bucket, subjects
+from sie_triton.cluster.config import book
 from sie_triton.cluster.config import run as config_service
 from sie_triton.cluster.model_files import Version
 from sie_triton.cluster.sidecar import model_files
@@ -321,5 +322,33 @@ def test_changes_and_the_export_need_the_admin_token_and_reads_one_of_the_client
                 assert (await client.request(method, path, headers=headers)).status == may_change
             assert (await client.get("/healthz", headers=headers)).status == 200
         assert (await client.get("/metrics")).status == 200
+
+    run(test)
+
+
+def test_two_names_that_triton_could_not_tell_apart_are_refused(run):
+    async def test(cluster: Cluster) -> None:
+        _, client = await cluster.config()
+        await posted(client, A)
+        status, message = await refused(client, "POST", MODELS, data=model_file("t__a"))
+        assert (status, message) == (409, "sie_id: t__a has the same name in Triton as t/a")
+        await client.delete(f"{MODELS}/t/a")
+        assert await posted(client, model_file("t__a")) == (201, 3)
+
+    run(test)
+
+
+def test_the_number_of_files_is_limited(run, monkeypatch):
+    monkeypatch.setattr(book, "MAX_FILES", 2)
+
+    async def test(cluster: Cluster) -> None:
+        _, client = await cluster.config()
+        await posted(client, A)
+        await posted(client, B)
+        assert await refused(client, "POST", MODELS, data=model_file("t/c")) == (
+            409,
+            "a cluster has 2 model files at most",
+        )
+        assert await posted(client, model_file("t/a", "/models/other")) == (201, 3)
 
     run(test)
