@@ -215,7 +215,7 @@ class Sidecar:
     def _look_at_leases(self) -> None:
         """Find out in which pool this worker should be. On its way to another one it does not turn back."""
         is_known = self._leases.are_known.is_set()
-        if not self._may_move or not is_known or self.should_move.is_set() or not self.is_ready:
+        if not is_known or self.should_move.is_set() or not self.is_ready:
             return
         leases, own = self._leases.values.values(), self._health_now()
         self.best_pool = best_pool(own, self._home, leases, self._workers.all(), time.time())
