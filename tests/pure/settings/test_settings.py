@@ -175,6 +175,7 @@ CHOICES = {
     "engine": ("torch", "onnx", "torch"),
     "auth_mode": ("none", "none", "none"),
     "health_publish_interval_ms": ("500", "600", "700"),
+    "worker_config_poll_interval_ms": ("500", "600", "700"),
     "payload_store_url": ("s3://aa/x", "gs://bb/y", "file:///c"),
     "nats_credentials": ("/a", "/b", "/c"),
     "queue_replicas": ("1", "3", "5"),
