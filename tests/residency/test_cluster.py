@@ -135,7 +135,8 @@ def test_a_model_file_comes_to_all_workers_and_is_replaced_without_a_failed_requ
     assert "2 of 2 workers are ready; epoch of the model files: 2" in table
     assert done("cluster", "rm", "t/new", *of_config) == "t/new: removed, epoch 3\n"
     wait_for(lambda: has_epoch(3))
-    wait_for(lambda: httpx.post(f"{gateway}/v1/encode/t/new", json={"items": [{"text": "a"}]}).status_code == 404)
+    wait_for(lambda: "t/new" not in {each["name"] for each in httpx.get(f"{gateway}/v1/models").json()["models"]})
+    assert dense() is None
 
 
 def test_a_known_model_is_served_once_a_request_names_it(cluster, ports: list[int]):

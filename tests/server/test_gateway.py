@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,14 +11,16 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from openai import OpenAI
+from sentence_transformers import SentenceTransformer
 from tritonclient.utils import InferenceServerException
 
-from sie_triton import InputError, SIEClient
+from sie_triton import InputError, SIEClient, loras
 from sie_triton.cluster.permissions import SIDECAR
 from sie_triton.doors.wire import read_msgpack
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, FLORENCE2, GLINER, MINILM, SPLADE, TINY
 from tests.support.controller import wait_for
 from tests.support.in_cluster import gateway_of, sidecar_of
+from tests.support.loras import save_lora
 from tests.support.nats import NatsServer
 from tests.support.pictures import pictures
 from tests.support.sounds import sounds
@@ -85,6 +88,18 @@ def test_vectors_are_those_of_triton(gateways, model, items, options):
         assert found[0]["timing"]["total_ms"] > 0
 
 
+def test_an_adapter_changes_vectors_as_at_triton(gateways, server, tiny_directory, tmp_path):
+    model, name = SentenceTransformer(str(tiny_directory), device="cpu")[0].model, "of-a-gateway"
+    save_lora(tmp_path / "lora", model, target_modules="all-linear")
+    loras.add(loras.added_path(Path(server.settings.runtime.loras_dir), TINY), name, str(tmp_path / "lora"))
+    expected = gateways.direct.encode(TINY, TEXTS, lora=name)
+    assert not same(expected, gateways.direct.encode(TINY, TEXTS))
+    for client in gateways.clients:
+        assert same(client.encode(TINY, TEXTS, lora=name), expected)
+        with pytest.raises(InputError, match="has no adapter 'nobody'"):
+            client.encode(TINY, TEXTS, lora="nobody")
+
+
 @pytest.mark.parametrize("model", [CROSS_ENCODER, COLBERT, BGE_M3])
 def test_scores_are_those_of_triton(gateways, model):
     expected = gateways.direct.score(model, {"id": "q", "text": "capital"}, TEXTS)
@@ -130,6 +145,7 @@ def test_coheres_rerank_gets_the_scores_of_triton(gateways):
     body = {"model": CROSS_ENCODER, "query": "capital", "documents": TEXTS}
     found = httpx.post(f"{gateways.https[1]}/v2/rerank", json=body, timeout=60).json()["results"]
     assert [each["index"] for each in found] == [int(each["item_id"].removeprefix("item-")) for each in expected]
+    assert [np.float32(each["relevance_score"]) for each in found] == [np.float32(each["score"]) for each in expected]
 
 
 def infer_input(*texts: bytes) -> list[Any]:

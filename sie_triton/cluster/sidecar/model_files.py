@@ -5,6 +5,7 @@ bucket of model files → compare with the server's own → the controller's liv
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import NamedTuple
@@ -83,7 +84,7 @@ class ModelFiles:
     """Applies the model files for a pool. Belongs to one event loop.
 
     `epoch` is that of the latest change that has been applied; `refused` are the models, by Triton's names, whose file
-    the server does not take.
+    the server does not take. `when_applied` is called after each change of the server.
     """
 
     def __init__(self, bucket: Bucket[ModelFile], server: ServerModels, pool: str) -> None:
@@ -92,6 +93,7 @@ class ModelFiles:
         self._bucket.when_changed = lambda *_: self._changed.set()
         self._refused: dict[str, str] = {}
         self.watch, self.doubt = bucket.watch, bucket.doubt
+        self.when_applied: Callable[[], None] = lambda: None
         self.epoch = 0
 
     @property
@@ -139,4 +141,5 @@ class ModelFiles:
             return False
         else:
             log.info("model files: %s: %s", sie_name(name), "removed" if file.is_removed else "served")
+            self.when_applied()
         return True

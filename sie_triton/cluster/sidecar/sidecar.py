@@ -107,6 +107,7 @@ class Sidecar:
             payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
         )
         self._files = ModelFiles(self._files_bucket(), self._server.models, self._home)
+        self._files.when_applied = self._look_at_names_soon
         self._leases = Bucket(self._leases_bucket, read_lease)
         self._placing = Placing(
             self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)
@@ -297,6 +298,10 @@ class Sidecar:
         with suppress(NatsError):
             await self._nats.publish(message.reply, answer.packed(response.body))
 
+    def _look_at_names_soon(self) -> None:
+        """Have the next heartbeat tell of models that have come or gone."""
+        self._named_at = -NAMES_S
+
     async def _served_known(self, body: bytes) -> Response:
         """Have the server serve a known model, and tell the gateways at once that it does."""
         try:
@@ -307,7 +312,7 @@ class Sidecar:
         except (InputError, UnicodeDecodeError, ClientError, OSError) as exc:  # no controller knows it
             return Response(NOT_FOUND, str(exc), b"")
         if status == HTTPStatus.OK:
-            self._named_at = -NAMES_S
+            self._look_at_names_soon()
             with suppress(NatsError, TimeoutError):
                 await self._look()
                 await self._publish_health()
