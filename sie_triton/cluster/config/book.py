@@ -32,7 +32,7 @@ class Refused(SIEError):
 
 
 class Outcome(NamedTuple):
-    """What became of a change: its epoch, and whether it is a new version. If not, it had been made before."""
+    """Result of a change: its epoch, and whether it made a new version. If not, an earlier change had made it."""
 
     epoch: int
     is_new: bool

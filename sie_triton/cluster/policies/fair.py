@@ -66,7 +66,7 @@ class Turns(Generic[Item]):
 
 
 class Tenants:
-    """Whether requests of several tenants come. `clock` is in seconds.
+    """Detects that requests of several tenants come. `clock` is in seconds.
 
     >>> now = [0.0]
     >>> tenants = Tenants(lambda: now[0])

@@ -13,7 +13,7 @@ from sie_triton.settings import Settings
 
 @dataclass
 class LocalServer:
-    """What a sidecar uses of its server. Belongs to one event loop.
+    """The parts of the server that a sidecar uses. Belongs to one event loop.
 
     `states` returns the states of all models. `calls` is the record in which the stages look whether a client still
     waits: one for each process, because they keep it open.
