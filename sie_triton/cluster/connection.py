@@ -150,13 +150,12 @@ async def open_consumer(js: JetStreamContext, pool: str, model: str) -> None:
     await js.add_consumer(subjects.stream(pool), config)
 
 
-async def open_claims(js: JetStreamContext, pool: str, settings: Settings) -> KeyValue:
-    """Return the bucket of a pool with the workers that serve each model."""
-    config = KeyValueConfig(bucket=subjects.claims(pool), replicas=settings.queue_replicas)
+async def open_bucket(js: JetStreamContext, name: str, settings: Settings, **more: Any) -> KeyValue:
+    """Make a bucket, or return the one of this name; `more` are fields of KeyValueConfig."""
     try:
-        return await js.create_key_value(config)
+        return await js.create_key_value(KeyValueConfig(bucket=name, replicas=settings.queue_replicas, **more))
     except BadRequestError:  # it was made with other settings, which stay
-        return await js.key_value(subjects.claims(pool))
+        return await js.key_value(name)
 
 
 def next_of(pool: str, model: str) -> str:

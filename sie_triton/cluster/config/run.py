@@ -5,15 +5,13 @@ import logging
 import os
 import signal
 
-from nats.js.api import KeyValueConfig
 from nats.js.client import JetStreamContext
-from nats.js.errors import BadRequestError
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.config.api import application
 from sie_triton.cluster.config.book import Book
-from sie_triton.cluster.connection import connect
+from sie_triton.cluster.connection import connect, open_bucket
 from sie_triton.cluster.model_files import MAX_VERSIONS
 from sie_triton.cluster.permissions import CONFIG
 from sie_triton.cluster.workers import Workers
@@ -67,16 +65,8 @@ class ConfigService:
         await self._nats.close()
 
     async def _bucket(self) -> KeyValue:
-        config = KeyValueConfig(
-            bucket=subjects.MODEL_FILES,
-            history=MAX_VERSIONS,
-            max_bytes=MAX_LOG_BYTES,
-            replicas=self._settings.queue_replicas,
-        )
-        try:
-            return await self._js.create_key_value(config)
-        except BadRequestError:  # it was made with other settings, which stay
-            return await self._js.key_value(subjects.MODEL_FILES)
+        limits = {"history": MAX_VERSIONS, "max_bytes": MAX_LOG_BYTES}
+        return await open_bucket(self._js, subjects.MODEL_FILES, self._settings, **limits)
 
     async def _reconnected(self) -> None:
         self.book.bucket.doubt()

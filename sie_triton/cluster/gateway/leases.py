@@ -4,14 +4,12 @@ import time
 from typing import Any
 
 from nats.errors import Error as NatsError
-from nats.js.api import KeyValueConfig
 from nats.js.client import JetStreamContext
-from nats.js.errors import BadRequestError
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket, Conflict
-from sie_triton.cluster.connection import told
+from sie_triton.cluster.connection import open_bucket, told
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import Lease
@@ -38,11 +36,7 @@ class Leases:
 
     async def _opened(self) -> KeyValue:
         # The bucket forgets what has not been renewed.
-        config = KeyValueConfig(bucket=subjects.LEASES, ttl=TTL_S, replicas=self._settings.queue_replicas)
-        try:
-            return await self._js.create_key_value(config)
-        except BadRequestError:  # it was made with other settings, which stay
-            return await self._js.key_value(subjects.LEASES)
+        return await open_bucket(self._js, subjects.LEASES, self._settings, ttl=TTL_S)
 
     def all(self) -> list[Lease]:
         now = time.time()

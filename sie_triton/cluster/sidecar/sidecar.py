@@ -19,7 +19,7 @@ from nats.js.kv import KeyValue
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
-from sie_triton.cluster.connection import connect, open_claims, open_dead_stream, open_stream, told
+from sie_triton.cluster.connection import connect, open_bucket, open_dead_stream, open_stream, told
 from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question
 from sie_triton.cluster.model_files import ModelFile, opener, reader
@@ -169,7 +169,7 @@ class Sidecar:
             self.has_lost_queue.set()
 
     async def _bucket(self) -> KeyValue:
-        return await open_claims(self._js, self._pool, self._settings)
+        return await open_bucket(self._js, subjects.claims(self._pool), self._settings)
 
     def _files_bucket(self) -> Bucket[ModelFile]:
         producers = words(self._settings.nats_config_trusted_producers)
