@@ -1,11 +1,7 @@
 """Implementation of `sie-triton cluster add` and `rm`, and of `sie-triton status` for a cluster."""
 
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from sie_triton.cluster.up import CLUSTER_DIR, CONFIG_DIR
+from sie_triton.controller.commands import fetch
 from sie_triton.controller.token import find_token
-from sie_triton.errors import ServerError
 from sie_triton.settings import LOOPBACK, Settings, words
 
 MODELS = "/v1/configs/models"
@@ -32,16 +28,15 @@ MAX_NAMES = 5
 
 def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> None:
     """Print the workers of a cluster, as its gateway knows them; `watch` keeps the table up to date."""
-    token = next(iter(words(settings.auth_tokens)), "")
     console = Console()
     if as_json:
-        console.print_json(data=_ask(f"{settings.gateway_url}/health", token))
+        console.print_json(data=_health(settings))
     elif not watch:
-        console.print(table_of(_ask(f"{settings.gateway_url}/health", token)))
+        console.print(table_of(_health(settings)))
     else:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(table_of(_ask(f"{settings.gateway_url}/health", token)), refresh=True)
+                live.update(table_of(_health(settings)), refresh=True)
                 time.sleep(REFRESH_S)
 
 
@@ -76,6 +71,11 @@ def table_of(health: Mapping[str, Any]) -> RenderableType:
     return table
 
 
+def _health(settings: Settings) -> Any:
+    token = next(iter(words(settings.auth_tokens)), "")
+    return fetch(f"{settings.gateway_url}/health", "gateway", "--gateway-url", token, ANSWER_S)
+
+
 def _summary(health: Mapping[str, Any]) -> str:
     ready = sum(each["healthy"] for each in health["workers"])
     return f"{ready} of {len(health['workers'])} workers are ready; epoch of the model files: {health['config_epoch']}"
@@ -102,28 +102,4 @@ def _change(settings: Settings, path: str, method: str, body: bytes | None = Non
     url = settings.config_service_url or f"http://{LOOPBACK}:{settings.config_port}"
     of_cluster_up = settings.data_dir / CLUSTER_DIR / CONFIG_DIR
     token = find_token(of_cluster_up, settings.admin_token) or find_token(settings.data_dir, "")
-    return _ask(f"{url}{path}", token, method, body)
-
-
-def _ask(url: str, token: str, method: str = "GET", body: bytes | None = None) -> Any:
-    """Return an answer, decoded from JSON; ServerError with the reason if there is none."""
-    request = urllib.request.Request(url, data=body, method=method)
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as response:
-            return json.load(response)
-    except urllib.error.HTTPError as exc:
-        raise ServerError(_reason(exc.read())) from exc
-    except (OSError, ValueError, HTTPException) as exc:
-        raise ServerError(
-            f"{url} does not answer ({exc}); set --gateway-url or --config-service-url to an address of the cluster"
-        ) from exc
-
-
-def _reason(body: bytes) -> str:
-    text = body.decode(errors="replace").strip()
-    try:
-        return str(json.loads(text)["message"])
-    except (ValueError, KeyError, TypeError):
-        return text
+    return fetch(f"{url}{path}", "config service", "--config-service-url", token, ANSWER_S, method, body)

@@ -4,6 +4,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -71,22 +72,36 @@ def remove(settings: Settings, model: str) -> None:
 def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None = None) -> Any:
     """Return the controller's response, decoded from JSON; ServerError with the reason if there is none."""
     url = f"http://{settings.inner_host}:{settings.controller_port}{path}"
+    seconds = settings.load_timeout_s + ANSWER_S
+    return fetch(url, "controller", "--host and --controller-port", _token(settings, method), seconds, method, body)
+
+
+def fetch(
+    url: str, what: str, flags: str, token: str, seconds: float, method: str = "GET", body: bytes | None = None
+) -> Any:
+    """Return the response of a server, decoded from JSON; ServerError with the reason if there is none.
+
+    `what` is the kind of server, and `flags` are those that choose it.
+    """
     request = urllib.request.Request(url, data=body, method=method)
-    if token := _token(settings, method):
+    if token:
         request.add_header("Authorization", f"Bearer {token}".encode())  # type: ignore[arg-type]
     try:
-        with urllib.request.urlopen(request, timeout=settings.load_timeout_s + ANSWER_S) as response:
+        with urllib.request.urlopen(request, timeout=seconds) as response:
             return json.load(response)
     except urllib.error.HTTPError as exc:
-        raise ServerError(exc.read().decode(errors="replace").strip()) from exc
+        raise ServerError(_reason(exc.read().decode(errors="replace").strip())) from exc
     except OSError as exc:
-        raise ServerError(
-            f"no controller answers at {url}; check that a server is running, and set --host and --controller-port"
-        ) from exc
+        raise ServerError(f"no {what} answers at {url}; check that it is running, and set {flags}") from exc
     except (ValueError, HTTPException) as exc:
-        raise ServerError(
-            f"the server at {url} is not a controller; set --host and --controller-port to the controller's"
-        ) from exc
+        raise ServerError(f"the server at {url} is not a {what}; set {flags} to the {what}'s") from exc
+
+
+def _reason(text: str) -> str:
+    """Return the message of an error in JSON; any other text is the message itself."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(text)["message"])
+    return text
 
 
 def _token(settings: Settings, method: str) -> str:
