@@ -9,6 +9,8 @@ from hashlib import sha256
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings, words
 
+ONE_OF_TOKENS = "one of SIE_AUTH_TOKENS"
+
 
 class Trust:
     """Checks callers against the settings, which hold at least one token if authentication is on."""
@@ -16,6 +18,7 @@ class Trust:
     def __init__(self, settings: Settings) -> None:
         self._tokens = [token.encode() for token in words(settings.auth_tokens)]
         self._admins = [settings.admin_token.encode()] if settings.admin_token else self._tokens
+        self._wanted_of_admins = "SIE_ADMIN_TOKEN" if settings.admin_token else ONE_OF_TOKENS
         self._is_needed = settings.auth_mode != "none"
         self._origins = set(words(settings.door_cors_origins))
         self._hosts = {name.lower() for name in words(settings.door_allowed_hosts)}
@@ -48,7 +51,7 @@ class Trust:
 
     def check_token(self, authorization: bytes | None) -> None:
         """Raise Failure 401 unless the header holds a token, after Bearer, or alone, as SIE's clients may send it."""
-        self._check(authorization, self._tokens, "one of SIE_AUTH_TOKENS")
+        self._check(authorization, self._tokens, ONE_OF_TOKENS)
 
     def _check(self, authorization: bytes | None, tokens: Sequence[bytes], wanted: str) -> None:
         """Compare every token in constant time, so that timing reveals none of them."""
@@ -62,7 +65,7 @@ class Trust:
     def check_admin(self, headers: Mapping[bytes, bytes]) -> None:
         """Raise Failure as `check` does; the token must be the admin token, if there is one."""
         self.check_browser(headers)
-        self._check(headers.get(b"authorization"), self._admins, "SIE_ADMIN_TOKEN")
+        self._check(headers.get(b"authorization"), self._admins, self._wanted_of_admins)
 
     def tenant(self, authorization: bytes | None) -> str:
         """Return the name of a client by its token, which does not reveal it; empty if no token is needed."""

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from nats.js.kv import KeyValue
 
-from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket, Conflict
 from sie_triton.cluster.model_files import ModelFile, Version, key, reader
 from sie_triton.errors import SIEError
@@ -71,7 +70,6 @@ class Book:
         `request` is the client's Idempotency-Key, `replaces` the epoch of the version that it wants to replace. Raise
         Refused if the change cannot be made, and NatsError or TimeoutError if the bucket is away.
         """
-        subjects.token(model.replace("/", "__"))
         file = ModelFile(Version(model, pool, self._producer, time.time(), request), text)
         async with self._turn:
             for _ in range(MAX_ATTEMPTS):
