@@ -329,3 +329,28 @@ def test_a_leased_worker_keeps_the_model_files_of_its_own_pool(run):
             await until(lambda: cluster.servers["b"].added == {"t__new": file})
 
     run(test)
+
+
+def test_the_queue_of_a_lease_without_workers_stays(run, monkeypatch):
+    monkeypatch.setattr(unused, "LOOK_S", 0.1)
+    monkeypatch.setattr(unused, "UNUSED_S", 0.3)
+
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        operator = await cluster.operator()
+
+        async def is_there() -> bool:
+            return "SIE_WORK_eval" in {info.config.name for info in await operator.streams_info()}
+
+        async with http(queue, settings) as client:
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"b200": 1}})
+            queue._prepare("eval")
+            while not await is_there():
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1)
+            assert await is_there()
+            await client.delete("/v1/pools/eval")
+            while await is_there():
+                await asyncio.sleep(0.05)
+
+    run(test)
