@@ -210,6 +210,7 @@ BENCHES = (
     "precision",
     "long",
     "large",
+    "cluster",
 )
 
 
@@ -229,7 +230,8 @@ BENCHES = (
     "preprocess: texts/s and latency where tokenization is the limit, by SIE_PREPROCESSOR_WORKERS; "
     "overhead: CPU time of a request by process, compared with three steps that compute nothing; "
     "precision: MiniLM in float32, bfloat16 and int8; long: large models and texts of 8,192 tokens, in process; "
-    "large: requests of 32 and 256 texts",
+    "large: requests of 32 and 256 texts; "
+    "cluster: what the queue adds to a request, and what a tenant's flood does to another one",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")
@@ -291,6 +293,10 @@ def bench(
         from sie_triton.bench import loras
 
         loras.run(rounds=rounds, clients=clients, output=output)
+    elif what == "cluster":
+        from sie_triton.bench import cluster
+
+        cluster.run(rounds=rounds, seconds=seconds, output=output)
     elif what == "door":
         from sie_triton.bench import door
 

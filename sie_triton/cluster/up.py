@@ -136,8 +136,8 @@ def config_service(settings: Settings, say: Say) -> Companion:
 
 
 @contextmanager
-def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Say) -> Iterator[None]:
-    """Run a whole cluster; yield once all workers are ready."""
+def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Say) -> Iterator[list[Settings]]:
+    """Run a whole cluster; yield the settings of its workers once all are ready."""
     directory = private_directory(settings.data_dir / CLUSTER_DIR)
     given = (settings.door_port, settings.grpc_port, settings.config_port)
     port, *of_workers = free_ports(1 + num_workers * len(PORTS), besides=given)
@@ -161,7 +161,7 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
             url = f"http://{each.inner_host}:{each.worker_metrics_port}/readyz"
             wait_for(each.worker_id, partial(answers, url), READY_S, log_of(each, LAUNCHER_LOG).path)
         wait_for_door(gateway)
-        yield
+        yield workers
 
 
 def _listens(port: int) -> bool:

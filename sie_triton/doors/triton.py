@@ -78,9 +78,7 @@ class TritonBackend(Backend):
 
     async def __aexit__(self, *_: object) -> None:
         assert self._learning is not None
-        assert self._calls is not None
         self._learning.cancel()
-        self._calls.close()
         await super().__aexit__()
 
     async def _learn(self) -> None:

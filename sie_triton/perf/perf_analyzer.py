@@ -75,11 +75,15 @@ def _link_libraries() -> None:
 
 def run(arguments: Sequence[str], *, quiet: bool = False) -> int:
     """Run perf_analyzer; return its exit status."""
+    return started(arguments, quiet=quiet).wait()
+
+
+def started(arguments: Sequence[str], *, quiet: bool = True) -> "subprocess.Popen[bytes]":
+    """Start perf_analyzer."""
     binary = install()
     loader = os.pathsep.join(filter(None, [str(home()), os.environ.get("LD_LIBRARY_PATH")]))
     output = subprocess.DEVNULL if quiet else None
-    command = [str(binary), *arguments]
-    return subprocess.run(command, env={**os.environ, "LD_LIBRARY_PATH": loader}, stdout=output, check=False).returncode
+    return subprocess.Popen([str(binary), *arguments], env={**os.environ, "LD_LIBRARY_PATH": loader}, stdout=output)
 
 
 def inputs_of(client: InferenceServerClient, name: str) -> list[str]:
@@ -121,8 +125,10 @@ def _try(model: str, address: str) -> dict[str, list[str]]:
     return beside
 
 
-def measure(model: str, address: str, input_data: Path, clients: int, seconds: float) -> dict[str, float]:
-    """Run a closed-loop load; return requests/s, and latency percentiles in ms.
+def measure(
+    model: str, address: str, input_data: Path, clients: int, seconds: float, token: str = ""
+) -> dict[str, float]:
+    """Run a closed-loop load; return requests/s, and latency percentiles in ms. `token`: for a gateway that needs one.
 
     perf_analyzer averages three windows, `seconds` long in total.
     """
@@ -133,6 +139,7 @@ def measure(model: str, address: str, input_data: Path, clients: int, seconds: f
             [
                 *("-m", model, "-u", address, "-i", "grpc", "--input-data", str(input_data)),
                 *("--concurrency-range", str(clients), "-p", str(window_ms), "-s", "999", "-f", str(report)),
+                *(("-H", f"authorization: Bearer {token}") if token else ()),
             ],
             quiet=True,
         )

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from threading import Lock
 from time import monotonic
+from typing import Literal
 
 import numpy as np
 
@@ -31,7 +32,11 @@ ALIVE_S = 1.0
 
 
 class CallBook:
-    """Calls of this door process. Belongs to one event loop. Raises OSError if `directory` is not writable."""
+    """Calls of this door process. Belongs to one event loop. Raises OSError if `directory` is not writable.
+
+    Stages keep the file mapped for as long as the process lives, so the process writes the same file if it has another
+    book. A later door removes the files of processes that have ended.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._door = ProcessId.of(os.getpid())
@@ -39,7 +44,10 @@ class CallBook:
         self._path = _path(directory, self._door)
         directory.mkdir(parents=True, exist_ok=True)
         remove_dead(directory)
-        self._numbers = np.asarray(np.memmap(self._path, "<i8", "w+", shape=(NUM_PLACES,)))
+        # "w+" shortens a file, which would kill the stages that map it.
+        mode: Literal["r+", "w+"] = "r+" if self._path.exists() else "w+"
+        self._numbers = np.asarray(np.memmap(self._path, "<i8", mode, shape=(NUM_PLACES,)))
+        self._numbers[:] = 0
         self._free = deque(range(NUM_PLACES))
         self._num_calls = 0
 
@@ -64,9 +72,6 @@ class CallBook:
         if place != NO_PLACE:
             self._numbers[place] = 0
             self._free.append(place)
-
-    def close(self) -> None:
-        self._path.unlink(missing_ok=True)
 
 
 class OpenCall:

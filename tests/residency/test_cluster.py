@@ -3,25 +3,31 @@
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.bench.ports import free_ports
+from sie_triton.records.status import records_of
 from tests.conftest import tiny_model_file
 from tests.server.test_serve import sie
 from tests.support.controller import wait_for
-from tests.support.killing import Clients, of_the_gateway, part, vector
+from tests.support.killing import PARTS, Clients, of_the_gateway, part, vector
 from tests.support.models import save_bert
 
 MODELS = ("t/m0", "t/m1")
 
 # A model that workers know, and serve once a request names it.
 KNOWN = "t/known"
+
+# A model whose request runs for seconds, so that its Triton can be killed meanwhile.
+FATAL = "t/fatal"
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +49,11 @@ def cluster(root: Path, ports: list[int], minilm_directory: Path) -> Iterator[tu
     for model in MODELS:
         (root / "models" / f"{model[2:]}.yaml").write_text(tiny_model_file(model, tiny))
     http, grpc, config = ports
-    (root / "models" / "known.yaml").write_text(tiny_model_file(KNOWN, tiny))
+    for model in (KNOWN, FATAL):
+        (root / "models" / f"{model[2:]}.yaml").write_text(tiny_model_file(model, tiny))
     flags = [f"--models-dir={root / 'models'}", f"--data-dir={root / 'data'}"]
     flags += [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}"]
-    process = sie("cluster", "up", *MODELS, *flags, "--workers=2")
+    process = sie("cluster", "up", *MODELS, FATAL, *flags, "--workers=2")
     assert process.stdout is not None
     try:
         lines = iter(process.stdout.readline, "")
@@ -57,7 +64,7 @@ def cluster(root: Path, ports: list[int], minilm_directory: Path) -> Iterator[tu
         process.communicate()
 
 
-@pytest.mark.parametrize("name", ["sidecar", "nats", "triton", "controller", "launcher"])
+@pytest.mark.parametrize("name", ["config", "sidecar", "nats", "triton", "controller", "launcher"])
 def test_a_part_that_is_killed_costs_no_answer(cluster, name):
     root, addresses = cluster
     with Clients(addresses, ["t__m0", "t__m1"]) as clients:
@@ -90,6 +97,59 @@ def test_a_queue_that_is_stopped_for_seconds_costs_no_answer(cluster):
         nats.send_signal(signal.SIGCONT)
         clients.more(100)
     assert (clients.wrong, dict(clients.failures)) == ([], {})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_rounds_of_kills_cost_only_what_a_killed_gateway_was_asked(cluster):
+    root, addresses = cluster
+    rng = np.random.default_rng(0)
+    with Clients(addresses, ["t__m0", "t__m1"]) as clients:
+        for i in range(20):
+            clients.more(50)
+            processes = part(list(PARTS)[i % len(PARTS)], root)
+            processes[rng.integers(len(processes))].kill()
+            clients.more(50)
+    print(f"{clients.num_right} answers, {dict(clients.failures)}, slowest {clients.slowest_s:.0f} s")
+    assert clients.wrong == []
+    assert [each for each in clients.failures if not of_the_gateway(each) and "yet; retry" not in each] == []
+
+
+def test_a_request_that_ends_two_tritons_is_put_aside_and_costs_no_other_answer(cluster, root: Path):
+    _, addresses = cluster
+    texts = np.array(["word " * 200] * 3000, object)
+
+    def ask() -> str:
+        tensor = triton.InferInput("text", [len(texts)], "BYTES")
+        tensor.set_data_from_numpy(texts)
+        with triton.InferenceServerClient(addresses[0]) as client:
+            try:
+                client.infer("t__fatal", [tensor], client_timeout=120)
+            except InferenceServerException as exc:
+                return str(exc)
+        return "answered"
+
+    killed: list[int] = []
+
+    def kill_where_it_runs() -> bool:
+        for status_dir in root.glob("data/cluster/worker-*/status"):
+            for record in records_of(status_dir, "t__fatal", "inference"):
+                if record["busy_since_ns"] and (pid := int(record["triton_pid"])) not in killed:
+                    killed.append(pid)
+                    psutil.Process(pid).kill()
+                    return True
+        return False
+
+    with Clients(addresses, ["t__m0", "t__m1"]) as clients, ThreadPoolExecutor(1) as thread:
+        clients.more(100)
+        answer = thread.submit(ask)
+        for _ in range(2):
+            wait_for(kill_where_it_runs)
+        assert "ended the server that ran it, twice" in answer.result(120)
+        clients.more(100)
+    assert (clients.wrong, dict(clients.failures)) == ([], {})
+    (log,) = [log for log in root.glob("data/cluster/worker-*/logs/sidecar.log") if "SIE_DEAD" in log.read_text()]
+    assert "t__fatal ended two Tritons" in log.read_text()
 
 
 def done(*arguments: str) -> str:

@@ -16,7 +16,7 @@ class LocalServer:
     """The parts of the server that a sidecar uses. Belongs to one event loop.
 
     `states` returns the states of all models. `calls` is the record in which the stages look whether a client still
-    waits: one for each process, because they keep it open.
+    waits.
     """
 
     triton: LocalTriton
@@ -32,4 +32,3 @@ class LocalServer:
     async def close(self) -> None:
         await self.triton.close()
         await self.models.close()
-        self.calls.close()

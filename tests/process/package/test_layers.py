@@ -111,6 +111,7 @@ MAY_IMPORT = {
         "catalog",
         "checkpoints",
         "client",
+        "cluster",
         "controller",
         "engines",
         "families",

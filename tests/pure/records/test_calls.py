@@ -73,7 +73,14 @@ def test_calls_of_a_door_that_has_ended_are_over(tmp_path, monkeypatch):
     process.join()
     assert Calls(tmp_path).find(token).is_over()
     left = {path.name for path in tmp_path.glob("*.calls")}
-    book = CallBook(tmp_path)
+    CallBook(tmp_path)
     assert left.isdisjoint(path.name for path in tmp_path.glob("*.calls"))
-    book.close()
-    assert list(tmp_path.glob("*.calls")) == []
+
+
+def test_stages_that_know_a_door_see_the_calls_of_its_next_book(tmp_path):
+    stage = Calls(tmp_path)
+    first = CallBook(tmp_path).call()
+    before = stage.find(first.__enter__()[CALL])
+    with CallBook(tmp_path).call() as parameters:
+        assert not stage.find(parameters[CALL]).is_over()
+    assert before.is_over()
