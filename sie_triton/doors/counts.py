@@ -30,10 +30,18 @@ def exposition() -> bytes:
     """Return the counts of all processes in Prometheus' text format."""
     registry = CollectorRegistry()
     if directory := os.environ.get(DIRECTORY):
+        forget_dead(Path(directory))
         MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
     else:
         registry.register(DURATION)
     return generate_latest(registry)
+
+
+def forget_dead(directory: Path) -> None:
+    """Remove the gauges of processes that have ended; their counts stay."""
+    for path in directory.glob("gauge_live*.db"):
+        if not Path(f"/proc/{path.stem.rpartition('_')[2]}").exists():
+            path.unlink(missing_ok=True)
 
 
 def variables(status_dir: Path) -> dict[str, str]:

@@ -50,7 +50,7 @@ GROUPS: Mapping[str, str] = {
     "Tokens": "auth_mode auth_tokens admin_token",
     "A cluster": (
         "nats_url nats_user nats_password nats_credentials nats_tls_ca pool worker_id machine_profile "
-        "worker_metrics_port health_publish_interval_ms gateway_url gateway_configured_gpus "
+        "worker_metrics_port health_publish_interval_ms gateway_url gateway_configured_gpus gateway_configured_pools "
         "pool_admission_enabled config_port config_service_url config_producer nats_config_trusted_producers "
         "worker_config_poll_interval_ms adaptive_target_p50_ms max_concurrent_batches "
         "batcher_max_batch_requests queue_replicas queue_max_bytes queue_max_messages payload_store_url"

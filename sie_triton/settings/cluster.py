@@ -68,6 +68,11 @@ class ClusterSettings(BaseModel):
         description="kinds of machines (SIE_MACHINE_PROFILE) that can be started, separated by commas; requests "
         "for one of which there is none are told to wait for it",
     )
+    gateway_configured_pools: str = Field(
+        "",
+        description="pools that can be started, separated by commas; requests for one without a worker are told to "
+        "wait for it, and are counted as demand",
+    )
     pool_admission_enabled: bool = Field(
         True, description="let this worker join pools that clients lease, for as long as they do; see docs/cluster.md"
     )

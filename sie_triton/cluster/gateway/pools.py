@@ -9,6 +9,7 @@ from types import MappingProxyType
 from nats.aio.msg import Msg
 
 from sie_triton.cluster import subjects
+from sie_triton.cluster.gateway.demand import Demand
 from sie_triton.cluster.messages import Health, Lease
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.policies.fair import window
@@ -58,12 +59,15 @@ class Served:
 class Pools:
     """Belongs to one event loop. `own` is the pool of requests that ask for none; `interval_s` that of heartbeats.
 
-    `profiles` are the kinds of machines that can be started.
+    `profiles` are the kinds of machines that can be started, and `startable` the pools.
     """
 
-    def __init__(self, own: str, interval_s: float, profiles: Collection[str] = ()) -> None:
+    def __init__(
+        self, own: str, interval_s: float, profiles: Collection[str] = (), startable: Collection[str] = ()
+    ) -> None:
         self.workers = Workers(interval_s)
-        self._profiles = profiles
+        self.demand = Demand()
+        self._profiles, self._startable = profiles, startable
         self._own = own
         self._stale_s = interval_s * MAX_MISSING
         self._heard_since = monotonic()
@@ -104,6 +108,7 @@ class Pools:
             # A leased pool is for those who name it.
             return min(of_profile, key=lambda pool: (pool in self.leases, pool != self._own, pool))
         if profile in self._profiles:
+            self.demand.note("", profile)
             raise Provisioning(f"{PROFILE}: no worker is a {profile} yet; retry")
         raise Unreachable(f"{PROFILE}: no worker is a {profile[:64]!r}; retry once one has started")
 
@@ -113,11 +118,20 @@ class Pools:
         if name in self.leases and not any(each.is_ready for each in workers):
             raise Provisioning(f"{POOL}: no worker has joined pool {name} yet; retry")
         if not workers and name != self._own:
+            self._check_can_start(name)
             pools = ", ".join(self.workers.pools()) or "none"
             raise Unreachable(f"{POOL}: pool {name} has no worker (with workers: {pools}); retry once one has started")
         if profile and workers and profile not in {each.profile for each in workers}:
             found = ", ".join(sorted({each.profile for each in workers}))
+            if profile in self._profiles:
+                self.demand.note("", profile)
             raise Provisioning(f"{PROFILE}: pool {name} has no {profile[:64]!r} (it has {found}); retry")
+
+    def _check_can_start(self, pool: str) -> None:
+        """Raise Provisioning, and note the demand, for a pool that can be started."""
+        if pool in self._startable:
+            self.demand.note(pool, "")
+            raise Provisioning(f"{POOL}: pool {pool} has no worker yet; retry")
 
     def has_all(self, lease: Lease) -> bool:
         """Return True if a lease has the workers that it asks for."""
@@ -135,9 +149,12 @@ class Pools:
     def model_of(self, pool: str, ensemble: str) -> str:
         """Return the model of an ensemble; empty if no worker of the pool serves it.
 
-        Raise Unreachable if there is no worker, or if not all of them can have told this gateway about themselves.
+        Raise Provisioning if the pool's workers are awaited, and Unreachable if there is none, or if not all of them
+        can have told this gateway about themselves.
         """
         served = self.served(pool)
+        if not served.models:
+            self._check_can_start(pool)
         if ensemble in served.models:
             return ensemble
         name, _, task = ensemble.rpartition("-")

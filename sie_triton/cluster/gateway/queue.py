@@ -11,6 +11,8 @@ import logging
 import os
 import signal
 import time
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -28,6 +30,7 @@ from nats.js.errors import APIError, NoStreamResponseError
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
+from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.gate import Gate
 from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.mentions import Mentions
@@ -53,6 +56,9 @@ CONFIRM_S = 2.0
 
 # Interval between two announcements of a model that no worker serves, in seconds.
 ANNOUNCE_S = 0.25
+
+# Interval between two looks at the number of requests in the queue, in seconds.
+MEASURE_S = 5.0
 
 # Subjects and headers around a request's body, at most.
 FRAME_BYTES = 4096
@@ -85,7 +91,8 @@ class Queue:
         self._settings = settings
         self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
         self._interval_s = settings.health_publish_interval_ms / 1000
-        self.pools = Pools(settings.pool, self._interval_s, words(settings.gateway_configured_gpus))
+        profiles, startable = words(settings.gateway_configured_gpus), words(settings.gateway_configured_pools)
+        self.pools = Pools(settings.pool, self._interval_s, profiles, startable)
         self.questions: Questions
         self.mentions: Mentions
         self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
@@ -118,6 +125,7 @@ class Queue:
         self._start(self.leases.bucket.watch())
         self._start(Unused(self._js, self.pools, self._settings.pool).keep_looking())
         self._start(self._live())
+        self._start(self._keep_measuring())
         if self._payloads is not None:
             self._start(self._sweep(self._payloads))
         return self
@@ -168,6 +176,9 @@ class Queue:
         try:
             async with asyncio.timeout(left_s), self._gate.turn(pool, model, tenant, left_s):
                 answer, body = await self._answered(pool, model, request, deadline, tenant)
+        except BusyError:
+            metrics.REJECTED.labels(pool).inc()
+            raise
         except TimeoutError as exc:
             where = "" if self.is_connected else "; the gateway has no connection to its queue"
             raise DeadlinePassed(f"timeout: the request was not answered within {left_s:.3g} s{where}") from exc
@@ -321,10 +332,37 @@ class Queue:
                 await self._nats.publish(subjects.gateway_health(self.name), self.name.encode())
             self.pools.forget_gateways()
             self._gate.look()
+            waiting = self._gate.waiting()
             with suppress(NatsError):
-                for (pool, model), num in self._gate.waiting().items():
+                for (pool, model), num in waiting.items():
                     await self._nats.publish(subjects.wanted(pool), Wanted(model, num).packed())
+            self._show(waiting)
             await asyncio.sleep(self._interval_s)
+
+    def _show(self, waiting: Mapping[tuple[str, str], int]) -> None:
+        """Publish as metrics what this gateway knows."""
+        by_pool, leased, ready = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+        for (pool, _), num in waiting.items():
+            by_pool[pool,] += num
+        for lease in self.leases.all():
+            leased.update({(lease.source, profile): num for profile, num in lease.gpus.items()})
+        for worker in self.pools.workers.all():
+            ready[worker.pool,] += worker.is_ready
+        metrics.WAITING.show(by_pool)
+        metrics.LEASED.show(leased)
+        metrics.READY.show(ready)
+        metrics.DEMAND.show(dict.fromkeys(self.pools.demand.now(), 1))
+
+    async def _keep_measuring(self) -> None:
+        """Publish as a metric how many requests each pool's stream has, for ever."""
+        while True:
+            depths: dict[metrics.Labels, int] = {}
+            for pool in {self._settings.pool, *self.pools.workers.pools()}:
+                with suppress(NatsError, TimeoutError):
+                    found = await self._js.stream_info(subjects.stream(pool))
+                    depths[pool,] = found.state.messages
+            metrics.DEPTH.show(depths)
+            await asyncio.sleep(MEASURE_S)
 
     def _start(self, work: Any) -> None:
         self._keep(asyncio.create_task(work))
