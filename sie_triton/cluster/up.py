@@ -158,7 +158,7 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
         for each in workers:
             stack.enter_context(worker(each, models, say))
         for each in workers:
-            url = f"http://{each.inner_host}:{each.worker_metrics_port}/readyz"
+            url = f"http://{each.host}:{each.worker_metrics_port}/readyz"
             wait_for(each.worker_id, partial(answers, url), READY_S, log_of(each, LAUNCHER_LOG).path)
         wait_for_door(gateway)
         yield workers

@@ -1,12 +1,12 @@
-"""Write the generated pages of docs/, or check them: `python -m sie_triton.pages [--check]`."""
+"""Write the generated pages of docs/ and files of the chart, or check them: `python -m sie_triton.pages [--check]`."""
 
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sie_triton.pages import client, models, parameters, settings
+from sie_triton.pages import chart, client, models, parameters, settings
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "client.md": client.page,
@@ -18,11 +18,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def main(arguments: list[str]) -> int:
     """Return the exit status: 1 if a page is out of date and `--check` forbids writing it."""
-    pages = {DOCS / name: page() for name, page in PAGES.items()}
+    pages = {ROOT / "docs" / name: page() for name, page in PAGES.items()} | chart.files()
     outdated = [path for path, text in pages.items() if not path.is_file() or path.read_text() != text]
     if "--check" in arguments:
         for path in outdated:
-            sys.stderr.write(f"docs/{path.name} is out of date; run: python -m sie_triton.pages\n")
+            sys.stderr.write(f"{path.relative_to(ROOT)} is out of date; run: python -m sie_triton.pages\n")
         return int(bool(outdated))
     for path in outdated:
         path.write_text(pages[path])

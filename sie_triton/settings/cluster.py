@@ -34,7 +34,7 @@ class ClusterSettings(BaseModel):
         "", pattern=NAME_OR_NONE, description="kind of machine that requests can ask for; default: the pool's name"
     )
     worker_metrics_port: int = Field(
-        9095, ge=1, le=65535, description="the sidecar's port, for /metrics, /healthz and /readyz"
+        9095, ge=1, le=65535, description="the sidecar's port on `host`, for /metrics, /healthz and /readyz"
     )
     health_publish_interval_ms: int = Field(
         1000,

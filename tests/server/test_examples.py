@@ -47,6 +47,7 @@ HEADER = "-H 'Content-Type: application/json'"
 INSTALLS = "installs or makes an environment: a clean clone is the test"
 COMMANDS = "tests/process/cli/test_models_commands.py runs it"
 LORA = "test_adapters_of_a_running_server runs it, with the flags of this server"
+CHART = "tests/process/deploy renders it, and tests/residency/test_chart_pods.py runs its Pods"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
 CACHE = "tests/process/cli/test_cache_commands.py runs it on small models"
 GPU_CHECK = "tests/process/bench/test_gpu_check.py runs it"
@@ -74,6 +75,8 @@ NOT_RUN = {
         ),
         "tests/residency/test_cluster.py does it",
     ),
+    "helm install sie deploy/helm/sie-triton --set image.repository=registry.example/sie-triton": CHART,
+    "kubectl port-forward service/sie-gateway 8080:8080 8001:8001": CHART,
     "sie-triton cluster nats-config > nats.conf": "tests/process/cluster/test_permissions.py runs it",
     "scripts/test": INSTALLS,
     "scripts/serve BAAI/bge-small-en-v1.5": "needs the model hub",

@@ -18,7 +18,7 @@ from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import OK, Answer
 from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
 from sie_triton.names import sie_name
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, words
 
 # Names of gRPC's status codes by number.
 STATUS_NAMES = {code.value[0]: str(code) for code in StatusCode}
@@ -113,7 +113,7 @@ class QueueBackend(Backend):
                 "gpu_count": sum(bool(each.gpu_type) for each in workers),
                 "models_loaded": sum(len(each.resident) for each in workers),
             },
-            "configured_gpu_types": gpus,
+            "configured_gpu_types": sorted({*gpus, *words(self._settings.gateway_configured_gpus)}),
             "live_gpu_types": gpus,
             "config_epoch": self._queue.model_files.epoch,
             "workers": [

@@ -127,6 +127,11 @@ class Pools:
                 self.demand.note("", profile)
             raise Provisioning(f"{PROFILE}: pool {name} has no {profile[:64]!r} (it has {found}); retry")
 
+    @property
+    def can_start(self) -> bool:
+        """True if there are pools that can be started."""
+        return bool(self._startable)
+
     def _check_can_start(self, pool: str) -> None:
         """Raise Provisioning, and note the demand, for a pool that can be started."""
         if pool in self._startable:

@@ -154,8 +154,9 @@ class Queue:
 
     @property
     def is_ready(self) -> bool:
-        """True if a request can be answered now."""
-        return self.is_connected and any(each.is_ready for each in self.pools.workers.all())
+        """True if a request can be answered now, or told to wait for a worker that can be started."""
+        has_worker = any(each.is_ready for each in self.pools.workers.all())
+        return self.is_connected and (has_worker or self.pools.can_start)
 
     @property
     def num_waiting(self) -> int:

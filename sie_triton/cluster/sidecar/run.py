@@ -14,6 +14,8 @@ from sie_triton.cluster.sidecar.metrics import REGISTRY
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.controller.run import is_not_the_clients_fault
+from sie_triton.errors import ServerError
+from sie_triton.host.private import private_directory
 from sie_triton.settings import Settings
 from sie_triton.telemetry import logs
 
@@ -37,7 +39,7 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, settings.inner_host, settings.worker_metrics_port).start()
+        await web.TCPSite(runner, settings.host, settings.worker_metrics_port).start()
         yield
     finally:
         await runner.cleanup()
@@ -46,6 +48,10 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
     logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
+    try:
+        private_directory(settings.data_dir)  # the server's, if that has not started yet
+    except OSError as exc:
+        raise ServerError(f"--data-dir={settings.data_dir} cannot be used: {exc}") from exc
     asyncio.run(serve(settings))
 
 

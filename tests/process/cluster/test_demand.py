@@ -6,6 +6,7 @@ import pytest
 
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway import queue as gateway_queue
+from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.cluster.messages import Lease
 from sie_triton.errors import BusyError, Provisioning, Unreachable
@@ -30,6 +31,9 @@ def test_demand_for_pools_that_can_be_started_is_shown(run):
         for asked in ({POOL: "large"}, {PROFILE: "h100"}):
             with pytest.raises(Provisioning, match="no worker"):
                 queue.pools.chosen(asked)
+        capacity = await QueueBackend(cluster.settings(**given), queue).capacity()
+        assert (capacity["configured_gpu_types"], capacity["live_gpu_types"]) == (["h100"], [])
+        assert capacity["status"] == "healthy"
         with pytest.raises(Provisioning, match="pool default has no worker yet"):
             await queue.mentions.model_of("default", MODEL)
         for asked in ({POOL: "made-up"}, {PROFILE: "made-up"}):

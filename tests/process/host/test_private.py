@@ -52,6 +52,18 @@ def test_a_directory_below_a_world_writable_one_is_refused_unless_sticky(tmp_pat
         private_directory(tmp_path / "missing")
 
 
+def test_volumes_that_are_said_to_be_out_of_reach_are_taken(tmp_path, monkeypatch):
+    """Kubernetes makes the volumes of a Pod writable for everybody."""
+    monkeypatch.setenv("SIE_TRUSTED_VOLUMES", f"/tmp,{tmp_path}")
+    (tmp_path / "below").mkdir()
+    tmp_path.chmod(0o2777)
+    assert private_directory(tmp_path) == tmp_path
+    assert private_directory(tmp_path / "below" / "made")
+    (tmp_path / "below").chmod(0o777)
+    with pytest.raises(PermissionError, match="below can be written by other users"):
+        private_directory(tmp_path / "below" / "made")
+
+
 def test_a_file_is_no_directory(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="file is not a directory"):
