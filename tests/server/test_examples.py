@@ -47,6 +47,7 @@ HEADER = "-H 'Content-Type: application/json'"
 INSTALLS = "installs or makes an environment: a clean clone is the test"
 COMMANDS = "tests/process/cli/test_models_commands.py runs it"
 LORA = "test_adapters_of_a_running_server runs it, with the flags of this server"
+CLUSTER = "tests/residency/test_cluster_by_hand.py runs it with another model"
 CHART = "tests/process/deploy renders it, and tests/residency/test_chart_pods.py runs its Pods"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
 CACHE = "tests/process/cli/test_cache_commands.py runs it on small models"
@@ -60,24 +61,22 @@ NOT_RUN = {
     "scripts/serve": INSTALLS,
     "pip install 'sie-triton[cluster]'": INSTALLS,
     "sie-triton cluster up --workers 2 sentence-transformers/all-MiniLM-L6-v2": "tests/residency/test_cluster.py",
-    "sie-triton serve --no-door BAAI/bge-m3": "needs the model hub",
-    "sie-triton sidecar --nats-url nats://queue:4222 --nats-user sidecar --nats-password @sidecar.password": (
-        "tests/residency/test_cluster.py starts sidecars"
-    ),
+    "sie-triton serve --no-door BAAI/bge-m3": CLUSTER,
+    "sie-triton sidecar --nats-url nats://queue:4222 --nats-user sidecar --nats-password @sidecar.password": CLUSTER,
     "sie-triton gateway --host 0.0.0.0 --nats-url nats://queue:4222 --nats-user gateway --nats-password "
-    "@gateway.password": "tests/server/test_gateway.py starts gateways",
+    "@gateway.password": CLUSTER,
     "sie-triton config-service --host 0.0.0.0 --nats-url nats://queue:4222 --nats-user config --nats-password "
-    "@config.password --admin-token @admin.token": "tests/process/cluster/test_config_killed.py starts one",
+    "@config.password --admin-token @admin.token": CLUSTER,
     **dict.fromkeys(
         (
             "sie-triton cluster add BAAI/bge-m3 --config-service-url http://config:8081 --admin-token @admin.token",
             "sie-triton cluster rm BAAI/bge-m3 --config-service-url http://config:8081 --admin-token @admin.token",
         ),
-        "tests/residency/test_cluster.py does it",
+        CLUSTER,
     ),
     "helm install sie deploy/helm/sie-triton --set image.repository=registry.example/sie-triton": CHART,
     "kubectl port-forward service/sie-gateway 8080:8080 8001:8001": CHART,
-    "sie-triton cluster nats-config > nats.conf": "tests/process/cluster/test_permissions.py runs it",
+    "sie-triton cluster nats-config > nats.conf": CLUSTER,
     "scripts/test": INSTALLS,
     "scripts/serve BAAI/bge-small-en-v1.5": "needs the model hub",
     "scripts/serve ./my-model": BY_HAND,
