@@ -27,6 +27,13 @@ FRAMING, END_OF_FRAMING = "in ensemble '", "', "
 # versions of the model are unloaded, UNAVAILABLE, which is a busy server's.
 UNKNOWN_MODEL = "Request for unknown model"
 
+# Triton's text about a stage that has died or stands still; it begins with "Stub process", and names the stage.
+UNHEALTHY = "is not healthy"
+
+
+class StageDied(BusyError):
+    """A stage of the model died, or stands still; the server replaces it within seconds. The request may be why."""
+
 
 class NotServed(InputError):
     """No model of that name is served; `model` is empty if the error came from Triton without the name."""
@@ -44,7 +51,7 @@ class NotTriton(SIEError):
 
 
 # Errors without a prefix, which are Triton's own, by status name of gRPC or HTTP. With INVALID_ARGUMENT it refuses
-# shapes, types and names of tensors, with UNAVAILABLE a full queue, with INTERNAL the requests of a stub that died.
+# shapes, types and names of tensors, with UNAVAILABLE a full queue, with INTERNAL a fault of a stage.
 ERRORS: Mapping[str, type[SIEError]] = {
     "INVALID_ARGUMENT": InputError,
     "400": InputError,
@@ -112,7 +119,9 @@ def _failure(exc: InferenceServerException, address: Address, seconds: float) ->
 
 def _of_triton(status: str, text: str) -> SIEError:
     """Return the error for a message of Triton's own."""
-    return NotServed(text) if text.startswith(UNKNOWN_MODEL) else ERRORS.get(status, SIEError)(text)
+    if text.startswith(UNKNOWN_MODEL):
+        return NotServed(text)
+    return StageDied(text) if UNHEALTHY in text else ERRORS.get(status, SIEError)(text)
 
 
 def _too_late(address: Address, seconds: float) -> DeadlinePassed:

@@ -1,7 +1,7 @@
 """Deadline of a call, and retries: only on UNAVAILABLE, with backoff and jitter, within the caller's timeout.
 
 No verb changes the state of the server. A request can therefore be sent again if the server refused it, or ended before
-it responded.
+it responded. A request that a stage died of is sent again a few times only, because it may be why.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Any
 
 from tenacity import RetryCallState, before_sleep_log, retry_if_exception_type, wait_random_exponential
 
+from sie_triton.client.failures import StageDied
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, OutOfMemory, Unreachable
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,10 @@ GRACE_S = {"http": 0.25, "grpc": 1.0}
 NETWORK_TIMEOUT_S = 600.0
 
 MAX_TIMEOUT_S = 86_400.0
+
+# Failures because of a dead stage after which a request is not sent again, and the waits before it is, in seconds.
+# Triton notices a dead stage after a second, and the server replaces it within a few.
+MAX_DEATHS, DEATH_WAITS_S = 4, (1.0, 2.0, 4.0)
 
 
 def checked_timeout(timeout: float | None) -> float | None:
@@ -77,17 +82,31 @@ class Deadline:
         `is_met` returns True if the server has responded to this client before.
         """
         patience = PATIENCE_S if self.at is None else self.left_s
+        backoff, num_deaths = wait_random_exponential(multiplier=0.1, max=2), 0
+
+        def wait(state: RetryCallState) -> float:
+            nonlocal num_deaths
+            if not isinstance(_error(state), StageDied):
+                return float(backoff(state))
+            num_deaths += 1
+            return DEATH_WAITS_S[min(num_deaths, len(DEATH_WAITS_S)) - 1]
 
         def is_over(state: RetryCallState) -> bool:
-            error = state.outcome.exception() if state.outcome else None
+            error = _error(state)
+            if num_deaths >= MAX_DEATHS and isinstance(error, StageDied):
+                return True
             may_be_wrong = self.at is None and isinstance(error, Unreachable) and not is_met()
             elapsed = (state.seconds_since_start or 0) + state.upcoming_sleep
             return elapsed >= (FIRST_PATIENCE_S if may_be_wrong else patience)
 
         return {
             "retry": retry_if_exception_type((BusyError, OutOfMemory)),
-            "wait": wait_random_exponential(multiplier=0.1, max=2),
+            "wait": wait,
             "stop": is_over,
             "before_sleep": before_sleep_log(_log, logging.DEBUG),
             "reraise": True,
         }
+
+
+def _error(state: RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None

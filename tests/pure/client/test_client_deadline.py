@@ -1,12 +1,14 @@
 """The caller's timeout on a fake clock: the timeout that the server receives, and the transport's own."""
 
 import time
+from itertools import pairwise
 
 import pytest
 from tenacity import Retrying
 
 from sie_triton import BusyError, InputError
 from sie_triton.client import retry
+from sie_triton.client.failures import StageDied
 from sie_triton.client.retry import FIRST_PATIENCE_S, NETWORK_TIMEOUT_S, PATIENCE_S, Deadline
 from sie_triton.errors import Unreachable
 
@@ -87,3 +89,25 @@ def test_retries_end_at_the_deadline(clock, timeout, is_met, error, seconds):
     assert seconds - 2 <= attempts[-1] <= seconds
     assert (len(attempts) > 1) == (seconds > 0)
     assert PATIENCE_S > 10 * FIRST_PATIENCE_S
+
+
+@pytest.mark.parametrize(("num_deaths", "is_answered"), [(3, True), (4, False)])
+def test_a_request_whose_stage_dies_is_sent_again_a_few_times(clock, num_deaths, is_answered):
+    """It may be why: Triton notices a death after a second, and a new stage takes seconds."""
+    errors = [BusyError("no"), *[StageDied("Stub process 'x' is not healthy.")] * num_deaths]
+    started, attempts = clock[0], []
+
+    def fail():
+        attempts.append(clock[0] - started)
+        if errors:
+            raise errors.pop(0)
+        return "answer"
+
+    retrying = Retrying(**Deadline.after(60).retrying(lambda: True))
+    if is_answered:
+        assert retrying(fail) == "answer"
+        assert [round(b - a) for a, b in pairwise(attempts[1:])] == [1, 2, 4]
+    else:
+        with pytest.raises(StageDied):
+            retrying(fail)
+        assert len(attempts) == 5

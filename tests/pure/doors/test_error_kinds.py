@@ -10,7 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton import errors
 from sie_triton.client.address import Address
-from sie_triton.client.failures import NotServed, is_of_a_step, our_errors
+from sie_triton.client.failures import NotServed, StageDied, is_of_a_step, our_errors
 from sie_triton.doors.endpoint import SIE, failure_response
 from sie_triton.doors.failures import TABLE, Failure, failure_of
 from sie_triton.doors.openai import OPENAI
@@ -259,7 +259,7 @@ def test_a_cancelled_request_gets_a_neutral_message():
         ("StatusCode.UNAVAILABLE", "Request for unknown model: 'x' has no available versions", NotServed),
         ("503", "[request id: <id_unknown>] Exceeds maximum queue size", BusyError),
         ("StatusCode.INVALID_ARGUMENT", "[request id: busy] unexpected shape for input 'text'", InputError),
-        ("500", "in ensemble 'x', Stub process 'x-inference' is not healthy.", ModelError),
+        ("500", "in ensemble 'x', Stub process 'x-inference' is not healthy.", StageDied),
         ("StatusCode.DEADLINE_EXCEEDED", "Deadline Exceeded", DeadlinePassed),
         ("StatusCode.RESOURCE_EXHAUSTED", "Received message larger than max", SIEError),
     ],
