@@ -19,7 +19,7 @@ html_title = project
 # Pages by their section of the navigation.
 CONTENTS = {
     "Use": "installation serving-models encode score extract images loras door migrating-from-sie features",
-    "Operate": "operating cluster observability settings tuning eval failures security troubleshooting gpu",
+    "Operate": "operating cluster simulation observability settings tuning eval failures security troubleshooting gpu",
     "Reference": "client parameters model-files models engines performance",
     "Inside": "/ARCHITECTURE internals decisions/README /CONTRIBUTING /CHANGELOG",
 }

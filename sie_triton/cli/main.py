@@ -20,6 +20,7 @@ from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import read_model_settings, settings_of_running, settings_options
 from sie_triton.cli.score import score
+from sie_triton.cli.simulate import simulate
 from sie_triton.cli.top import top
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
@@ -185,6 +186,7 @@ cli.add_command(gateway)
 cli.add_command(sidecar)
 cli.add_command(config_service)
 cli.add_command(cluster)
+cli.add_command(simulate)
 cli.add_command(config)
 cli.add_command(encode)
 cli.add_command(score)
@@ -211,6 +213,7 @@ BENCHES = (
     "long",
     "large",
     "cluster",
+    "simulated",
 )
 
 
@@ -231,7 +234,8 @@ BENCHES = (
     "overhead: CPU time of a request by process, compared with three steps that compute nothing; "
     "precision: MiniLM in float32, bfloat16 and int8; long: large models and texts of 8,192 tokens, in process; "
     "large: requests of 32 and 256 texts; "
-    "cluster: what the queue adds to a request, and what a tenant's flood does to another one",
+    "cluster: what the queue adds to a request, and what a tenant's flood does to another one; "
+    "simulated: a cluster of three workers, compared with its simulation",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")
@@ -297,6 +301,10 @@ def bench(
         from sie_triton.bench import cluster
 
         cluster.run(rounds=rounds, seconds=seconds, output=output)
+    elif what == "simulated":
+        from sie_triton.bench import simulated
+
+        simulated.run(seconds=seconds, output=output)
     elif what == "door":
         from sie_triton.bench import door
 

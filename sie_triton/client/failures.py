@@ -27,7 +27,7 @@ FRAMING, END_OF_FRAMING = "in ensemble '", "', "
 # versions of the model are unloaded, UNAVAILABLE, which is a busy server's.
 UNKNOWN_MODEL = "Request for unknown model"
 
-# Triton's text about a stage that has died or stands still; it begins with "Stub process", and names the stage.
+# Triton's text about a stage that has died or stands still: "Stub process", its name, and this.
 UNHEALTHY = "is not healthy"
 
 

@@ -69,7 +69,9 @@ def test_a_part_that_is_killed_costs_no_answer(cluster, name):
     root, addresses = cluster
     with Clients(addresses, ["t__m0", "t__m1"]) as clients:
         clients.more(100)
-        for process in part(name, root):
+        processes = part(name, root)
+        assert processes
+        for process in processes:
             process.kill()
             clients.more(100)
     assert (clients.wrong, dict(clients.failures)) == ([], {})
@@ -107,7 +109,8 @@ def test_twenty_rounds_of_kills_cost_only_what_a_killed_gateway_was_asked(cluste
     with Clients(addresses, ["t__m0", "t__m1"]) as clients:
         for i in range(20):
             clients.more(50)
-            processes = part(list(PARTS)[i % len(PARTS)], root)
+            names = [name for name in PARTS if name != "door"]
+            processes = part(names[i % len(names)], root)
             processes[rng.integers(len(processes))].kill()
             clients.more(50)
     print(f"{clients.num_right} answers, {dict(clients.failures)}, slowest {clients.slowest_s:.0f} s")

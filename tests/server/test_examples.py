@@ -77,6 +77,14 @@ NOT_RUN = {
     "helm install sie deploy/helm/sie-triton --set image.repository=registry.example/sie-triton": CHART,
     "kubectl port-forward service/sie-gateway 8080:8080 8001:8001": CHART,
     "sie-triton cluster nats-config > nats.conf": CLUSTER,
+    **dict.fromkeys(
+        (
+            "sie-triton simulate --output results",
+            "sie-triton simulate --workers 10 --load 0.2 --scenario from-zero --models 20 --seconds 1800",
+            "sie-triton simulate --workers 10 --load 0.3 --models 20 --seconds 1200 --parameters mine.json",
+        ),
+        "tests/pure/simulation/test_command.py runs the command",
+    ),
     "scripts/test": INSTALLS,
     "scripts/serve BAAI/bge-small-en-v1.5": "needs the model hub",
     "scripts/serve ./my-model": BY_HAND,

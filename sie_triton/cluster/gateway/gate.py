@@ -11,14 +11,11 @@ from contextlib import asynccontextmanager
 from math import ceil
 from time import monotonic
 
-from sie_triton.cluster.policies.fair import Turns
+from sie_triton.cluster.policies.fair import MAX_RATED, Turns, expected_s
 from sie_triton.errors import BusyError
 
 # Requests that wait here at a time, of all tenants and of one.
 MAX_WAITING, MAX_OF_TENANT = 10_000, 5_000
-
-# Answers from which the rate is taken, at least and at most.
-MIN_RATED, MAX_RATED = 20, 200
 
 
 class _Line:
@@ -31,10 +28,7 @@ class _Line:
 
     def expected_s(self, tenant: str) -> float:
         """Return how long the next request of a tenant will wait, by the rate of answers; 0 while that is unknown."""
-        if len(self.ended) < MIN_RATED:
-            return 0.0
-        per_answer = (monotonic() - self.ended[0]) / len(self.ended)
-        return per_answer * self.turns.ahead(tenant)
+        return expected_s(self.ended, monotonic(), self.turns.ahead(tenant))
 
 
 class Gate:
@@ -89,10 +83,10 @@ class Gate:
         of_tenant = self._of_tenants.get(tenant, 0)
         if self._num_waiting >= MAX_WAITING or of_tenant >= MAX_OF_TENANT:
             raise BusyError(f"{self._num_waiting} requests wait, {of_tenant} of them yours; retry")
-        if (expected_s := line.expected_s(tenant)) > left_s:
+        if (wait_s := line.expected_s(tenant)) > left_s:
             raise BusyError(
-                f"the request would wait for {expected_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
-                retry_after_s=ceil(expected_s - left_s),
+                f"the request would wait for {wait_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
+                retry_after_s=ceil(wait_s - left_s),
             )
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line.turns.add(tenant, turn)

@@ -1,7 +1,7 @@
 """Turns of tenants: one that sends much waits for itself, not before the others."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 
@@ -9,6 +9,9 @@ Item = TypeVar("Item")
 
 # Time after the last change between tenants for which several count as present, in seconds.
 SEVERAL_S = 5.0
+
+# Answers from which the rate is taken, at least and at most.
+MIN_RATED, MAX_RATED = 20, 200
 
 
 class Turns(Generic[Item]):
@@ -104,3 +107,14 @@ def window(limits: int, num_gateways: int, backlog_share: float = 1.25) -> int:
     (80, 26, 4)
     """
     return max(4, int(limits * backlog_share / max(1, num_gateways)))
+
+
+def expected_s(ended: Sequence[float], now: float, num_ahead: int) -> float:
+    """Return how long a request will wait behind `num_ahead` others, in seconds, by the times of the latest answers.
+
+    It is 0 while fewer than MIN_RATED answers are known.
+
+    >>> expected_s([float(second) for second in range(40)], now=40.0, num_ahead=3), expected_s([1.0], 2.0, 9)
+    (3.0, 0.0)
+    """
+    return (now - ended[0]) / len(ended) * num_ahead if len(ended) >= MIN_RATED else 0.0

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.policies.calls import num_joined, smoothed
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import observe_joined
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
@@ -30,15 +31,9 @@ Line = tuple[str, str]
 # Limits of a joined request, as of the pieces in which SIE's clients send many items.
 MAX_ITEMS, MAX_BYTES = 512, 256 * 1024
 
-# A joined call may always have so many requests.
-MIN_REQUESTS = 2
-
 # A request with less time, in seconds, has passed its deadline while it waited.
 MIN_S = 0.001
 LATE = Response(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", b"")
-
-# Weight of the last call in the time of a request.
-WEIGHT = 0.2
 
 # Kinds of request that could not be split: the latest of them are kept.
 MAX_APART = 1000
@@ -106,7 +101,7 @@ class Joiner:
 
     def _end(self, line: Line, state: _Line, request_s: float) -> None:
         """Take the time of a call for each of its requests, and go on."""
-        state.request_s = request_s if not state.request_s else (1 - WEIGHT) * state.request_s + WEIGHT * request_s
+        state.request_s = smoothed(state.request_s, request_s)
         state.num_calls -= 1
         self._go_on(line, state)
 
@@ -124,9 +119,7 @@ class Joiner:
 
     def _taken(self, state: _Line) -> list[_Waiting]:
         """Take the first request and those behind it that can be joined with it."""
-        waiting, limit = state.waiting, self._max_requests
-        if state.request_s:
-            limit = max(MIN_REQUESTS, min(limit, int(min(self._call_s() / state.request_s, limit))))
+        waiting, limit = state.waiting, num_joined(self._call_s(), state.request_s, self._max_requests)
         first = waiting.popleft()
         taken, others = [first], deque[_Waiting]()
         num_items, num_bytes = num_items_of(first.message) or 0, len(first.data)

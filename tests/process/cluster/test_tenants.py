@@ -6,6 +6,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.gateway import gate
+from sie_triton.cluster.policies import fair
 from sie_triton.errors import BusyError
 from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, request, served, until
 
@@ -60,7 +61,7 @@ def test_a_flood_for_one_model_lets_another_model_pass(run):
 
 
 def test_a_request_that_cannot_be_answered_in_time_is_refused_at_once(run, monkeypatch):
-    monkeypatch.setattr(gate, "MIN_RATED", 5)
+    monkeypatch.setattr(fair, "MIN_RATED", 5)
 
     async def test(cluster: Cluster) -> None:
         queue, triton, flood = await flooded(cluster, 0.2)

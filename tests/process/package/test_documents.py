@@ -173,10 +173,6 @@ def test_the_examples_of_model_files():
     assert (far.dims, far.engine) == ({"dense": 4096}, "remote")
 
 
-# Messages of Triton's own that troubleshooting quotes.
-TRITONS_MESSAGES = {"Stub process … is not healthy"}
-
-
 def messages_of(page: str) -> list[str]:
     """The quoted messages in the first column of a page's tables."""
     rows = re.findall(r"^\| (.+?) \| ", page, re.MULTILINE)
@@ -194,4 +190,4 @@ def test_messages_of_troubleshooting_are_in_the_source():
     messages = messages_of((ROOT / "docs" / "troubleshooting.md").read_text())
     assert len(messages) > 10
     fragments = [(message, part.strip()) for message in messages for part in message.split("…") if part.strip(" …;.")]
-    assert {message for message, part in fragments if part not in source} == TRITONS_MESSAGES
+    assert [message for message, part in fragments if part not in source] == []

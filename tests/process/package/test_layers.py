@@ -93,7 +93,7 @@ MAY_IMPORT = {
         "weights",
     },
     "client": {"contract", "error_prefix", "errors", "transforms"},
-    "pages": {"catalog", "client", "contract", "families", "settings", "spec"},
+    "pages": {"catalog", "client", "cluster", "contract", "families", "settings", "spec"},
     "doors": {
         "client",
         "contract",
@@ -123,6 +123,7 @@ MAY_IMPORT = {
         "scheduling",
         "server",
         "settings",
+        "simulation",
         "stages",
         "transforms",
         "weights",
@@ -147,6 +148,7 @@ MAY_IMPORT = {
         "telemetry",
         "weights",
     },
+    "simulation": {"cluster", "controller", "errors"},
     "cli": {
         *FOUNDATION,
         "bench",
@@ -161,6 +163,7 @@ MAY_IMPORT = {
         "render",
         "server",
         "settings",
+        "simulation",
         "telemetry",
         "weights",
     },

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from sie_triton.cluster.gateway import gate
-from sie_triton.cluster.gateway.gate import MIN_RATED, Gate
+from sie_triton.cluster.gateway.gate import Gate
+from sie_triton.cluster.policies.fair import MIN_RATED
 from sie_triton.errors import BusyError
 
 

@@ -1,0 +1,86 @@
+"""The number of machines: from zero, over a day, and the scaling rules' bounds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sie_triton.cluster.policies.scaling import (
+    COOLDOWN_S,
+    MAX_GROWTH,
+    POLL_S,
+    STABILISATION_S,
+    Demand,
+    Scaling,
+    wanted,
+)
+from sie_triton.simulation.parameters import Parameters
+from sie_triton.simulation.run import OURS, REFERENCE, RULES
+
+DEMANDS = st.builds(
+    Demand,
+    queue_depth=st.integers(0, 500),
+    pending=st.integers(0, 1),
+    leased=st.integers(0, 5),
+    rejected_per_s=st.floats(0, 20),
+)
+POLLS = st.lists(st.one_of(st.just(Demand()), DEMANDS), min_size=1, max_size=120)
+
+
+@given(POLLS, st.integers(0, 3), st.integers(3, 40))
+def test_the_number_of_workers_keeps_to_its_bounds(demands, least, most):
+    scaling, num = Scaling(least, most), least
+    history = []  # (time, number that the metrics ask for)
+    active_at = float("-inf")
+    for poll, demand in enumerate(demands):
+        now, before = poll * POLL_S, num
+        num = scaling.next(now, demand, num)
+        history.append((now, min(most, max(1, least, wanted(demand)))))
+        active_at = now if demand.is_active else active_at
+        assert least <= num <= most
+        assert num - before <= max(MAX_GROWTH, before)
+        recent = [asked for at, asked in history if at > now - STABILISATION_S]
+        if num < before and num:
+            assert num >= max(recent[-1:])
+            assert all(asked <= before for asked in recent)
+        if before and not num:
+            assert now - active_at >= COOLDOWN_S
+            assert not demand.is_active
+
+
+@given(st.integers(1, 30))
+def test_workers_stay_for_the_whole_window(num):
+    """Demand that ends keeps its workers for STABILISATION_S, and the last one for COOLDOWN_S."""
+    scaling = Scaling(0, 30)
+    assert scaling.next(0.0, Demand(queue_depth=10 * num), num) == num
+    times = [poll * POLL_S for poll in range(1, 80)]
+    for now in times:
+        before, num = num, scaling.next(now, Demand(), num)
+        assert num == before or now >= STABILISATION_S
+        assert bool(num) == (now < COOLDOWN_S)
+
+
+def test_a_short_queue_wakes_no_pool():
+    assert Scaling(0, 9).next(0.0, Demand(queue_depth=2), 0) == 0
+    assert Scaling(0, 9).next(0.0, Demand(queue_depth=3), 0) == 1
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("seed", range(4))
+def test_from_zero_the_first_answer_needs_a_poll_a_start_and_a_load(figures, rules, seed):
+    exact = Parameters(load_sigma=0, slow_load_ratio=0)
+    of = figures(exact, rules, "from-zero", rate=1, seconds=300, workers=5, models=3, seed=seed)
+    start_s = exact.machine_start_s + exact.server_start_s
+    pause_s = 11.0 if rules == REFERENCE else 0.0  # until the reference's queue delivers it again
+    assert start_s + exact.first_load_s <= of["first_answer_s"]
+    assert of["first_answer_s"] <= 1 + POLL_S + exact.retry_s + start_s + exact.first_load_s + 1 + pause_s
+    assert of["most_machines"] >= 1
+
+
+def test_a_day_needs_fewer_machines_than_its_peak(figures):
+    quick = Parameters(machine_start_s=20, server_start_s=10)
+    rate = 0.4 * 6 * quick.capacity
+    of = figures(quick, OURS, "day", rate=rate, seconds=3600, workers=6, models=8)
+    always = figures(quick, OURS, "steady", rate=rate, seconds=3600, workers=6, models=8)
+    assert 2 < of["most_machines"] <= 6
+    assert of["cost_per_million_texts"] < 0.9 * always["cost_per_million_texts"]
+    assert of["num_answered"] > 0.97 * of["num_requests"]

@@ -1,0 +1,69 @@
+"""The soak's own judgement: what is wrong, missing or unexplained is found, and so is what grows."""
+
+import numpy as np
+import pytest
+
+from tests.soak.history import BACK_S, FAILED, REFUSED, RIGHT, WRONG, Entry, Happened, check
+from tests.soak.leaks import Usage, leaking
+
+KILLED = Happened("kill door", 100.0, 100.0, frozenset({"http"}))
+TIMEOUT_S = 60.0
+
+
+def entry(began: float, ended: float, outcome: str, client: str = "http") -> Entry:
+    return Entry(client, "m", began, ended, outcome, "" if outcome in (RIGHT, WRONG) else "an error")
+
+
+def verdict(*entries: Entry, faults: tuple[Happened, ...] = (KILLED,)):
+    return check([entry(0, 1, RIGHT), *entries], faults, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("case", "is_good"),
+    [
+        (entry(99, 101, FAILED), True),  # in progress at the fault
+        (entry(100 + BACK_S, 100 + BACK_S + 1, FAILED), True),
+        (entry(101 + BACK_S, 102 + BACK_S, FAILED), False),  # it should have been back
+        (entry(98, 99, FAILED), False),  # before the fault
+        (entry(99, 101, FAILED, "grpc"), False),  # of another client
+        (entry(99, 101, REFUSED, "grpc"), True),
+        (entry(99, 101, WRONG), False),
+        (entry(0, TIMEOUT_S + 1, RIGHT), True),
+        (entry(0, TIMEOUT_S + 3, RIGHT), False),  # too late
+        (entry(99, 100 + TIMEOUT_S, FAILED), False),
+    ],
+)
+def test_a_failure_needs_a_fault_of_the_clients_own_process(case, is_good):
+    found = verdict(case, faults=(KILLED,) if case.ended < 150 else ())
+    assert found.is_good == is_good
+
+
+def test_nothing_is_not_good():
+    assert not check([], [], TIMEOUT_S).is_good
+
+
+def test_the_service_is_back_when_every_client_has_an_answer_to_a_later_request():
+    entries = [
+        entry(99, 104, RIGHT),
+        entry(101, 102, RIGHT),
+        entry(100, 103, RIGHT, "grpc"),
+        entry(0, 1, RIGHT, "grpc"),
+    ]
+    assert verdict(*entries).back_s == {"kill door": [3.0]}
+    assert verdict(entry(99, 104, RIGHT)).back_s == {"kill door": [float("inf")]}
+
+
+def usage(memory_per_hour: float, handles_per_hour: float = 0.0) -> Usage:
+    times = np.arange(0, 1200, 2.0)
+    noise = np.random.default_rng(0).normal(0, 3, len(times))
+    rows = [
+        (100 + memory_per_hour * at / 3600 + each, 10 + round(handles_per_hour * at / 3600), 5.0)
+        for at, each in zip(times, noise, strict=True)
+    ]
+    return Usage("process", list(times), rows)
+
+
+def test_a_process_that_grows_is_found_and_one_that_does_not_is_not():
+    assert leaking([usage(0), usage(50)]) == {}
+    assert leaking([usage(400)])["process"]["memory, MB"] == pytest.approx(400, rel=0.1)
+    assert list(leaking([usage(0, 60)])["process"]) == ["handles"]

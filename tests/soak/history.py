@@ -1,0 +1,95 @@
+"""What clients asked and got, and a check of it afterwards: no answer is wrong, doubled or missing."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+# Outcomes of a request.
+RIGHT, WRONG, REFUSED, FAILED = "right", "wrong", "refused", "failed"
+
+# A request has no answer if none came so many seconds after its timeout.
+GRACE_S = 2.0
+
+# Time in which a service must be back after a fault, in seconds.
+BACK_S = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request. Times are in seconds of the monotonic clock; `error` is the text of a refusal or failure."""
+
+    client: str
+    model: str
+    began: float
+    ended: float
+    outcome: str
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A fault. `hurts`: clients whose own process it ended, so that their requests in progress may fail."""
+
+    name: str
+    began: float
+    ended: float
+    hurts: frozenset[str] = frozenset()
+
+    def explains(self, entry: Entry) -> bool:
+        """Return True if a failed request was in progress, or began before the service had to be back."""
+        return entry.client in self.hurts and entry.ended >= self.began and entry.began <= self.ended + BACK_S
+
+
+@dataclass
+class Verdict:
+    """What a check found. `back_s`: by fault, the seconds until every client had a right answer again."""
+
+    num_right: int
+    wrong: list[Entry] = field(default_factory=list)
+    unanswered: list[Entry] = field(default_factory=list)
+    unexplained: list[Entry] = field(default_factory=list)
+    explained: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    back_s: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def is_good(self) -> bool:
+        return self.num_right > 0 and not (self.wrong or self.unanswered or self.unexplained)
+
+
+def check(entries: Sequence[Entry], faults: Iterable[Happened], timeout_s: float) -> Verdict:
+    """Return the verdict on a history.
+
+    >>> killed = Happened("kill door", 10.0, 10.0, frozenset({"http"}))
+    >>> entries = [Entry("http", "m", 9.0, 10.1, FAILED, "closed"), Entry("http", "m", 11.0, 12.0, RIGHT)]
+    >>> verdict = check(entries, [killed], 60)
+    >>> verdict.is_good, verdict.back_s
+    (True, {'kill door': [2.0]})
+    >>> check([*entries, Entry("grpc", "m", 9.5, 10.2, FAILED, "closed")], [killed], 60).is_good
+    False
+    """
+    faults = list(faults)
+    verdict = Verdict(sum(each.outcome == RIGHT for each in entries))
+    for each in entries:
+        if each.outcome == WRONG:
+            verdict.wrong.append(each)
+        elif each.ended - each.began > timeout_s + GRACE_S:
+            verdict.unanswered.append(each)
+        elif each.outcome == REFUSED:
+            verdict.refused[each.error[:160]] += 1
+        elif each.outcome == FAILED:
+            if any(fault.explains(each) for fault in faults):
+                verdict.explained[each.error[:160]] += 1
+            else:
+                verdict.unexplained.append(each)
+    clients = {each.client for each in entries}
+    for fault in faults:
+        after = [_first_right(entries, client, fault.ended) - fault.ended for client in clients]
+        verdict.back_s.setdefault(fault.name, []).append(max(after, default=float("inf")))
+    return verdict
+
+
+def _first_right(entries: Sequence[Entry], client: str, since: float) -> float:
+    """Return when a client got its first right answer to a request that began after `since`; infinite if never."""
+    ends = (each.ended for each in entries if each.client == client and each.began >= since and each.outcome == RIGHT)
+    return min(ends, default=float("inf"))

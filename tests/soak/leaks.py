@@ -1,0 +1,102 @@
+"""The leak gate: what the processes that live through a run use over time, and how fast that grows."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import psutil
+
+from tests.soak.targets import Target
+
+INTERVAL_S = 2.0
+
+# Largest growth in an hour that counts as none: memory in MB, and file handles and threads by number.
+BOUNDS: Mapping[str, float] = {"memory, MB": 100.0, "handles": 20.0, "threads": 10.0}
+
+# The first part of a run, in which caches fill, is left out.
+WARM_UP = 1 / 3
+
+
+@dataclass
+class Usage:
+    """Samples of one process: seconds, and a row of memory in MB, handles and threads for each."""
+
+    name: str
+    times: list[float] = field(default_factory=list)
+    rows: list[tuple[float, float, float]] = field(default_factory=list)
+
+    def growth(self) -> dict[str, float]:
+        """Return the growth by the hour, as the median of the slopes between samples (Theil 1950, Sen 1968).
+
+        >>> usage = Usage("door", [0.0, 60.0, 120.0], [(10.0, 5, 3), (12.0, 5, 3), (14.0, 5, 3)])
+        >>> usage.growth()
+        {'memory, MB': 120.0, 'handles': 0.0, 'threads': 0.0}
+        """
+        times, rows = np.array(self.times), np.array(self.rows)
+        # A few hundred pairs are enough, the far ones above all.
+        half = len(times) // 2
+        span = times[half:] - times[: len(times) - half]
+        slopes = (rows[half:] - rows[: len(rows) - half]) / span[:, None]
+        return dict(zip(BOUNDS, (3600 * np.median(slopes, axis=0)).tolist(), strict=True))
+
+
+class Gate:
+    """Samples of all processes of a target."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._usages: dict[int, Usage] = {}
+
+    def sample(self) -> None:
+        now = time.monotonic()
+        processes = [self._target.process, *self._target.process.children(recursive=True)]
+        for part in ("stage", "worker"):
+            processes += self._target.of(part)
+        for process in {each.pid: each for each in processes}.values():
+            try:
+                with process.oneshot():
+                    row = process.memory_info().rss / 1e6, float(process.num_fds()), float(process.num_threads())
+                    name = " ".join(process.cmdline()[-3:])[-60:] or process.name()
+            except psutil.Error:
+                continue
+            usage = self._usages.setdefault(process.pid, Usage(name))
+            usage.times.append(now)
+            usage.rows.append(row)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        stopped = threading.Event()
+
+        def watch() -> None:
+            while not stopped.wait(INTERVAL_S):
+                self.sample()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopped.set()
+            thread.join()
+
+    def lasting(self, began: float, ended: float) -> list[Usage]:
+        """Return the processes that lived through a run, without its first part."""
+        since, found = began + WARM_UP * (ended - began), []
+        for usage in self._usages.values():
+            if usage.times[0] <= since and usage.times[-1] >= ended - 5 * INTERVAL_S:
+                kept = [i for i, at in enumerate(usage.times) if at >= since]
+                found.append(Usage(usage.name, [usage.times[i] for i in kept], [usage.rows[i] for i in kept]))
+        return [each for each in found if len(each.times) > 10]
+
+
+def leaking(usages: list[Usage]) -> dict[str, dict[str, float]]:
+    """Return the processes that grow by more than the bounds, with what grows."""
+    found = {}
+    for usage in usages:
+        beyond = {name: each for name, each in usage.growth().items() if each > BOUNDS[name]}
+        if beyond:
+            found[usage.name] = beyond
+    return found
