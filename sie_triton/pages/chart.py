@@ -52,7 +52,9 @@ class Image(Values):
 class Auth(Values):
     mode: Literal["none", "token"] = Field("none", description="token: clients need one of the Secret's tokens")
     existing_secret: str = Field(
-        "", description="Secret with the keys `tokens` (one per line) and `adminToken`; needed if mode is token"
+        "",
+        description="Secret with the keys tokens (one per line) and adminToken; for monitors metricsToken, too, which "
+        "is one of the tokens; needed if mode is token",
     )
 
 

@@ -141,13 +141,14 @@ class Cluster:
         self._root = root
         self._stack = AsyncExitStack()
         self._num = 0
+        self.heartbeat_ms = 100
         self.servers: dict[str, FakeServer] = {}
         self.tasks: list[asyncio.Task[None]] = []
         self.js: JetStreamContext
 
     def settings(self, **more: object) -> Settings:
         self._num += 1
-        given = {"health_publish_interval_ms": 100, "max_concurrent_batches": 100}
+        given = {"health_publish_interval_ms": self.heartbeat_ms, "max_concurrent_batches": 100}
         return read_settings(**given | {"data_dir": self._root / str(self._num)} | more)
 
     async def gateway(self, **more: object) -> Queue:

@@ -235,6 +235,13 @@ def test_gateways_know_the_pools_that_can_be_started():
     assert environment["SIE_AUTH_TOKENS"].startswith("@")
 
 
+def test_prometheus_gets_a_token_if_gateways_need_one():
+    (endpoint,) = named(list(rendered(EVERYTHING)), "ServiceMonitor", "sie")["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "tokens", "key": "metricsToken"}
+    (endpoint,) = named(list(rendered({"monitors": {"enabled": True}})), "ServiceMonitor", "sie")["spec"]["endpoints"]
+    assert "authorization" not in endpoint
+
+
 def test_batching_values_have_the_names_of_sie():
     batcher = {"coalesceMs": 3, "maxBatchRequests": 16}
     values = {"workers": {"common": {"workerSidecar": {"batcher": batcher}}}}

@@ -7,14 +7,16 @@ from sie_triton.pages import client, parameters, settings
 
 
 def test_a_page_that_differs_is_reported_and_written(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(pages, "DOCS", tmp_path)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
     monkeypatch.setattr(pages, "PAGES", {"a.md": lambda: "# A\n", "b.md": lambda: "# B\n"})
-    (tmp_path / "a.md").write_text("# A\n")
+    monkeypatch.setattr(pages.chart, "files", dict)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("# A\n")
     assert pages.main(["--check"]) == 1
     assert capsys.readouterr().err == "docs/b.md is out of date; run: python -m sie_triton.pages\n"
-    assert not (tmp_path / "b.md").exists()
+    assert not (tmp_path / "docs" / "b.md").exists()
     assert pages.main([]) == 0
-    assert (tmp_path / "b.md").read_text() == "# B\n"
+    assert (tmp_path / "docs" / "b.md").read_text() == "# B\n"
     assert pages.main(["--check"]) == 0
 
 
