@@ -51,7 +51,7 @@ class Gate:
         self._usages: dict[int, Usage] = {}
 
     def sample(self) -> None:
-        now = time.monotonic()
+        now, names = time.monotonic(), self._target.names()
         processes = [self._target.process, *self._target.process.children(recursive=True)]
         for part in ("stage", "worker"):
             processes += self._target.of(part)
@@ -59,7 +59,7 @@ class Gate:
             try:
                 with process.oneshot():
                     row = process.memory_info().rss / 1e6, float(process.num_fds()), float(process.num_threads())
-                    name = " ".join(process.cmdline()[-3:])[-60:] or process.name()
+                    name = names.get(process.pid) or " ".join(process.cmdline()[-3:])[-60:] or process.name()
             except psutil.Error:
                 continue
             usage = self._usages.setdefault(process.pid, Usage(name))

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -13,7 +13,7 @@ import psutil
 
 from sie_triton.bench.ports import free_ports, ports_of_a_server
 from sie_triton.names import triton_name
-from sie_triton.records.status import all_records
+from sie_triton.records.status import Record, all_records
 from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.server.test_serve import heed_signals
 from tests.soak.clients import Models
@@ -110,14 +110,22 @@ class Target(ABC):
         return found
 
     def _of_records(self, name: str) -> list[psutil.Process]:
-        pids = {
-            int(record[name])
-            for directory in self.root.glob("**/status")
-            for stages in all_records(directory).values()
-            for records in stages.values()
-            for record in records
-        }
-        return [psutil.Process(pid) for pid in sorted(pids - {0}) if psutil.pid_exists(pid)]
+        pids = (int(record[name]) for _, record in self._records())
+        return [psutil.Process(pid) for pid in sorted({*pids} - {0}) if psutil.pid_exists(pid)]
+
+    def names(self) -> dict[int, str]:
+        """Return what the stages and workers are, by pid."""
+        found = {}
+        for name, record in self._records():
+            found |= {int(record["pid"]): f"stage {name}", int(record["worker_pid"]): f"worker of {name}"}
+        return found
+
+    def _records(self) -> Iterator[tuple[str, Record]]:
+        """Yield the status records of all servers with the names of their stages."""
+        for directory in self.root.glob("**/status"):
+            for model, stages in all_records(directory).items():
+                for stage, records in stages.items():
+                    yield from ((f"{model}-{stage}", record) for record in records)
 
     def metrics(self) -> str:
         """Return the metrics at HTTP; empty if it does not answer."""
