@@ -123,8 +123,8 @@ class Target(ABC):
     def _records(self) -> Iterator[tuple[str, Record]]:
         """Yield the status records of all servers with the names of their stages."""
         for directory in self.root.glob("**/status"):
-            for model, stages in all_records(directory).items():
-                for stage, records in stages.items():
+            for stage, models in all_records(directory).items():
+                for model, records in models.items():
                     yield from ((f"{model}-{stage}", record) for record in records)
 
     def metrics(self) -> str:
