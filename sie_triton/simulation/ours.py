@@ -20,7 +20,7 @@ from sie_triton.simulation.clock import Action, Clock
 from sie_triton.simulation.load import Outcome, Request
 from sie_triton.simulation.machines import Machine, Processor
 from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.rules import Book
+from sie_triton.simulation.rules import Book, pass_queue
 from sie_triton.simulation.sidecar import HEARTBEAT_S, Sidecar
 
 # Constants of modules that need the client of NATS: a test compares them.
@@ -155,12 +155,7 @@ class Ours:
         self._let_in(request.model, line)
 
     def _pass(self, then: Action) -> None:
-        """Go through the queue, one way."""
-        delay_s = self._parameters.queue_s / 2
-        if self._shared is not None and self._parameters.queue_work_s:
-            self._shared.run(self._parameters.queue_work_s / 2, lambda: self._clock.after(delay_s, then))
-        else:
-            self._clock.after(delay_s, then)
+        pass_queue(self._clock, self._parameters, self._shared, then)
 
     # --- the stream
 

@@ -17,7 +17,7 @@ from sie_triton.simulation.clock import Action, Clock
 from sie_triton.simulation.load import Outcome, Request
 from sie_triton.simulation.machines import Machine, Processor
 from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.rules import Book
+from sie_triton.simulation.rules import Book, pass_queue
 
 # Messages in the stream beyond which the gateway refuses; messages of a batch, and batches of a worker at a time.
 MAX_IN_STREAM, MAX_FETCHED, MAX_BATCHES = 50_000, 64, 4
@@ -33,7 +33,7 @@ MIN_WAIT_MS, MAX_WAIT_MS, TARGET_MS, SAMPLES, MIN_SAMPLES, GAIN = 1.0, 20.0, 50.
 
 
 class Wait:
-    """How long a worker waits for a batch to fill, in ms.
+    """Wait of a worker for a batch to fill, in ms.
 
     >>> wait = Wait()
     >>> for _ in range(MIN_SAMPLES): wait.add(latency_ms=20.0)
@@ -136,11 +136,7 @@ class Reference:
             self._clock.after(LOST_S, self._again, request)
 
     def _pass(self, then: Action) -> None:
-        delay_s = self._parameters.queue_s / 2
-        if self._shared is not None and self._parameters.queue_work_s:
-            self._shared.run(self._parameters.queue_work_s / 2, lambda: self._clock.after(delay_s, then))
-        else:
-            self._clock.after(delay_s, then)
+        pass_queue(self._clock, self._parameters, self._shared, then)
 
     def _enter(self, request: Request) -> None:
         self._stream.append(request)

@@ -1,21 +1,19 @@
-"""What the rules of a cluster have in common: they take requests, and use the machines that there are."""
+"""Interface of the rules of a cluster, and what ours and the reference share: outcomes, and the way to the queue."""
 
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from sie_triton.cluster.gateway.demand import DEMAND_S
 from sie_triton.cluster.policies.scaling import Demand
-from sie_triton.simulation.clock import Clock
+from sie_triton.simulation.clock import Action, Clock
 from sie_triton.simulation.load import Outcome, Request
-from sie_triton.simulation.machines import Machine
+from sie_triton.simulation.machines import Machine, Processor
 from sie_triton.simulation.parameters import Parameters
 
 # Interval at which the requests whose time has passed are looked for, in seconds.
 EXPIRE_S = 0.1
-
-# Time for which a request to a pool without workers counts as demand, in seconds.
-DEMAND_S = 120.0
 
 
 class Rules(Protocol):
@@ -41,6 +39,15 @@ class Rules(Protocol):
 
     def demand(self) -> Demand:
         """Return the metrics that the scaling rules read."""
+
+
+def pass_queue(clock: Clock, parameters: Parameters, shared: Processor | None, then: Action) -> None:
+    """Take a message through the queue, one way, and do `then`. `shared` is the processor that it uses, if any."""
+    delay_s = parameters.queue_s / 2
+    if shared is not None and parameters.queue_work_s:
+        shared.run(parameters.queue_work_s / 2, lambda: clock.after(delay_s, then))
+    else:
+        clock.after(delay_s, then)
 
 
 class Book:

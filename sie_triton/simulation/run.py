@@ -117,7 +117,7 @@ class Plan:
 
 
 class Simulation:
-    """One set of rules with some arrivals. The same arguments give the same result.
+    """Run of one set of rules with some arrivals. The same arguments give the same result.
 
     Requests that arrive before `since_s` are not counted.
     """
