@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from sie_triton.cluster.permissions import nats_users
+from sie_triton.cluster.policies import scaling
 from sie_triton.settings.cluster import NAME
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "sie-triton"
@@ -240,15 +241,27 @@ class Keda(Values):
     prometheus_url: str = Field(
         "http://prometheus-operated.monitoring:9090", description="Prometheus with the metrics of the gateways"
     )
-    polling_interval: Seconds = Field(15, description="interval of KEDA's questions, in seconds")
-    cooldown_period: Seconds = Field(900, description="time without demand before a pool goes to zero, in seconds")
+    polling_interval: Seconds = Field(int(scaling.POLL_S), description="interval of KEDA's questions, in seconds")
+    cooldown_period: Seconds = Field(
+        int(scaling.COOLDOWN_S), description="time without demand before a pool goes to zero, in seconds"
+    )
     fallback_replicas: int = Field(2, ge=1, description="workers while Prometheus does not answer")
-    queue_depth: int = Field(10, ge=1, description="requests in the queue for each worker")
-    queue_activation: int = Field(2, ge=0, description="requests above which a pool starts from zero")
-    rejected_per_second: int = Field(1, ge=1, description="refused requests per second for each worker")
-    scale_up_percent: int = Field(100, ge=1, description="most growth in 15 s, in percent")
-    scale_up_pods: int = Field(4, ge=1, description="most growth in 15 s, in workers, if that is more")
-    scale_down_seconds: Seconds = Field(300, description="time for which fewer workers must be enough")
+    queue_depth: int = Field(
+        int(scaling.QUEUE_DEPTH_PER_WORKER), ge=1, description="requests in the queue for each worker"
+    )
+    queue_activation: int = Field(
+        int(scaling.QUEUE_DEPTH_ACTIVATION), ge=0, description="requests above which a pool starts from zero"
+    )
+    rejected_per_second: int = Field(
+        int(scaling.REJECTED_PER_WORKER), ge=1, description="refused requests per second for each worker"
+    )
+    scale_up_percent: int = Field(
+        int(100 * scaling.MAX_GROWTH_RATIO), ge=1, description="most growth in 15 s, in percent"
+    )
+    scale_up_pods: int = Field(scaling.MAX_GROWTH, ge=1, description="most growth in 15 s, in workers, if that is more")
+    scale_down_seconds: Seconds = Field(
+        int(scaling.STABILISATION_S), description="time for which fewer workers must be enough"
+    )
 
 
 class Autoscaling(Values):
