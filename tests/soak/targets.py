@@ -17,13 +17,16 @@ from sie_triton.records.status import Record, all_records
 from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.server.test_serve import heed_signals
 from tests.soak.clients import Models
+from tests.support import killing
 from tests.support.gliners import save_gliner
-from tests.support.killing import PARTS
 from tests.support.models import save_bert, save_cross_encoder
 from tests.support.towers import save_clap, save_clip
 
 NUM_ENCODERS = 12
 MODELS = Models([f"t/m{i}" for i in range(NUM_ENCODERS)], "t/reranker", "t/extractor", "t/images", "t/sounds")
+
+# Words in the command line of each part.
+PARTS = {**killing.PARTS, "door": "sie_triton.doors"}
 
 # A directory of Python's whose workers leak.
 LEAKY = Path(__file__).with_name("leaky")

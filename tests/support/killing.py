@@ -13,7 +13,6 @@ import tritonclient.grpc as triton
 PARTS = {
     "nats": "nats-server",
     "gateway": "sie_triton.cluster.gateway",
-    "door": "sie_triton.doors",
     "config": "sie_triton.cluster.config",
     "sidecar": "sie_triton.cluster.sidecar",
     "triton": "bin/tritonserver",
