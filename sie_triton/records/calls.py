@@ -47,9 +47,9 @@ class CallBook:
         # "w+" shortens a file, which would kill the stages that map it.
         mode: Literal["r+", "w+"] = "r+" if self._path.exists() else "w+"
         self._numbers = np.asarray(np.memmap(self._path, "<i8", mode, shape=(NUM_PLACES,)))
+        self._num_calls = int(self._numbers.max())  # no later call is taken for one of an earlier book
         self._numbers[:] = 0
         self._free = deque(range(NUM_PLACES))
-        self._num_calls = 0
 
     @property
     def is_there(self) -> bool:

@@ -81,6 +81,18 @@ def test_stages_that_know_a_door_see_the_calls_of_its_next_book(tmp_path):
     stage = Calls(tmp_path)
     first = CallBook(tmp_path).call()
     before = stage.find(first.__enter__()[CALL])
-    with CallBook(tmp_path).call() as parameters:
-        assert not stage.find(parameters[CALL]).is_over()
+    assert not before.is_over()
+    book = CallBook(tmp_path)
     assert before.is_over()
+    with book.call() as parameters:
+        assert not stage.find(parameters[CALL]).is_over()
+        assert before.is_over()
+
+
+def test_a_next_book_does_not_shorten_the_file(tmp_path, monkeypatch):
+    """A stage that reads a mapped file which has become shorter is killed."""
+    modes, memmap = [], calls.np.memmap
+    monkeypatch.setattr(calls.np, "memmap", lambda *given, **more: modes.append(given[2]) or memmap(*given, **more))
+    for _ in range(2):
+        CallBook(tmp_path)
+    assert modes == ["w+", "r+"]
