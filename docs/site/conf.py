@@ -7,7 +7,14 @@ author = "the SIE on Triton contributors"
 
 # Paths are relative to the repository, the source directory.
 root_doc = "README"
-include_patterns = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**.md"]
+include_patterns = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/**.md",
+    "deploy/**/README.md",
+]
 
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
 myst_fence_as_directive = ["mermaid"]
@@ -19,7 +26,8 @@ html_title = project
 # Pages by their section of the navigation.
 CONTENTS = {
     "Use": "installation serving-models encode score extract images loras door migrating-from-sie features",
-    "Operate": "operating cluster simulation observability settings tuning eval failures security troubleshooting gpu",
+    "Operate": "operating cluster /deploy/helm/sie-triton/README simulation observability settings tuning eval "
+    "failures security troubleshooting gpu",
     "Reference": "client parameters model-files models engines performance",
     "Inside": "/ARCHITECTURE internals decisions/README /CONTRIBUTING /CHANGELOG",
 }

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-import httpx
 import psutil
 
 from sie_triton.bench.ports import free_ports, ports_of_a_server
@@ -129,13 +128,6 @@ class Target(ABC):
             for stage, models in all_records(directory).items():
                 for model, records in models.items():
                     yield from ((f"{model}-{stage}", record) for record in records)
-
-    def metrics(self) -> str:
-        """Return the metrics at HTTP; empty if it does not answer."""
-        try:
-            return httpx.get(f"{self.http}/metrics", timeout=10).text
-        except httpx.HTTPError:
-            return ""
 
 
 HTTP_CLIENTS = frozenset({"SIE's HTTP", "openai", "cohere", "extract", "images", "sounds"})

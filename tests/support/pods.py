@@ -62,9 +62,6 @@ class Pods:
         # Files of the containers' users.
         shutil.rmtree(self._shm(), ignore_errors=True)
 
-    def secret(self, key: str) -> str:
-        return self._secrets["sie-generated"][key].decode()
-
     def play(self, workload: str, number: int = 0, **env: str) -> str:
         """Run a Pod of a Deployment or StatefulSet; return its name. `env` replaces variables."""
         (found,) = [
