@@ -44,6 +44,7 @@ def test_base_images_are_pinned(stages):
 
 def test_the_server_is_an_unprivileged_user_below_an_init_process(stages):
     server = dict(stages["server"])
+    assert "useradd --uid 10001" in dict(stages["system"])["RUN"]
     assert server["USER"] == "10001:10001"
     assert json.loads(server["ENTRYPOINT"]) == ["tini", "--", "sie-triton", "serve"]
 
@@ -63,13 +64,24 @@ def test_all_that_is_written_is_in_the_volume(stages):
 
 
 def test_both_files_have_the_same_wheel_and_the_same_server():
-    """Their first stages are equal, and so are their last ones, except for what the base lacks."""
+    """Their first stages are equal, and so are their last ones; the systems differ by what a base lacks."""
     gpu, cpu = stages_of(GPU), stages_of(CPU)
-    assert list(gpu) == list(cpu) == ["", "wheel", "environment", "server"]
+    assert list(gpu) == list(cpu) == ["", "wheel", "system", "environment", "server"]
     assert gpu["wheel"] == cpu["wheel"]
-    differing = set(gpu["server"]) ^ set(cpu["server"])
-    assert {keyword for keyword, _ in differing} == {"RUN", "USER"}
-    assert [arguments for keyword, arguments in differing if keyword == "USER"] == ["0"]
+    assert gpu["server"] == cpu["server"]
+    assert gpu["system"][0] == ("USER", "0")
+    assert [keyword for keyword, _ in gpu["system"][1:]] == [keyword for keyword, _ in cpu["system"]] == ["RUN"]
+
+
+def test_the_image_contains_its_bill_of_materials(stages):
+    """It is written last, of the system that the server runs on; `test_sbom.py` runs what writes it."""
+    assert stages["environment"][-2:] == [
+        ("COPY", "--from=system /usr/lib/os-release /var/lib/dpkg/status /build/system/"),
+        ("RUN", "/build/make-environment --sbom"),
+    ]
+    assert "SBOM=/opt/sie-triton/sbom.cdx.json\n" in (ROOT / "scripts/image").read_text()
+    assert '"$environment/sbom.cdx.json"\n' in (ROOT / "docker/make-environment").read_text()
+    assert ("COPY", "--from=environment /opt/sie-triton /opt/sie-triton") in stages["server"]
 
 
 def test_the_version_of_torch_is_that_of_the_constraints():
