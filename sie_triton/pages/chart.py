@@ -220,8 +220,8 @@ class Nats(Values):
     url: str = Field("", description="addresses of another NATS, separated by commas")
     existing_secret: str = Field(
         "",
-        description="Secret with the passwords of NATS' users, keys gateway, sidecar, config and operator; default: a "
-        "generated one",
+        description="Secret with the passwords of NATS' users, keys gateway, sidecar, config and operator, and of NATS' "
+        "servers among each other, key peer (letters and digits); default: a generated one",
     )
     ca_secret: str = Field("", description="Secret with the key ca.crt, the authority of another NATS; turns TLS on")
     replicas: Literal[1, 3, 5] = Field(1, description="NATS servers")

@@ -83,7 +83,7 @@ class ClusterSettings(BaseModel):
         "machine's config_port",
     )
     config_producer: str = Field(
-        "sie-config", pattern=NAME, description="name with which this config service signs its changes"
+        "sie-config", pattern=NAME, description="name that this config service gives as the producer of its changes"
     )
     nats_config_trusted_producers: str = Field(
         "sie-config", description="config services whose changes are applied, separated by commas"

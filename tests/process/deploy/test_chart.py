@@ -235,6 +235,15 @@ def test_gateways_know_the_pools_that_can_be_started():
     assert environment["SIE_AUTH_TOKENS"].startswith("@")
 
 
+def test_the_config_service_needs_the_tokens_of_gateways():
+    (container,) = named(list(rendered(EVERYTHING)), "Deployment", "sie-config")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert environment["SIE_AUTH_MODE"] == "token"
+    assert environment["SIE_AUTH_TOKENS"].startswith("@")
+
+
 def test_prometheus_gets_a_token_if_gateways_need_one():
     (endpoint,) = named(list(rendered(EVERYTHING)), "ServiceMonitor", "sie")["spec"]["endpoints"]
     assert endpoint["authorization"]["credentials"] == {"name": "tokens", "key": "metricsToken"}
