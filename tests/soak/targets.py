@@ -1,44 +1,95 @@
 """What is soaked: one server, or a cluster of two workers on this machine, with three times more models than memory."""
 
 import os
+import shutil
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+from urllib.error import HTTPError
 
 import psutil
+from sentence_transformers import SentenceTransformer
 
 from sie_triton.bench.ports import free_ports, ports_of_a_server
+from sie_triton.controller.commands import fetch
+from sie_triton.errors import ServerError
 from sie_triton.names import triton_name
 from sie_triton.records.status import Record, all_records
 from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.server.test_serve import heed_signals
-from tests.soak.clients import Models
+from tests.soak.clients import SPOILED, Models
 from tests.support import killing
 from tests.support.gliners import save_gliner
+from tests.support.loras import save_lora
 from tests.support.models import save_bert, save_cross_encoder
 from tests.support.towers import save_clap, save_clip
 
 NUM_ENCODERS = 12
-MODELS = Models([f"t/m{i}" for i in range(NUM_ENCODERS)], "t/reranker", "t/extractor", "t/images", "t/sounds")
+MODELS = Models(
+    encoders=[f"t/m{i}" for i in range(NUM_ENCODERS)],
+    reranker="t/reranker",
+    extractor="t/extractor",
+    images="t/images",
+    sounds="t/sounds",
+    spoiled="t/spoiled",
+)
+CHANGING, LORA = "t/changing", "vines"
 
 # Words in the command line of each part.
 PARTS = {**killing.PARTS, "door": "sie_triton.doors"}
 
-# A directory of Python's whose workers leak.
-LEAKY = Path(__file__).with_name("leaky")
+# A directory of Python's whose workers have faults of their own.
+IN_WORKERS = Path(__file__).with_name("in_workers")
+
+# Time after which a forward pass is ended, in seconds: one of the faults is an endless one.
+FORWARD_TIMEOUT_S = 5
+
+# oneDNN keeps what it has compiled for each number of rows: by default 1,024 of them, up to 90 MB, which fill for hours
+# and look like a leak. Few are full after some minutes.
+ONEDNN_PRIMITIVES = 64
+
+# JetStream reserves the space of a queue, and the disk of a soak is small.
+QUEUE_BYTES = 256 * 1024**2
+
+ADMIN_TOKEN = "of-the-soak"
+
+# Timeout of a change of the models, in seconds.
+CHANGE_S = 30.0
 
 # Time that a server or a cluster has to start, in seconds.
 READY_S = 300.0
 
 
-def save_models(root: Path, tokenizer: Path) -> Path:
-    """Write the models, whose weights come from fixed seeds, and their files; return the directory of the files."""
+@dataclass(frozen=True)
+class Variant:
+    """A content of the file of the model that is changed; empty if it is not served. `lora`: its adapter."""
+
+    name: str
+    file: str
+    lora: str = ""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Models on disk: the directory of their files, what one of them is changed to, and weights to be spoiled."""
+
+    models_dir: Path
+    variants: Sequence[Variant]
+    spoiled: Path
+
+
+def save_models(root: Path, tokenizer: Path) -> Saved:
+    """Write the models, whose weights come from fixed seeds, and their files."""
     directory = root / "models"
     directory.mkdir(parents=True)
     poolings = [save_bert(root / pooling, tokenizer, pooling=pooling) for pooling in ("mean", "cls")]
+    spoiled = Path(shutil.copytree(poolings[1], root / "spoiled"))
+    save_lora(root / LORA, SentenceTransformer(str(poolings[0]), device="cpu")[0].model)
     reranker = save_cross_encoder(root / "reranker", tokenizer)
     save_gliner(root / "gliner", tokenizer, num_rnn_layers=0)
     save_clip(root / "clip", tokenizer)
@@ -51,10 +102,13 @@ def save_models(root: Path, tokenizer: Path) -> Path:
         MODELS.extractor: gliner_file(MODELS.extractor, root / "gliner" / "model"),
         MODELS.images: model_file(MODELS.images, root / "clip", "clip", dense, inputs=("text", "image")),
         MODELS.sounds: model_file(MODELS.sounds, root / "clap", "clap", dense, inputs=("text", "audio")),
+        MODELS.spoiled: tiny_model_file(MODELS.spoiled, spoiled),
     }
     for name, text in files.items():
         (directory / f"{triton_name(name)}.yaml").write_text(text)
-    return directory
+    mean, cls = (tiny_model_file(CHANGING, pooling) for pooling in poolings)
+    adapted = Variant("adapted", f"{mean}loras: {{{LORA}: {root / LORA}}}\n", LORA)
+    return Saved(directory, [Variant("mean", mean), Variant("cls", cls), adapted, Variant("removed", "")], spoiled)
 
 
 class Target(ABC):
@@ -62,11 +116,19 @@ class Target(ABC):
 
     parts: Sequence[str]
 
-    def __init__(self, root: Path, models_dir: Path, memory_bytes: int, is_leaky: bool = False) -> None:
-        self.root = root
-        self._variables = {"SIE_ENGINE": "torch", **({"PYTHONPATH": str(LEAKY)} if is_leaky else {})}
-        self._models_dir, self._memory_bytes = models_dir, memory_bytes
-        self.http, self.grpc = "", ""
+    def __init__(self, root: Path, saved: Saved, memory_bytes: int, is_leaky: bool = False) -> None:
+        self.root, self.saved = root, saved
+        self._memory_bytes = memory_bytes
+        self._variables = {
+            "SIE_ENGINE": "torch",
+            "SIE_ADMIN_TOKEN": ADMIN_TOKEN,
+            "SIE_FORWARD_TIMEOUT_S": str(FORWARD_TIMEOUT_S),
+            "PYTHONPATH": str(IN_WORKERS),
+            "SOAK_LEAKS": "1" if is_leaky else "",
+            "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(ONEDNN_PRIMITIVES),
+            "SIE_QUEUE_MAX_BYTES": str(QUEUE_BYTES),
+        }
+        self.http, self.grpc, self._admin = "", "", ""
 
     def __enter__(self) -> "Target":
         self._errors = (self.root / "errors.log").open("w")
@@ -96,6 +158,22 @@ class Target(ABC):
     @abstractmethod
     def hurt_by(self, part: str) -> frozenset[str]:
         """Return the clients whose own process a part is."""
+
+    @abstractmethod
+    def put(self, model_file: str) -> None:
+        """Serve a model; raise ServerError."""
+
+    @abstractmethod
+    def delete(self, model: str) -> None:
+        """Serve a model no longer; raise ServerError if it still may be."""
+
+    def ask_admin(self, method: str, path: str, body: str = "") -> Any:
+        """Send a request with the admin token to what changes models; raise ServerError."""
+        return fetch(f"{self._admin}{path}", "server", "nothing", ADMIN_TOKEN, CHANGE_S, method, body.encode() or None)
+
+    def metrics_urls(self) -> Sequence[str]:
+        """Return where the service shows its counters."""
+        return [f"{self.http}/metrics", f"{self._admin}/metrics"]
 
     def of(self, part: str) -> list[psutil.Process]:
         """Return the living processes of a part."""
@@ -130,7 +208,7 @@ class Target(ABC):
                     yield from ((f"{model}-{stage}", record) for record in records)
 
 
-HTTP_CLIENTS = frozenset({"SIE's HTTP", "openai", "cohere", "extract", "images", "sounds"})
+HTTP_CLIENTS = frozenset({"SIE's HTTP", "openai", "cohere", "extract", "images", "sounds", SPOILED})
 
 
 class OneServer(Target):
@@ -142,13 +220,27 @@ class OneServer(Target):
         ports = ports_of_a_server()
         (door,) = free_ports(1)
         self.http, self.grpc = f"http://127.0.0.1:{door}", f"127.0.0.1:{ports['grpc_port']}"
+        self._admin = f"http://127.0.0.1:{ports['controller_port']}"
         flags = [f"--{name.replace('_', '-')}={port}" for name, port in ports.items()]
         flags += [f"--door-port={door}", f"--memory-limit-bytes={self._memory_bytes}"]
-        return ["serve", *_names(), f"--models-dir={self._models_dir}", f"--data-dir={self.root / 'data'}", *flags]
+        return ["serve", *_names(), f"--models-dir={self.saved.models_dir}", f"--data-dir={self.root / 'data'}", *flags]
 
     def hurt_by(self, part: str) -> frozenset[str]:
-        # A client of Triton itself is connected to tritonserver; the door asks again for its own clients.
-        return {"triton": frozenset({"tritonclient"}), "door": HTTP_CLIENTS}.get(part, frozenset())
+        # A client of Triton itself is connected to tritonserver, and gets Triton's own error if a stage dies or stands
+        # still. The door asks again for its clients.
+        of_triton = frozenset({"tritonclient"})
+        return {"triton": of_triton, "stage": of_triton, "door": HTTP_CLIENTS}.get(part, frozenset())
+
+    def put(self, model_file: str) -> None:
+        self.ask_admin("PUT", "/v1/models", model_file)
+
+    def delete(self, model: str) -> None:
+        with _if_not_served():
+            self.ask_admin("DELETE", f"/v1/models/{triton_name(model)}")
+
+    def act(self, model: str, action: str) -> None:
+        """Load or evict a model; raise ServerError."""
+        self.ask_admin("POST", f"/v1/models/{triton_name(model)}/{action}")
 
 
 class Cluster(Target):
@@ -159,17 +251,35 @@ class Cluster(Target):
     def _command(self) -> list[str]:
         http, grpc, config = free_ports(3)
         self.http, self.grpc = f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}"
+        self._admin = f"http://127.0.0.1:{config}"
         flags = [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}", "--workers=2"]
         flags += [f"--memory-limit-bytes={2 * self._memory_bytes}"]
         names, data = _names(), f"--data-dir={self.root / 'data'}"
-        return ["cluster", "up", *names, f"--models-dir={self._models_dir}", data, *flags]
+        return ["cluster", "up", *names, f"--models-dir={self.saved.models_dir}", data, *flags]
 
     def hurt_by(self, part: str) -> frozenset[str]:
         return HTTP_CLIENTS | {"tritonclient"} if part == "gateway" else frozenset()
 
+    def put(self, model_file: str) -> None:
+        self.ask_admin("POST", "/v1/configs/models", model_file)
+
+    def delete(self, model: str) -> None:
+        with _if_not_served():
+            self.ask_admin("DELETE", f"/v1/configs/models/{model}")
+
+
+@contextmanager
+def _if_not_served() -> Iterator[None]:
+    """Ignore that the model is not served: the request before may have removed it."""
+    try:
+        yield
+    except ServerError as exc:
+        if not isinstance(exc.__cause__, HTTPError) or exc.__cause__.code != 404:
+            raise
+
 
 def _names() -> list[str]:
-    return [*MODELS.encoders, MODELS.reranker, MODELS.extractor, MODELS.images, MODELS.sounds]
+    return [*MODELS.encoders, MODELS.reranker, MODELS.extractor, MODELS.images, MODELS.sounds, MODELS.spoiled]
 
 
 TARGETS: dict[str, type[Target]] = {"server": OneServer, "cluster": Cluster}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.soak.counters import fallen
 from tests.soak.history import BACK_S, FAILED, REFUSED, RIGHT, WRONG, Entry, Happened, check
 from tests.soak.leaks import Usage, leaking
 
@@ -15,7 +16,9 @@ def entry(began: float, ended: float, outcome: str, client: str = "http") -> Ent
 
 
 def verdict(*entries: Entry, faults: tuple[Happened, ...] = (KILLED,)):
-    return check([entry(0, 1, RIGHT), *entries], faults, TIMEOUT_S)
+    """Return the verdict on entries, and right answers of both clients after the fault."""
+    after = [entry(101, 102, RIGHT), entry(101, 103, RIGHT, "grpc")]
+    return check([*entries, *after], faults, TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
@@ -45,14 +48,25 @@ def test_nothing_is_not_good():
 
 
 def test_the_service_is_back_when_every_client_has_an_answer_to_a_later_request():
-    entries = [
-        entry(99, 104, RIGHT),
-        entry(101, 102, RIGHT),
-        entry(100, 103, RIGHT, "grpc"),
-        entry(0, 1, RIGHT, "grpc"),
-    ]
-    assert verdict(*entries).back_s == {"kill door": [3.0]}
-    assert verdict(entry(99, 104, RIGHT)).back_s == {"kill door": [float("inf")]}
+    entries = [entry(99, 104, RIGHT), entry(100, 103, RIGHT), entry(100, 105, RIGHT, "grpc")]
+    found = check(entries, (KILLED,), TIMEOUT_S)
+    assert found.back_s == {"kill door": [(5.0, "grpc")]}
+    assert found.is_good
+
+
+@pytest.mark.parametrize(("ended", "seconds"), [(100 + BACK_S + 1, BACK_S + 1), (99.9, float("inf"))])
+def test_a_service_that_is_back_too_late_is_not_good(ended, seconds):
+    found = check([entry(ended - 0.5, ended, RIGHT), entry(101, 102, RIGHT, "grpc")], (KILLED,), TIMEOUT_S)
+    assert found.late == {"kill door": (seconds, "http")}
+    assert not found.is_good
+
+
+def test_a_counter_that_falls_without_a_fault_is_found():
+    name = "requests_total", (("route", "/"),)
+    samples = [(0.0, {name: 3.0}), (50.0, {name: 4.0}), (101.0, {name: 1.0}), (150.0, {name: 2.0}), (152.0, {})]
+    assert fallen(samples, [KILLED]) == []
+    assert fallen([*samples, (154.0, {name: 0.0})], [KILLED]) == []  # it was away
+    assert len(fallen([(200.0, {name: 3.0}), (202.0, {name: 2.0})], [KILLED])) == 1
 
 
 def usage(memory_per_hour: float, handles_per_hour: float = 0.0) -> Usage:

@@ -1,0 +1,135 @@
+"""Faults of a machine: no space, memory, cores or file handles, and bytes that are not what was written."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from resource import RLIMIT_NOFILE
+from subprocess import DEVNULL, Popen
+from sys import executable
+
+import numpy as np
+import psutil
+
+from sie_triton.errors import ServerError
+from tests.soak.targets import MODELS, OneServer, Target
+
+SHM = Path("/dev/shm")
+
+# Space that a full file system has left, and memory that a ballast takes, in bytes.
+LEFT, BALLAST = 1_000_000, 2_000_000_000
+
+# A larger file system is the machine's: filling it would take the machine's memory or disk. scripts/soak mounts small
+# ones.
+MAX_FILLED = 4_000_000_000
+
+# Files of each kind that are spoiled at once, and a number above those of all processes.
+NUM_SPOILED, NO_PID = 3, 5_000_000
+
+
+def can_be_filled(directory: Path) -> bool:
+    return psutil.disk_usage(str(directory)).total <= MAX_FILLED
+
+
+@contextmanager
+def full(directory: Path) -> Iterator[None]:
+    path = directory / "ballast-of-the-soak"
+    try:
+        with suppress(OSError), path.open("wb") as file:
+            for _ in range(max(0, psutil.disk_usage(str(directory)).free - LEFT) // 2**20):
+                file.write(bytes(2**20))
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def full_shm(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Fill /dev/shm up to a megabyte."""
+    with full(SHM):
+        yield
+
+
+@contextmanager
+def full_disk(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Fill the file system of the data directory up to a megabyte."""
+    with full(target.root):
+        yield
+
+
+@contextmanager
+def no_handles(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Forbid all processes of a part to open files or connections."""
+    limits = {}
+    for process in target.of(str(rng.choice(target.parts))):
+        with suppress(psutil.Error):
+            before = process.rlimit(RLIMIT_NOFILE)
+            process.rlimit(RLIMIT_NOFILE, (process.num_fds(), before[1]))
+            limits[process] = before
+    yield
+    for process, before in limits.items():
+        with suppress(psutil.Error):
+            process.rlimit(RLIMIT_NOFILE, before)
+
+
+@contextmanager
+def running(code: str, number: int = 1) -> Iterator[None]:
+    processes = [Popen([executable, "-c", code], stdout=DEVNULL) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def ballast(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Another program takes memory."""
+    with running(f"a = bytearray({BALLAST}); import time; time.sleep(60)"):
+        yield
+
+
+@contextmanager
+def starved(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Other programs take all cores twice."""
+    with running("while True: pass", 2 * (psutil.cpu_count() or 1)):
+        yield
+
+
+@contextmanager
+def spoiled_records(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Leave records of processes that never ran, with noise or cut off, and write noise into measurements.
+
+    Records of living processes are memory that they share, which is not spoiled here.
+    """
+    for pattern in ("**/status/*.status", "**/status/*.traffic"):
+        for path in chosen(rng, target.root.glob(pattern)):
+            stem, _, suffix = path.name.rpartition(".")
+            content = rng.bytes(path.stat().st_size)[: rng.integers(10_000)]
+            path.with_name(f"{stem.rpartition('.')[0]}.{NO_PID + rng.integers(1000)}.{suffix}").write_bytes(content)
+    for path in chosen(rng, target.root.glob("**/measurements/*.json")):
+        path.write_bytes(rng.bytes(200))
+    yield
+
+
+def chosen(rng: np.random.Generator, paths: Iterable[Path]) -> Sequence[Path]:
+    """Return a few of the paths."""
+    ordered = sorted(paths)
+    return [ordered[i] for i in rng.permutation(len(ordered))[:NUM_SPOILED]]
+
+
+@contextmanager
+def truncated_weights(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Cut a model's weights in half and evict it: requests get an error with the reason until they are back."""
+    assert isinstance(target, OneServer)
+    path = target.saved.spoiled / "model.safetensors"
+    whole = path.read_bytes()
+    try:
+        path.write_bytes(whole[: len(whole) // 2])
+        with suppress(ServerError):
+            target.act(MODELS.spoiled, "evict")
+        yield
+    finally:
+        path.write_bytes(whole)
+    with suppress(ServerError):  # it may be loaded already
+        target.act(MODELS.spoiled, "load")
