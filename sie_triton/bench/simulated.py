@@ -1,23 +1,22 @@
 """Compare a cluster of three workers on this machine with its simulation.
 
-The first part measures the parameters in closed loops. The second one plays Poisson arrivals at half of the measured
-throughput, which the simulation then gets, too. Clients, gateway, queue and workers share the cores, and so they do in
-the simulation.
+Each worker computes on a device of its own, as it would in a cluster: its forward passes take a given time, and next to
+nothing of the cores, which clients, gateway, queue and workers share here. Closed loops measure what Triton and the
+queue add to a request, and the largest throughput. Poisson arrivals at shares of it are played, and the simulation gets
+the same.
 """
 
 import asyncio
 import json
 import os
 import platform
-import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from urllib.request import urlopen
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -25,28 +24,30 @@ import tritonclient.grpc.aio as triton_aio
 import yaml
 from rich.console import Console
 
-from sie_triton.bench.cluster import TRITON, address_of, cpu_s
-from sie_triton.bench.library_comparison import tiny_file
+from sie_triton.bench.cluster import address_of
+from sie_triton.bench.library_comparison import dense_file
 from sie_triton.bench.ports import free_ports
+from sie_triton.bench.preprocess import DIM, saved
+from sie_triton.bench.sleeping import ITEM_S, PASS_S
 from sie_triton.bench.tables import Figures, markdown_table, print_table
 from sie_triton.cluster.up import cluster
 from sie_triton.names import triton_name
 from sie_triton.perf.perf_analyzer import input_of
 from sie_triton.perf.workload import texts
-from sie_triton.settings import Settings, read_settings
+from sie_triton.settings import read_settings
 from sie_triton.simulation.load import Arrivals, arrivals, zipf
 from sie_triton.simulation.parameters import Parameters
 from sie_triton.simulation.run import OURS, Simulation
 
 NUM_WORKERS, NUM_MODELS = 3, 6
-MODELS = [f"bench/tiny-{number}" for number in range(NUM_MODELS)]
+MODELS = [f"bench/sleeping-{number}" for number in range(NUM_MODELS)]
 NAMES = [triton_name(each) for each in MODELS]
 
-# Clients of the closed loops: one request at a time, about as many as wait at half of the throughput, and saturation.
-ALONE, MIDDLE, MANY = 1, 8, 64
+# Clients of the closed loops: one request at a time, and saturation.
+ALONE, MANY = 1, 64
 
-# Share of the measured throughput that the open loop offers.
-LOAD = 0.5
+# Shares of the measured throughput that the open loops offer.
+LOADS = (0.4, 0.6, 0.8)
 
 NUM_TEXTS, SEED = 512, 1
 
@@ -56,123 +57,89 @@ WARM_UP_S = 60.0
 # Pause before a measurement, in seconds: what came before ends.
 SETTLE_S = 2.0
 
-JOINED = re.compile(r"^sie_sidecar_joined_requests_(sum|count) ([\d.e+]+)$", re.MULTILINE)
+COLUMNS = ("load", "requests/s", "p50 ms", "p99 ms")
 
-COLUMNS = ("", "requests/s", "p50 ms", "p99 ms")
-OF_PARAMETERS = ("shared_lanes", "call_s", "request_s", "call_sigma", "queue_work_s", "queue_s")
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """A closed loop.
-
-    `triton_s` and `queue_s` are the processor's seconds of one request, of the Tritons and of all else. `sigma` is the
-    standard deviation of the logarithm of a latency.
-    """
-
-    per_second: float
-    p50_s: float
-    sigma: float
-    triton_s: float
-    queue_s: float
-    num_joined: float
+# Requests of one text whose pass takes a fixed time; a call of each model runs at full speed.
+DEVICE = Parameters(
+    texts_of_request=1,
+    call_s=PASS_S,
+    request_s=ITEM_S,
+    call_sigma=0.0,
+    lanes=NUM_MODELS,
+    num_tenants=1,
+    model_gb=0.1,
+    slow_load_ratio=0.0,
+)
 
 
 def run(*, seconds: float, output: Path | None) -> None:
-    """Measure, print a table and one line of JSON, and write `output` if given. The open loop takes `2 * seconds`."""
-    with tempfile.TemporaryDirectory() as scratch, served(Path(scratch)) as (address, workers):
-        parameters, throughput = measured(address, workers, seconds)
-        asked = arrivals(
-            LOAD * throughput,
-            2 * seconds,
-            NUM_MODELS,
-            exponent=1.0,
-            num_tenants=1,
-            scenario="steady",
-            rng=np.random.default_rng(SEED),
-        )
-        time.sleep(SETTLE_S)
-        real = asyncio.run(played(address, asked))
-    rows = rows_of(real, simulated(parameters, asked))
-    title = f"{NUM_WORKERS} workers, {NUM_MODELS} models, {LOAD:.0%} of {throughput:.0f} requests/s"
+    """Measure, print a table and one line of JSON, and write `output` if given. Each open loop takes `4 * seconds`."""
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch, served(Path(scratch)) as (address, of_triton):
+        parameters, throughput = measured(address, of_triton, seconds)
+        for load in LOADS:
+            asked = arrivals(
+                load * throughput,
+                4 * seconds,
+                NUM_MODELS,
+                exponent=1.0,
+                num_tenants=1,
+                scenario="steady",
+                rng=np.random.default_rng(SEED),
+            )
+            Console(stderr=True).print(f"load {load:.0%}")
+            time.sleep(SETTLE_S)
+            real = asyncio.run(played(address, asked))
+            rows += rows_of(f"{load:.0%}", real, simulated(parameters, asked))
+    title = f"{NUM_WORKERS} workers, {NUM_MODELS} models, {throughput:.0f} requests/s at most"
     print_table(title, COLUMNS, rows)
     if output is not None:
         output.write_text(markdown(title, rows, parameters, f"scripts/bench --what simulated --seconds {seconds:g}"))
-    print(json.dumps({"rows": rows, "parameters": asdict(parameters)}))
+    print(
+        json.dumps({"rows": rows, "call_s": parameters.call_s, "queue_s": parameters.queue_s, "throughput": throughput})
+    )
 
 
 @contextmanager
-def served(scratch: Path) -> Iterator[tuple[str, list[Settings]]]:
-    """Run the cluster with all models in memory; yield its gateway's gRPC address, and its workers."""
+def served(scratch: Path) -> Iterator[tuple[str, str]]:
+    """Run the cluster with all models in memory; yield the gRPC addresses of its gateway and of one of its Tritons."""
     models = scratch / "models"
     models.mkdir()
-    file = tiny_file(scratch)
+    file = dense_file(str(saved(scratch / "static")), DIM)
+    file["profiles"]["default"]["adapter_path"] = "sie_triton.bench.sleeping:Sleeping"
     for name, model in zip(NAMES, MODELS, strict=True):
         (models / f"{name}.yaml").write_text(yaml.safe_dump({"sie_id": model, **file}))
     http, grpc, config = free_ports(3)
     given = {"door_port": http, "grpc_port": grpc, "config_port": config, "door_workers": 1, "models_dir": models}
-    settings = read_settings(data_dir=scratch / "data", device="cpu", engine="torch", **given)
+    settings = read_settings(data_dir=scratch / "data", device="cpu", **given)
     with cluster(settings, MODELS, NUM_WORKERS, lambda _: None) as workers:
         with triton.InferenceServerClient(address_of(settings)) as client:
             for name in NAMES * 3:
                 client.infer(name, [input_of("text", ["hello"])])
-        yield address_of(settings), workers
+        yield address_of(settings), address_of(workers[0])
 
 
-def measured(address: str, workers: Sequence[Settings], seconds: float) -> tuple[Parameters, float]:
+def measured(address: str, of_triton: str, seconds: float) -> tuple[Parameters, float]:
     """Return the parameters of this cluster, and its throughput in requests per second."""
-    console = Console(stderr=True)
-    idle = idle_cores(seconds)
-    loops = {}
-    for clients in (ALONE, MIDDLE, MANY):
-        console.print(f"{clients} clients")
+    found = []
+    for asked, clients in ((of_triton, ALONE), (address, ALONE), (address, MANY)):
+        Console(stderr=True).print(f"{clients} clients")
         time.sleep(SETTLE_S)
-        loops[clients] = asyncio.run(closed(address, workers, clients, seconds, idle))
-    return parameters_of(loops, sum(idle.values())), loops[MANY].per_second
+        found.append(asyncio.run(closed(asked, clients, seconds)))
+    call_s, request_s = (each["p50_ms"] / 1000 for each in found[:2])
+    parameters = replace(DEVICE, call_s=call_s - ITEM_S, queue_s=max(0.0, request_s - call_s))
+    return parameters, found[2]["per_second"]
 
 
-def parameters_of(loops: Mapping[int, Loop], idle_cores: float) -> Parameters:
-    """Return the parameters that closed loops of ALONE, MIDDLE and MANY clients have; `idle_cores` compute always.
-
-    A call alone takes `call_s + request_s` of a core, one of n requests `call_s + n * request_s`.
-    """
-    alone, many = loops[ALONE], loops[MANY]
-    call_s = max(0.0, (alone.triton_s - many.triton_s) / (1 - 1 / max(1.001, many.num_joined)))
-    request_s = max(1e-5, alone.triton_s - call_s)
-    return Parameters(
-        texts_of_request=1,
-        call_s=call_s,
-        request_s=request_s,
-        queue_s=max(0.0, alone.p50_s - alone.triton_s - alone.queue_s),
-        queue_work_s=loops[MIDDLE].queue_s,
-        shared_lanes=len(os.sched_getaffinity(0)) - idle_cores,
-        call_sigma=alone.sigma,
-        num_tenants=1,
-        model_gb=0.1,
-        slow_load_ratio=0.0,
-    )
-
-
-def idle_cores(seconds: float) -> dict[str, float]:
-    """Return the cores that each component uses without requests."""
-    time.sleep(SETTLE_S)
-    before, began = cpu_s(), time.monotonic()
-    time.sleep(seconds)
-    return {name: (now - before[name]) / (time.monotonic() - began) for name, now in cpu_s().items()}
-
-
-async def closed(
-    address: str, workers: Sequence[Settings], clients: int, seconds: float, idle: Mapping[str, float]
-) -> Loop:
+async def closed(address: str, clients: int, seconds: float) -> Figures:
     """Let each client ask for one text at a time, of models by Zipf's law."""
     rng, asked, latencies = np.random.default_rng(SEED), texts(NUM_TEXTS), list[float]()
     models = rng.choice(NUM_MODELS, 4096, p=zipf(NUM_MODELS, 1.0)).tolist()
-    numbers, ends_at = count(), time.monotonic() + seconds
-    before, client_s, began, joined = cpu_s(), time.process_time(), time.monotonic(), joined_calls(workers)
+    numbers, began = count(), time.monotonic()
     async with triton_aio.InferenceServerClient(address) as client:
 
         async def ask() -> None:
-            while time.monotonic() < ends_at:
+            while time.monotonic() < began + seconds:
                 number = next(numbers)
                 name, text = NAMES[models[number % len(models)]], asked[number % len(asked)]
                 since = time.perf_counter()
@@ -180,29 +147,7 @@ async def closed(
                 latencies.append(time.perf_counter() - since)
 
         await asyncio.gather(*(ask() for _ in range(clients)))
-    passed_s, num = time.monotonic() - began, len(latencies)
-    used = {name: now - before[name] - idle[name] * passed_s for name, now in cpu_s().items()}
-    of_queue = sum(used.values()) - used[TRITON] + time.process_time() - client_s
-    requests, calls = (now - then for now, then in zip(joined_calls(workers), joined, strict=True))
-    num_calls = num - requests + calls
-    return Loop(
-        per_second=num / passed_s,
-        p50_s=float(np.median(latencies)),
-        sigma=float(np.std(np.log(latencies))),
-        triton_s=used[TRITON] / num,
-        queue_s=of_queue / num,
-        num_joined=num / num_calls,
-    )
-
-
-def joined_calls(workers: Sequence[Settings]) -> tuple[float, float]:
-    """Return the number of requests that waited for a call so far, and that of their calls, of all workers."""
-    total = {"sum": 0.0, "count": 0.0}
-    for each in workers:
-        with urlopen(f"http://{each.inner_host}:{each.worker_metrics_port}/metrics") as response:
-            for name, value in JOINED.findall(response.read().decode()):
-                total[name] += float(value)
-    return total["sum"], total["count"]
+    return figures(latencies, time.monotonic() - began)
 
 
 async def played(address: str, asked: Arrivals) -> Figures:
@@ -242,18 +187,19 @@ def figures(latencies_s: Sequence[float], passed_s: float) -> Figures:
     return {"per_second": len(latencies_s) / passed_s, "p50_ms": 1000 * float(p50_s), "p99_ms": 1000 * float(p99_s)}
 
 
-def rows_of(real: Figures, of_simulation: Figures) -> list[list[str]]:
+def rows_of(load: str, real: Figures, of_simulation: Figures) -> list[list[str]]:
     ratios = [f"{of_simulation[name] / real[name]:.2f}" for name in real]
     shown = [[f"{value:.1f}" for value in each.values()] for each in (real, of_simulation)]
-    return [["real", *shown[0]], ["simulated", *shown[1]], ["simulated ÷ real", *ratios]]
+    return [[f"{load}: real", *shown[0]], ["simulated", *shown[1]], ["simulated ÷ real", *ratios]]
 
 
 def markdown(title: str, rows: Sequence[Sequence[str]], parameters: Parameters, command: str) -> str:
-    head = (
-        f"A cluster of {NUM_WORKERS} workers with {NUM_MODELS} tiny models, one text a request, on "
-        f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}) that clients and all processes share. The "
-        f"parameters were measured before, in closed loops of {ALONE}, {MIDDLE} and {MANY} clients. *÷*: ratio of the "
-        f"two. Printed by `{command}`."
+    text = (
+        f"A cluster of {NUM_WORKERS} workers with {NUM_MODELS} models, one text a request, on "
+        f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}). A forward pass takes "
+        f"{1000 * PASS_S:.0f} ms and {1000 * ITEM_S:.0f} ms for each text, in which the cores are free. "
+        f"With one client, Triton adds {1000 * (parameters.call_s - PASS_S):.1f} ms to a pass, and the queue "
+        f"{1000 * parameters.queue_s:.1f} ms to a request: measured before. Loads are shares of the "
+        f"throughput of {MANY} clients. *÷*: ratio of the two. Printed by `{command}`."
     )
-    of = [[name, f"{getattr(parameters, name):.5f}"] for name in OF_PARAMETERS]
-    return f"# {title}\n\n{head}\n\n{markdown_table(COLUMNS, rows)}\n{markdown_table(('parameter', ''), of)}"
+    return f"# {title}\n\n{text}\n\n{markdown_table(COLUMNS, rows)}"

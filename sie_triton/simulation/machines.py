@@ -91,7 +91,7 @@ Chooser = Callable[["Machine", int], Sequence[str]]
 
 
 class Machine:
-    """`sizes` has the bytes of each model; `choose` the models to evict, and `processor` may be that of others."""
+    """`sizes` has the bytes of each model, and `choose` the models to evict."""
 
     def __init__(
         self,
@@ -101,11 +101,10 @@ class Machine:
         sizes: Mapping[str, int],
         choose: Chooser,
         rng: np.random.Generator,
-        processor: Processor | None = None,
     ) -> None:
         self.clock, self.name, self._parameters, self._sizes = clock, name, parameters, sizes
         self._choose, self._rng = choose, rng
-        self.processor = processor or Processor(clock, parameters.lanes)
+        self.processor = Processor(clock, parameters.lanes)
         self.resident: dict[str, Loaded] = {}
         self.loading: dict[str, int] = {}
         self.waiting: dict[str, list[tuple[int, Ended]]] = {}
@@ -143,8 +142,7 @@ class Machine:
     def stop(self) -> None:
         """End without notice."""
         self.is_up = False
-        if not self._parameters.shared_lanes:
-            self.processor.stop()
+        self.processor.stop()
 
     def _look_for_room(self, model: str) -> None:
         if not self.is_up:

@@ -18,9 +18,9 @@ from sie_triton.cluster.policies.scaling import Demand
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.simulation.clock import Action, Clock
 from sie_triton.simulation.load import Outcome, Request
-from sie_triton.simulation.machines import Machine, Processor
+from sie_triton.simulation.machines import Machine
 from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.rules import Book, pass_queue
+from sie_triton.simulation.rules import Book
 from sie_triton.simulation.sidecar import HEARTBEAT_S, Sidecar
 
 # Constants of modules that need the client of NATS: a test compares them.
@@ -41,7 +41,7 @@ class _Line:
 
 
 class Ours:
-    """`sizes` has the bytes of each model. `shared` is the processor of all machines, if they have one together."""
+    """`sizes` has the bytes of each model."""
 
     def __init__(
         self,
@@ -49,9 +49,8 @@ class Ours:
         parameters: Parameters,
         sizes: Mapping[str, int],
         book: Book,
-        shared: Processor | None = None,
     ) -> None:
-        self._clock, self._parameters, self._sizes, self._book, self._shared = clock, parameters, sizes, book, shared
+        self._clock, self._parameters, self._sizes, self._book = clock, parameters, sizes, book
         self._names = list(sizes)
         self._sidecars: dict[str, Sidecar] = {}
         self._lines: defaultdict[str, _Line] = defaultdict(_Line)
@@ -155,7 +154,7 @@ class Ours:
         self._let_in(request.model, line)
 
     def _pass(self, then: Action) -> None:
-        pass_queue(self._clock, self._parameters, self._shared, then)
+        self._clock.after(self._parameters.queue_s / 2, then)
 
     # --- the stream
 

@@ -34,9 +34,6 @@ class Parameters:
 
     # Calls that run at full speed at a time: more of them share the machine's processor.
     lanes: float = 1.0
-    # If above 0, all machines share the processor of one, which also computes `queue_work_s` for each request.
-    shared_lanes: float = 0.0
-    queue_work_s: float = 0.0
 
     # SIE_MAX_CONCURRENT_BATCHES, SIE_BATCHER_MAX_BATCH_REQUESTS, SIE_ADAPTIVE_TARGET_P50_MS and SIE_MIN_RESIDENCY_S.
     max_calls: int = 1
@@ -78,11 +75,14 @@ class Parameters:
         for name in (
             "texts_of_request",
             "request_s",
+            "lanes",
             "max_calls",
             "max_requests",
             "memory_gb",
             "model_gb",
+            "num_tenants",
             "deadline_s",
+            "retry_s",
         ):
             if not getattr(self, name) > 0:
                 raise InputError.at(name, "must be above 0")
@@ -90,8 +90,6 @@ class Parameters:
             value = getattr(self, each.name)
             if not 0 <= value < float("inf"):
                 raise InputError.at(each.name, f"must be a number of at least 0; got {value}")
-        if not max(self.lanes, self.shared_lanes) > 0 or not self.num_tenants > 0 or not self.retry_s > 0:
-            raise InputError.at("lanes, num_tenants and retry_s", "must be above 0")
         if self.slow_load_ratio > 1:
             raise InputError.at("slow_load_ratio", "must be at most 1")
 

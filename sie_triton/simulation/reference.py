@@ -15,9 +15,9 @@ from statistics import median
 from sie_triton.cluster.policies.scaling import Demand
 from sie_triton.simulation.clock import Action, Clock
 from sie_triton.simulation.load import Outcome, Request
-from sie_triton.simulation.machines import Machine, Processor
+from sie_triton.simulation.machines import Machine
 from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.rules import Book, pass_queue
+from sie_triton.simulation.rules import Book
 
 # Messages in the stream beyond which the gateway refuses; messages of a batch, and batches of a worker at a time.
 MAX_IN_STREAM, MAX_FETCHED, MAX_BATCHES = 50_000, 64, 4
@@ -69,7 +69,7 @@ class _Worker:
 
 
 class Reference:
-    """`sizes` has the bytes of each model. `shared` is the processor of all machines, if they have one together."""
+    """`sizes` has the bytes of each model."""
 
     def __init__(
         self,
@@ -77,9 +77,8 @@ class Reference:
         parameters: Parameters,
         sizes: Mapping[str, int],
         book: Book,
-        shared: Processor | None = None,
     ) -> None:
-        self._clock, self._parameters, self._sizes, self._book, self._shared = clock, parameters, sizes, book, shared
+        self._clock, self._parameters, self._sizes, self._book = clock, parameters, sizes, book
         self._stream: deque[Request] = deque()
         self._workers: dict[str, _Worker] = {}
         self._asking: dict[_Worker, None] = {}
@@ -136,7 +135,7 @@ class Reference:
             self._clock.after(LOST_S, self._again, request)
 
     def _pass(self, then: Action) -> None:
-        pass_queue(self._clock, self._parameters, self._shared, then)
+        self._clock.after(self._parameters.queue_s / 2, then)
 
     def _enter(self, request: Request) -> None:
         self._stream.append(request)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from sie_triton.cluster.gateway.demand import DEMAND_S
 from sie_triton.cluster.policies.scaling import Demand
-from sie_triton.simulation.clock import Action, Clock
+from sie_triton.simulation.clock import Clock
 from sie_triton.simulation.load import Outcome, Request
-from sie_triton.simulation.machines import Machine, Processor
+from sie_triton.simulation.machines import Machine
 from sie_triton.simulation.parameters import Parameters
 
 # Interval at which the requests whose time has passed are looked for, in seconds.
@@ -39,15 +39,6 @@ class Rules(Protocol):
 
     def demand(self) -> Demand:
         """Return the metrics that the scaling rules read."""
-
-
-def pass_queue(clock: Clock, parameters: Parameters, shared: Processor | None, then: Action) -> None:
-    """Take a message through the queue, one way, and do `then`. `shared` is the processor that it uses, if any."""
-    delay_s = parameters.queue_s / 2
-    if shared is not None and parameters.queue_work_s:
-        shared.run(parameters.queue_work_s / 2, lambda: clock.after(delay_s, then))
-    else:
-        clock.after(delay_s, then)
 
 
 class Book:

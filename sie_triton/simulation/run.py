@@ -12,7 +12,7 @@ from sie_triton.errors import InputError
 from sie_triton.simulation.clock import Clock
 from sie_triton.simulation.fleet import Fleet
 from sie_triton.simulation.load import SCENARIOS, Arrivals, Outcome, Request, arrivals
-from sie_triton.simulation.machines import Machine, Processor
+from sie_triton.simulation.machines import Machine
 from sie_triton.simulation.ours import Ours
 from sie_triton.simulation.parameters import Parameters
 from sie_triton.simulation.reference import Reference
@@ -137,12 +137,11 @@ class Simulation:
         self._clock = Clock()
         self.book = Book(self._clock, parameters, since_s)
         sizes = sizes_of(parameters, asked.names, np.random.default_rng([seed, 1]))
-        shared = Processor(self._clock, parameters.shared_lanes) if parameters.shared_lanes else None
-        self._rules = RULES[rules](self._clock, parameters, sizes, self.book, shared)
+        self._rules = RULES[rules](self._clock, parameters, sizes, self.book)
         loads, losses = np.random.default_rng([seed, 2]), np.random.default_rng([seed, 3])
 
         def made(name: str) -> Machine:
-            return Machine(self._clock, name, parameters, sizes, self._rules.choose, loads, shared)
+            return Machine(self._clock, name, parameters, sizes, self._rules.choose, loads)
 
         of = SCENARIOS[scenario]
         self._fleet = Fleet(self._clock, parameters, self._rules, made, losses, has_losses=of.has_losses)
@@ -160,7 +159,7 @@ class Simulation:
         self._follow(self._asked.requests(self._parameters.deadline_s))
         self._clock.run(ends_at)
         self._paid_s, self._ready_s = self._fleet.times()
-        self._busy_s = sum(each.busy_s for each in dict.fromkeys(machine.processor for machine in self._fleet.machines))
+        self._busy_s = sum(machine.processor.busy_s for machine in self._fleet.machines)
         while self.book.num_open:
             self._clock.run(self._clock.now + SETTLE_S)
 
@@ -184,7 +183,6 @@ class Simulation:
         p50_s, p99_s = np.percentile(self.book.latencies_s, (50, 99)) if self.book.latencies_s else (nan, nan)
         num_loads = sum(machine.num_loads for machine in self._fleet.machines)
         texts = self.book.counts[Outcome.ANSWERED] * of.texts_of_request
-        lanes_s = of.shared_lanes * self._asked.ends_at if of.shared_lanes else of.lanes * self._ready_s
         return Result(
             rules=self._name,
             scenario=self._scenario,
@@ -197,7 +195,7 @@ class Simulation:
             num_late=counted[Outcome.LATE],
             p50_s=float(p50_s),
             p99_s=float(p99_s),
-            utilisation=float(self._busy_s / max(MIN_S, lanes_s)),
+            utilisation=float(self._busy_s / max(MIN_S, of.lanes * self._ready_s)),
             num_loads=num_loads,
             loads_per_request=num_loads / max(1, self.book.counts.total()),
             cost_per_million_texts=self._paid_s / 3600 * of.price_per_hour / texts * 1e6 if texts else nan,
