@@ -24,7 +24,7 @@ from tests.soak.changes import Changing
 from tests.soak.clients import TIMEOUT_S, Client, clients_of
 from tests.soak.counters import Counters, fallen
 from tests.soak.faults import schedule
-from tests.soak.history import BACK_S, Entry, Happened, Verdict, check
+from tests.soak.history import BACK_S, FAILED, REFUSED, Entry, Happened, Verdict, check
 from tests.soak.leaks import Gate, leaking
 from tests.soak.targets import MODELS, TARGETS, Target, save_models
 
@@ -34,7 +34,10 @@ MEMORY_BYTES = 3_400_000_000
 # Time without a fault at the end, in seconds, in which all must be well.
 CALM_S = 15.0
 
-HEAD = ("fault", "times", "back after, s (median, most)", "last client")
+# Errors of each fault in a report.
+MAX_ERRORS = 4
+
+HEAD = ("fault", "times", "back after, s (median, most)", "last client", "told to retry", "failed")
 
 
 @click.command()
@@ -96,7 +99,7 @@ def main(
     if faults:
         print_table("Faults", HEAD, rows)
     if output is not None:
-        output.write_text(markdown(command, told, rows))
+        output.write_text(markdown(command, told, rows, verdict))
     for each in (*verdict.wrong[:5], *verdict.unanswered[:5], *verdict.unexplained[:10]):
         click.echo(str(each), err=True)
     click.echo(json.dumps(told))
@@ -155,8 +158,8 @@ def report(verdict: Verdict, leaks: dict[str, dict[str, float]]) -> dict[str, An
         "wrong": len(verdict.wrong),
         "unanswered": len(verdict.unanswered),
         "unexplained": [f"{each.client}, {each.model}: {each.error}"[:300] for each in verdict.unexplained],
-        "explained": dict(verdict.explained),
-        "refused": dict(verdict.refused),
+        "failed_with_their_process": verdict.num_told(FAILED),
+        "told_to_retry": verdict.num_told(REFUSED),
         "back_s": {name: [round(each, 1) for each, _ in times] for name, times in verdict.back_s.items()},
         "late": {name: f"{each:.1f} s, {client}" for name, (each, client) in verdict.late.items()},
         "slowest_beside_no_fault_s": round(verdict.calm_s, 1),
@@ -169,21 +172,26 @@ def rows_of(verdict: Verdict) -> list[list[str]]:
     for name, times in sorted(verdict.back_s.items()):
         ordered = sorted(times)
         (median, _), (longest, last) = ordered[len(ordered) // 2], ordered[-1]
-        rows.append([name, str(len(times)), f"{median:.1f}, {longest:.1f}", last])
+        told = (str(verdict.num_told(outcome, name) or "") for outcome in (REFUSED, FAILED))
+        rows.append([name, str(len(times)), f"{median:.1f}, {longest:.1f}", last, *told])
     return rows
 
 
-def markdown(command: str, told: dict[str, Any], rows: Sequence[Sequence[str]]) -> str:
+def markdown(command: str, told: dict[str, Any], rows: Sequence[Sequence[str]], verdict: Verdict) -> str:
     counts = [
         f"- {told['right']:,} right answers, {told['wrong']} wrong, {told['unanswered']} without an answer in time",
-        f"- {sum(told['explained'].values())} failed because their own process was killed",
-        f"- {sum(told['refused'].values())} were told to retry",
+        f"- {told['failed_with_their_process']} failed with the process that they were connected to",
+        f"- {told['told_to_retry']} were told to retry",
         f"- {len(told['unexplained'])} failed without such a reason",
         f"- {len(told['fallen_counters'])} counters fell without a fault",
         f"- {told['slowest_beside_no_fault_s']:g} s: the slowest answer beside no fault, loads included",
         f"- {len(told['late'])} kinds of faults after which a client had no right answer within {BACK_S:g} s",
     ]
-    texts = [f"- {num} x `{text}`" for kind in ("explained", "refused") for text, num in told[kind].items()]
+    texts = [
+        f"- {fault}: {number} x {outcome}, `{error}`"
+        for fault, errors in sorted(verdict.told.items())
+        for (outcome, error), number in errors.most_common(MAX_ERRORS)
+    ]
     lines = "\n".join(counts), markdown_table(HEAD, rows), "\n".join(texts)
     return f"# Soak\n\nPrinted by `{command}`.\n\n" + "\n\n".join(filter(None, lines)) + "\n"
 

@@ -1,8 +1,15 @@
 """What clients asked and got, and a check of it afterwards: no answer is wrong, doubled or missing."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+NO_FAULT = "no fault"
+
+# Characters of an error that are kept, and what differs from run to run.
+MAX_ERROR = 160
+OF_A_RUN = re.compile(r"(?:grpc://|http://|ipv4:)?127\.0\.0\.1:\d+|/\S*/sie-soak-\w+")
 
 # Outcomes of a request.
 RIGHT, WRONG, REFUSED, FAILED = "right", "wrong", "refused", "failed"
@@ -35,27 +42,35 @@ class Happened:
     ended: float
     hurts: frozenset[str] = frozenset()
 
+    def is_beside(self, entry: Entry) -> bool:
+        """Return True if a request was in progress, or began before the service had to be back."""
+        return entry.ended >= self.began and entry.began <= self.ended + BACK_S
+
     def explains(self, entry: Entry) -> bool:
-        """Return True if a failed request was in progress, or began before the service had to be back."""
-        return entry.client in self.hurts and entry.ended >= self.began and entry.began <= self.ended + BACK_S
+        return entry.client in self.hurts and self.is_beside(entry)
 
 
 @dataclass
 class Verdict:
     """What a check found.
 
-    `back_s`: by fault, the seconds until every client had a right answer again, and the last. `calm_s`: the longest
-    time of an answer beside no fault, which loads and evictions take, too.
+    `back_s`: by fault, the seconds until every client had a right answer again, and the last. `told`: by fault, the
+    outcomes and errors of requests that got no answer. `calm_s`: the longest time of an answer beside no fault, which
+    loads and evictions take, too.
     """
 
     num_right: int
     wrong: list[Entry] = field(default_factory=list)
     unanswered: list[Entry] = field(default_factory=list)
     unexplained: list[Entry] = field(default_factory=list)
-    explained: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    told: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
     back_s: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     calm_s: float = 0.0
+
+    def num_told(self, outcome: str, fault: str = "") -> int:
+        """Return how many requests had this outcome, beside a fault or all."""
+        of = [self.told.get(fault, {})] if fault else self.told.values()
+        return sum(number for errors in of for (each, _), number in errors.items() if each == outcome)
 
     @property
     def late(self) -> dict[str, tuple[float, str]]:
@@ -79,31 +94,35 @@ def check(entries: Sequence[Entry], faults: Iterable[Happened], timeout_s: float
     >>> check([*entries, Entry("grpc", "m", 9.5, 10.2, FAILED, "closed")], [killed], 60).is_good
     False
     """
-    faults = list(faults)
+    faults = sorted(faults, key=lambda fault: fault.began)
     verdict = Verdict(sum(each.outcome == RIGHT for each in entries))
     for each in entries:
         if each.outcome == WRONG:
             verdict.wrong.append(each)
         elif each.ended - each.began > timeout_s + GRACE_S:
             verdict.unanswered.append(each)
-        elif each.outcome == REFUSED:
-            verdict.refused[each.error[:160]] += 1
-        elif each.outcome == FAILED:
-            if any(fault.explains(each) for fault in faults):
-                verdict.explained[each.error[:160]] += 1
-            else:
-                verdict.unexplained.append(each)
+        elif each.outcome == FAILED and not any(fault.explains(each) for fault in faults):
+            verdict.unexplained.append(each)
+        elif each.outcome != RIGHT:
+            beside = [fault.name for fault in faults if fault.is_beside(each)]
+            errors = verdict.told.setdefault(beside[-1] if beside else NO_FAULT, Counter())
+            errors[each.outcome, f"{each.client}: {shortened(each.error)}"] += 1
     clients = {each.client for each in entries}
     for fault in faults:
         after = [(_first_right(entries, client, fault.ended) - fault.ended, client) for client in clients]
         verdict.back_s.setdefault(fault.name, []).append(max(after, default=(float("inf"), "")))
-    calm = (
-        each
-        for each in entries
-        if not any(fault.began <= each.ended and each.began <= fault.ended + BACK_S for fault in faults)
-    )
+    calm = (each for each in entries if not any(fault.is_beside(each) for fault in faults))
     verdict.calm_s = max((each.ended - each.began for each in calm), default=0.0)
     return verdict
+
+
+def shortened(error: str) -> str:
+    """Return an error without addresses and directories.
+
+    >>> shortened("grpc://127.0.0.1:4000: no server answers; see /tmp/sie-soak-abc/data")
+    '…: no server answers; see …/data'
+    """
+    return OF_A_RUN.sub("…", error)[:MAX_ERROR]
 
 
 def _first_right(entries: Sequence[Entry], client: str, since: float) -> float:
