@@ -8,7 +8,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR, nats_users
 from sie_triton.errors import ServerError
@@ -34,6 +37,9 @@ CONFIG_S = 10.0
 # Ports of a worker.
 PORTS = ("http_port", "grpc_port", "metrics_port", "controller_port", "worker_metrics_port")
 
+# Timeout of nats-server's health in seconds, characters of it that are read, and free space with which it is restarted.
+HEALTH_S, MAX_TOLD, FREE_BYTES = 1.0, 4096, 64 * 1024**2
+
 # Largest message of the queue, in bytes: larger requests go to the payload store.
 MAX_PAYLOAD_BYTES = 8 * 1024**2
 
@@ -58,10 +64,14 @@ def nats_server() -> str:
     return found
 
 
-def nats_config(host: str, port: int, store: str) -> str:
-    """Return a configuration of nats-server with JetStream, and a user for each part of the cluster."""
+def nats_config(host: str, port: int, store: str, monitor: int = 0) -> str:
+    """Return a configuration of nats-server with JetStream, and a user for each part of the cluster.
+
+    `monitor` is a port of the loopback address for its health, which takes no password; 0: none.
+    """
+    http = f'http: "{LOOPBACK}:{monitor}"\n' if monitor else ""
     return (
-        f"host: {host}\nport: {port}\nmax_payload: {MAX_PAYLOAD_BYTES}\n"
+        f"host: {host}\nport: {port}\n{http}max_payload: {MAX_PAYLOAD_BYTES}\n"
         f'jetstream {{ store_dir: "{store}" }}\nserver_name: "sie-nats-{port}"\n{nats_users()}'
     )
 
@@ -82,12 +92,30 @@ def as_user(settings: Settings, user: str, environment: Mapping[str, str]) -> Se
 def nats(directory: Path, port: int, environment: Mapping[str, str], log: Log, say: Say) -> Iterator[Companion]:
     """Run nats-server on the loopback address, with its store in `directory`."""
     private_directory(directory)
+    (monitor,) = free_ports(1, besides=(port,))
     config = directory / "nats.conf"
-    config.write_text(nats_config(LOOPBACK, port, str(directory / "store")))
-    program = [nats_server(), "-c", str(config)]
-    with Companion("nats-server", [], log, environment, say, program=program, end_s=NATS_S) as running:
+    config.write_text(nats_config(LOOPBACK, port, str(directory / "store"), monitor))
+    program, trouble = [nats_server(), "-c", str(config)], partial(failed_write, monitor, directory)
+    running = Companion("nats-server", [], log, environment, say, program=program, end_s=NATS_S, trouble=trouble)
+    with running:
         wait_for("nats-server", lambda: _listens(port), NATS_S, log.path)
         yield running
+
+
+def failed_write(monitor: int, directory: Path) -> str:
+    """Return the error of a write that failed, as on a full disk, once there is space again; else an empty text.
+
+    nats-server 2.15 takes no message into such a stream any more until it is restarted. Its health tells the error.
+    """
+    try:
+        with urlopen(f"http://{LOOPBACK}:{monitor}/healthz", timeout=HEALTH_S):
+            return ""
+    except HTTPError as exc:
+        told = exc.read(MAX_TOLD).decode(errors="replace")
+    except (OSError, HTTPException):
+        return ""
+    has_space = shutil.disk_usage(directory).free >= FREE_BYTES
+    return "a write failed, and there is space now" if "write error" in told and has_space else ""
 
 
 def worker_settings(settings: Settings, number: int, num_workers: int, ports: Sequence[int]) -> Settings:

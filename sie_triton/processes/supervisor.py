@@ -107,6 +107,7 @@ class Companion:
     `program` replaces `python -m`; `cwd` is its working directory. After SIGTERM it has `end_s` seconds to end.
 
     A program that `beats` calls `pulse.beat` once a second; it is killed and restarted when the heartbeats stop.
+    `trouble` is called as often, and returns why a program has to be restarted, or an empty text.
 
     Use as a context manager: the program runs within the context, and all that it has forked ends with it. It counts as
     ready as soon as it has started, so restarts fail only if the system cannot start it.
@@ -124,13 +125,14 @@ class Companion:
         cwd: Path | None = None,
         end_s: float = END_S,
         beats: bool = False,
+        trouble: Callable[[], str] | None = None,
     ) -> None:
         self.name = name
         self.log = log
         self.environment = environment
         self._command, self._cwd = [*program, *command], cwd
         self._end_s = end_s
-        self._beats = beats
+        self._beats, self._trouble = beats, trouble
         self._pulse: Pulse | None = None
         self._child: Started | None = None
         self._say = say
@@ -178,11 +180,14 @@ class Companion:
 
     def wait(self) -> str | None:
         assert self._child is not None
-        while not self._child.wait(LOOK_S if self._pulse else None):
+        while not self._child.wait(LOOK_S if self._pulse or self._trouble else None):
             if self._pulse and self._pulse.is_lost():
                 self._child.kill()
                 self._child.wait()
                 return NO_SIGN
+            if self._trouble and (trouble := self._trouble()):
+                self.stop()
+                return f"by the launcher ({trouble})"
         return self._child.describe_exit
 
     def stop(self) -> None:
