@@ -20,7 +20,7 @@ _PREFIX = re.compile(
 
 
 def with_prefix(error: SIEError) -> str:
-    """Return the text for Triton; a field that is not a plain name is left out.
+    """Return the text for Triton; a field that is not a plain name is left out, and lone surrogates are escaped.
 
     >>> from sie_triton.errors import BusyError, InputError
     >>> with_prefix(BusyError("512 requests are in progress")), with_prefix(InputError.at("labels[2]", "is empty"))
@@ -28,7 +28,8 @@ def with_prefix(error: SIEError) -> str:
     """
     retry = "" if error.retry_after_s is None else f" retry={error.retry_after_s}"
     field = f" field={error.field}" if _FIELD.fullmatch(error.field) else ""
-    return f"[{error.kind}{retry}{field}] {error}"
+    text = str(error).encode(errors="backslashreplace").decode()
+    return f"[{error.kind}{retry}{field}] {text}"
 
 
 def without_prefix(text: str) -> SIEError | None:

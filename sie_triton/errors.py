@@ -173,13 +173,22 @@ REASONS: Mapping[str, int | None] = {
 }
 
 
+def _printable(text: str) -> str:
+    """Return `text` with a space for each character that no terminal shows: parts of it come from files of others.
+
+    >>> _printable("type: \\x1b[2J\\nname: \\u202eä")
+    'type:  [2J\\nname:  ä'
+    """
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
 class LoadError(SIEError):
     """The model cannot be loaded; `reason` is one of REASONS."""
 
     code = "UNAVAILABLE"
 
     def __init__(self, message: str, reason: str = "failed") -> None:
-        super().__init__(message)
+        super().__init__(_printable(message))
         self.reason = reason
         self.kind = f"load.{reason.replace(' ', '_')}"
         self.retry_after_s = REASONS[reason]
@@ -195,6 +204,9 @@ class LoadError(SIEError):
 
 class CatalogError(SIEError):
     code = "INVALID_ARG"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_printable(message))
 
 
 class UnbuiltFamily(CatalogError):

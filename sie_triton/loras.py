@@ -133,7 +133,7 @@ def added_path(directory: Path, model: str) -> Path:
 
 def read(path: Path) -> dict[str, str]:
     """Return name → location from the file; empty if it is absent or unreadable."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return {name: where for name, where in found.items() if isinstance(where, str)}

@@ -23,8 +23,9 @@ class Measurements:
         self._path = path
         self._values: dict[str, Any] = {}
         if path is not None and not redo:
-            with suppress(OSError, ValueError):
-                self._values = json.loads(path.read_text())
+            with suppress(OSError, ValueError, RecursionError):
+                found = json.loads(path.read_text())
+                self._values = found if isinstance(found, dict) else {}
 
     @classmethod
     def of(

@@ -214,7 +214,14 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "ModelSpec":
-        raw: dict[str, Any] = json.loads(text)
+        """Return the specification; ValueError for a text that this version has not written."""
+        try:
+            return cls._of(json.loads(text))
+        except (TypeError, LookupError, AttributeError, RecursionError) as exc:
+            raise ValueError(f"is not a specification of this version: {exc}") from exc
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> "ModelSpec":
         for f in fields(cls):
             if isinstance(raw.get(f.name), list):
                 raw[f.name] = tuple(raw[f.name])

@@ -3,6 +3,7 @@
 Stricter than PyYAML's safe loader: a key may occur once in a mapping, and depth and size have limits.
 """
 
+import re
 from typing import Any
 
 import yaml
@@ -12,6 +13,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 MAX_CHARACTERS = 200_000
 MAX_DEPTH = 50
 MAX_NODES = 20_000
+
+SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def read_yaml(text: str) -> Any:
@@ -44,6 +47,8 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         node = super().compose_node(parent, index)
         self._depth -= 1
+        if isinstance(node, ScalarNode) and SURROGATE.search(node.value):
+            raise _refusal(event, "the text contains a lone surrogate; write the character itself")
         if isinstance(event, yaml.AliasEvent):
             if id(node) not in self._sizes:
                 raise _refusal(event, f"the alias *{event.anchor} is part of its own target")
@@ -64,6 +69,13 @@ class _Loader(yaml.SafeLoader):
                 raise _refusal(key, f"{key.value} occurs twice, first in line {lines[name]}; keep one of them")
             lines[name] = _line(key)
         return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, LookupError, TypeError) as exc:  # PyYAML does not check a value against its tag
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            raise _refusal(node, f"the value does not fit its tag {tag}") from exc
 
 
 def _refusal(place: Any, problem: str) -> yaml.YAMLError:

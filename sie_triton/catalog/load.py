@@ -114,7 +114,8 @@ def _fields_at(root: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     node: Any = root
     for part in loc:
         if isinstance(node, type) and issubclass(node, BaseModel):
-            node = node.model_fields[str(part)].annotation
+            named = node.model_fields.get(str(part))
+            node = named.annotation if named else node.__annotations__["__pydantic_extra__"].__args__[-1]
         else:
             node = node.__args__[-1]
         options = [node, *getattr(node, "__args__", ())]

@@ -72,7 +72,10 @@ def unknown_options(profile: str, given: ProfileConfig, name: str, kind: Family)
         allowed = ", ".join(sorted(names | of_both))
         yield f"{where}.loadtime.{key}: is not an option of the family {name}; its options are {allowed}"
     asked = options.loadtime.own.get("config_kwargs") or {}
-    for key in sorted(set(asked) - set(CONFIG_KWARGS)):
+    if not isinstance(asked, Mapping):
+        yield f"{where}.loadtime.config_kwargs: must be a mapping; its keys may be {', '.join(CONFIG_KWARGS)}"
+        asked = {}
+    for key in sorted(set(map(str, asked)) - set(CONFIG_KWARGS)):
         yield f"{where}.loadtime.config_kwargs.{key}: cannot be served; allowed are {', '.join(CONFIG_KWARGS)}"
     own = options.runtime.own.keys() - set(ELSEWHERE_RUNTIME)
     for key in sorted(own - names - own_parameters(kind) - built_in_names()):

@@ -53,7 +53,7 @@ LENGTH_BYTES = 8
 MAX_HEADER = 100_000_000
 # Bytes of a number in it, of those that are converted to another format.
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
-MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 LFS_POINTER = b"version https://git-lfs"
 
 

@@ -128,7 +128,8 @@ def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path
     named = routes.texts(route)
     if set(named) - set(types):
         raise LoadError(f"{routes.where}: {route}: names modules that are missing in types", "corrupt")
-    return [(_class_name(types[each]), inside(home, each, f"{routes.where}: {route}")) for each in named]
+    where = f"{routes.where}: {route}"
+    return [(_class_name(types[each], where), inside(home, each, where)) for each in named]
 
 
 def check_one_way(kinds: list[tuple[str, Path]], directory: Path) -> None:
@@ -146,11 +147,14 @@ def transformer_settings(transformer: Path) -> Fields:
 
 def _module(where: str, entry: Any, directory: Path) -> tuple[str, Path]:
     fields = Fields.of(where, entry)
-    return _class_name(fields.text("type")), inside(directory, fields.text("path"), f"{where}: path")
+    return _class_name(fields.text("type"), where), inside(directory, fields.text("path"), f"{where}: path")
 
 
-def _class_name(dotted: str) -> str:
-    return dotted.rpartition(".")[2]
+def _class_name(dotted: str, where: str) -> str:
+    name = dotted.rpartition(".")[2]
+    if not name.isidentifier():
+        raise LoadError(f"{where}: {dotted[:80]!r} is not the name of a class", "corrupt")
+    return name
 
 
 def only(kinds: list[tuple[str, Path]], wanted: tuple[str, ...], directory: Path) -> Path:

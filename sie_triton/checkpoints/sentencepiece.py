@@ -42,7 +42,7 @@ class SentencePiece:
         """Read the file; raise LoadError if it is not a unigram model."""
         try:
             return cls._of(path, path.read_bytes())
-        except (OSError, ValueError, IndexError, struct.error) as exc:
+        except (OSError, ValueError, TypeError, AttributeError, IndexError, struct.error) as exc:
             raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
 
     @classmethod

@@ -10,6 +10,9 @@ from sie_triton.errors import InputError
 # Parameter of a step's configuration that holds the model's specification.
 SPEC = "sie_spec"
 
+# Characters of a wrong profile that an error shows.
+MAX_SHOWN = 80
+
 
 class Profiles(NamedTuple):
     """The names of a model's profiles; those `apart` need weights of their own and are served as `model.profile`."""
@@ -42,9 +45,11 @@ class Profiles(NamedTuple):
         if profile not in self:
             names = ", ".join((*self.shared, *self.apart))
             raise NotServed(f"model: {model} has no profile {profile}; its profiles are {names}", f"{model}:{profile}")
-        others = {options.get("profile"), (options.get("options") or {}).get("profile")} - {None, profile}
-        if others:
-            raise InputError.at("profile", f"{others.pop()!r} differs from that of {model}:{profile}; give one of them")
+        inner = options.get("options")
+        for given in (options, inner if isinstance(inner, Mapping) else {}):
+            if given.get("profile") not in (None, profile):
+                other = repr(given["profile"])[:MAX_SHOWN]
+                raise InputError.at("profile", f"{other} differs from that of {model}:{profile}; give one of them")
         if profile in self.apart:
             return f"{model}.{profile}", {name: value for name, value in options.items() if name != "profile"}
         return model, {**options, "profile": profile}

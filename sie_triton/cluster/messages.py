@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, Self, get_origin
+from math import isfinite
+from typing import Any, Self, get_args, get_origin
 
 import msgpack  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
@@ -18,10 +19,6 @@ MAX_HEADER_BYTES, MAX_TEXT = 16 * 1024, 3000
 
 # Status of an answer, as gRPC's status codes.
 OK = 0
-
-
-# Types of a header's values by the type of their field.
-TYPES: Mapping[Any, Any] = {str: str, int: int, bool: bool, float: (int, float), Sequence: list, Mapping: dict}
 
 
 class Malformed(SIEError):
@@ -46,11 +43,29 @@ class Header:
             if version != VERSION or len(values) != len(fields(cls)):
                 raise ValueError(f"version {version} with {len(values)} fields")
             for value, field in zip(values, fields(cls), strict=True):
-                if not isinstance(value, TYPES[get_origin(field.type) or field.type]):
-                    raise TypeError(f"{field.name} is a {type(value).__name__}")
+                if not _fits(value, field.type):
+                    raise TypeError(f"{field.name} is not a {field.type}")
             return cls(*values), message[4 + size :]
         except (ValueError, TypeError, msgpack.UnpackException) as exc:
             raise Malformed(f"not a message of this version: {exc}") from exc
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return True if `value`, as msgpack gives it, is of the type `kind` throughout; floats must be finite.
+
+    >>> _fits([1, 2.5], Sequence[float]), _fits({"a": ["b"]}, Mapping[str, str]), _fits(float("nan"), float)
+    (True, False, False)
+    """
+    parts = get_args(kind)
+    if get_origin(kind) is Sequence:
+        return isinstance(value, list) and all(_fits(each, parts[0]) for each in value)
+    if get_origin(kind) is Mapping:
+        return isinstance(value, dict) and all(_fits(pair, parts) for pair in value.items())
+    if isinstance(kind, tuple):
+        return all(map(_fits, value, kind))
+    if kind is float:
+        return type(value) in (int, float) and isfinite(value)
+    return type(value) is kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +172,10 @@ class Health(Header):
     epoch: int = 0
     refused: Sequence[str] = ()
     moves_to: str = ""
+
+    def __post_init__(self) -> None:
+        if any(len(size_and_age) != 2 for size_and_age in self.resident.values()):
+            raise ValueError("resident: must give two numbers for each model")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sie_triton.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.model import Computed, Model, Part, Rows
-from sie_triton.contract.parameters import Parameter
+from sie_triton.contract.parameters import Parameter, encodable
 from sie_triton.contract.tensors import (
     ENTITIES,
     EXTRACTION,
@@ -147,6 +147,8 @@ class Extract(Verb):
 
     def token_count(self, lengths: Ints, num_items: int, tensors: Rows) -> Ints:
         num_pieces = tensors[NUM_PIECES.name]
+        if num_pieces.min(initial=1) < 1 or int(num_pieces.sum(dtype=np.int64)) != len(lengths):
+            raise InputError.at(NUM_PIECES.name, f"must be 1 or more and sum to the number of lengths, {len(lengths)}")
         counts: Ints = np.add.reduceat(lengths, np.cumsum(num_pieces) - num_pieces, dtype=np.int32)
         return counts
 
@@ -162,12 +164,22 @@ class Extractions(Answering):
         labels, texts = distinct(_texts(tensors.get(LABELS.name))), _texts(tensors.get(TEXT.name))
         found, ends = tensors[FOUND.name].tobytes(), np.cumsum(tensors[FOUND_LENGTHS.name]).tolist()
         texts = texts or [""] * len(ends)  # without texts, no finding refers to a place in one
+        if len(texts) != len(ends):
+            raise InputError.at(TEXT.name, f"has {len(texts)} elements; there are {len(ends)} items")
         told = [
-            Findings.from_json(found[start:end]).to_response(text, labels)
+            _response(found[start:end], text, labels)
             for start, end, text in zip([0, *ends[:-1]], ends, texts, strict=True)
         ]
         answers = [json.dumps(each, ensure_ascii=False).encode() for each in told]
         return {EXTRACTION.name: np.array(answers, np.object_)}
+
+
+def _response(found: bytes, text: str, labels: Sequence[str]) -> dict[str, Any]:
+    """Return the findings of one item as clients get them; InputError if inference has not written them."""
+    try:
+        return Findings.from_json(found).to_response(text, labels)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:
+        raise InputError.at(FOUND.name, f"must be as the previous step writes it ({type(exc).__name__})") from exc
 
 
 def _findings(model: Model, rows: Sequence[Rows], options: Options, item: int) -> Findings:
@@ -240,7 +252,7 @@ def _place(given: Any, length: int, where: str) -> Known:
     label = given.get("label", "")
     if not isinstance(label, str):
         raise InputError.at(where, "label must be a string")
-    return Known(start, end, label)
+    return Known(start, end, encodable(label, f"{where}: label"))
 
 
 def _by_label(
@@ -255,6 +267,8 @@ def _by_label(
             raise InputError.at(where, f"{label[:80]!r} is not one of the labels")
         if type(value) not in types:
             raise InputError.at(where, f"{label[:80]!r}: must be {allowed}")
+        if isinstance(value, str):
+            encodable(value, f"{where}: {label[:80]!r}")
     return found
 
 

@@ -94,6 +94,15 @@ def shown(value: Any, max_characters: int = 80) -> str:
     return repr(value) if isinstance(value, SCALARS) else f"a value of type {type(value).__name__}"
 
 
+def encodable(text: str, where: str) -> str:
+    """Return `text`, or raise InputError: JSON can contain lone surrogates, which no tokenizer reads."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise InputError.at(where, f"contains a lone surrogate (\\u{ord(text[exc.start]):04x})") from exc
+    return text
+
+
 def check_parameters(given: Mapping[str, Any], allowed: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
     """Return the request parameters `given`. Raise InputError for the first that is unknown or has a wrong value."""
     for name in given:

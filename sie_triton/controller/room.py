@@ -223,7 +223,7 @@ def answer(directory: Path, record: Record, text: str) -> None:
 def _was_granted(directory: Path, record: Record) -> bool:
     try:
         return answer_path(directory, record["pid"]).read_text() == GRANTED
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

@@ -89,10 +89,11 @@ class Venv:
     @classmethod
     def read(cls, directory: Path) -> "Venv":
         """Read an environment's record; OSError or ValueError if it is missing or incomplete."""
-        fields = json.loads((directory / RECORD).read_text())
+        text = (directory / RECORD).read_text()
         try:
+            fields = json.loads(text)
             return cls(directory, **{**fields, "packages": tuple(fields["packages"])})
-        except (KeyError, TypeError) as exc:
+        except (ValueError, LookupError, TypeError, RecursionError) as exc:
             raise ValueError(f"{directory / RECORD} is not the record of an environment") from exc
 
 

@@ -4,8 +4,10 @@ Every function runs on the thread that decodes the picture.
 """
 
 import io
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
 from sie_triton.errors import InputError
@@ -40,8 +42,15 @@ def open_image(content: bytes, max_pixels: int) -> "Image":
     """
     from PIL import Image
 
+    _ignore_warnings()
     Image.MAX_IMAGE_PIXELS = max_pixels
     return Image.open(io.BytesIO(content), formats=FORMATS)
+
+
+@cache
+def _ignore_warnings() -> None:
+    """Ignore Pillow's warnings of damaged files: Python prints each of them, and remembers its text for ever."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def peak_bytes(image: "Image", where: str, max_pixels: int) -> int:

@@ -220,7 +220,7 @@ class Nats(Values):
     url: str = Field("", description="addresses of another NATS, separated by commas")
     existing_secret: str = Field(
         "",
-        description="Secret with the passwords of NATS' users, keys gateway, sidecar, config and operator, and of NATS' "
+        description="Secret with the passwords of NATS' users, keys gateway, sidecar, config and operator, and of its "
         "servers among each other, key peer (letters and digits); default: a generated one",
     )
     ca_secret: str = Field("", description="Secret with the key ca.crt, the authority of another NATS; turns TLS on")

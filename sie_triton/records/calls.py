@@ -6,6 +6,7 @@ names slot and number. The call is over once the slot holds another number, or i
 """
 
 import os
+import re
 from collections import deque
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,8 @@ CALL = "sie_call"
 
 # Maximum number of calls of one door process that can be cancelled; further calls run to their deadline.
 NUM_PLACES = 4096
+
+CALLS_FILE = re.compile(r"door-(\d{1,10})-(\d{1,20})\.calls", re.ASCII)
 
 # Slot of a call that found no free one.
 NO_PLACE = -1
@@ -174,8 +177,7 @@ def _namespace() -> int:
 def remove_dead(directory: Path) -> None:
     """Remove the files of doors that have ended."""
     for path in directory.glob("door-*.calls"):
-        _, pid, started = path.stem.split("-")
-        if not ProcessId(int(pid), int(started)).is_alive:
+        if (found := CALLS_FILE.fullmatch(path.name)) and not ProcessId(int(found[1]), int(found[2])).is_alive:
             path.unlink(missing_ok=True)
 
 

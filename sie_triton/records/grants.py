@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event
 from time import monotonic, monotonic_ns
 
-from sie_triton.errors import LoadError, ModelLoading
+from sie_triton.errors import REASONS, LoadError, ModelLoading
 from sie_triton.processes.pids import is_stopped
 from sie_triton.records.status import StatusWriter
 
@@ -105,11 +105,11 @@ def _check(answer: Path) -> bool:
     """True if the controller has granted the memory; False if it has not answered. Raise its refusal."""
     try:
         verdict = answer.read_text()
-    except OSError:
+    except (OSError, ValueError):
         return False
     if verdict == EVICTED:
         raise ModelLoading("the model was evicted while it was loading; retry")
     if verdict != GRANTED:
         reason, _, message = verdict.partition("\n")
-        raise LoadError(message, reason)
+        raise LoadError(message, reason if reason in REASONS else "failed")
     return True

@@ -53,7 +53,7 @@ def read_all_loras(directory: Path) -> dict[str, Loras]:
     """
     found: dict[str, list[tuple[int, int, Loras]]] = {}
     for path in directory.glob("*-inference.*.loras"):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             record, loras = read_record(path.with_suffix(".status")), _read(path)
             if process_of(record).is_alive:
                 steps = path.name.rsplit(".", 2)[0].removesuffix("-inference")

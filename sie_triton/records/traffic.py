@@ -22,6 +22,9 @@ VERBS = ("encode", "score", "extract")
 # Kinds of errors, in the order of their counters.
 ERROR_KINDS = tuple(KINDS)
 
+# Largest value that is counted, in a histogram's unit: 13 days. Sums of 64 bits have room for thousands of them.
+MAX_VALUE = 1 << 50
+
 MS = 1_000_000
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -93,7 +96,8 @@ class TrafficWriter:
         return cls(np.zeros(1, RECORD))
 
     def observe(self, histogram: Histogram, value: int, verb: str = "") -> None:
-        """Count a value, in the histogram's unit."""
+        """Count a value, in the histogram's unit; one beyond MAX_VALUE counts as that."""
+        value = min(max(value, 0), MAX_VALUE)
         limits, counts, sums = self._histograms[histogram]
         row = VERBS.index(verb) if verb else 0
         self._numbers[counts + row * (len(limits) + 1) + bisect_left(limits, value)] += 1

@@ -29,8 +29,10 @@ class KnownFile:
 
     def specs(self) -> Mapping[str, str] | None:
         """Return the ModelSpec of each known model, as JSON, by name; None while there is no file yet."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             changed_ns = self._path.stat().st_mtime_ns
             if changed_ns != self._read[0]:
-                self._read = changed_ns, json.loads(self._path.read_text())
+                found = json.loads(self._path.read_text())
+                if isinstance(found, dict) and all(isinstance(spec, str) for spec in found.values()):
+                    self._read = changed_ns, found
         return self._read[1]

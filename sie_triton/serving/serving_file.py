@@ -108,7 +108,7 @@ class Serving:
 
 def read_serving(data_dir: Path) -> Serving | None:
     """Return the record in `data_dir`; None if no launcher of this version serves from there."""
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         raw = json.loads((data_dir / FILE).read_text())
         models = {name: Served(**each) for name, each in raw["models"].items()}
         tuples = {name: tuple(raw[name]) for name in ("names", "mentioned", "removed")}

@@ -83,6 +83,12 @@ def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
         raise InputError.at(tensor.name, f"must be from {tensor.minimum}{upper}")
 
 
+def check_num_items(num_items: int, num_lengths: int) -> None:
+    """Raise InputError for a context with another number of items than can have these lengths."""
+    if not 0 <= num_items <= num_lengths:
+        raise InputError.at("context", f"counts {num_items} items, but there are {num_lengths} lengths")
+
+
 def extremes(values: Array) -> tuple[Any, Any]:
     """Return minimum and maximum of at least one number. For a few numbers plain Python is faster than NumPy."""
     found = values.ravel().tolist() if values.size <= FEW else [values.min(), values.max()]

@@ -79,14 +79,24 @@ class Context:
 
     @classmethod
     def from_json(cls, text: bytes) -> "Context":
-        """Parse a context. Raise ValueError if it is malformed, and KeyError for an unknown verb."""
+        """Parse a context. Raise ValueError or TypeError if it is malformed, and KeyError for an unknown verb."""
         verb, options, *others = json.loads(text)
         if type(options) is not dict or list(map(type, others)) != OTHERS:
             raise ValueError("these are not the fields of a context")
+        _, _, *numbers, pages, truncated = others
+        if max(map(abs, numbers)) > NEVER or not _are_indices([*truncated, *(page for each in pages for page in each)]):
+            raise ValueError("a number of the context is out of range")
         return cls(VERBS[verb], options, *others)
 
 
 OTHERS = [str, str, *[int] * 9, list, list]
+
+# Largest index of an item or number of a page: the outputs are int32.
+MAX_INDEX = 2**31 - 1
+
+
+def _are_indices(values: list[Any]) -> bool:
+    return all(type(value) is int and 0 <= value <= MAX_INDEX for value in values)
 
 
 class Contexts:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 from sie_triton.arrays import Ints
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
-from sie_triton.errors import SIEError
+from sie_triton.errors import InputError, SIEError
 from sie_triton.families import model_of
 from sie_triton.records.traffic import ITEMS, LATENCY, QUEUE, TOKENS, TrafficWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.checks import array_of, check_computed, widths_of
+from sie_triton.stages.checks import array_of, check_computed, check_num_items, widths_of
 from sie_triton.stages.context import Context, Contexts, timing_ms
 from sie_triton.stages.request import Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
@@ -107,6 +107,7 @@ class Postprocess:
             tensors = {tensor.name: array_of(request, tensor, copy=False) for tensor in forwarded}
             context = self._contexts.read(request, [*tensors.values(), lengths])
             verb = context.verb
+            check_num_items(context.num_items, len(lengths))
             check_computed(tensors, verb.sent(self._model, context.options), context.num_items, self._widths)
             of_items = verb.token_count(lengths, context.num_items, tensors)
             return Arrived(context, Computed(context.options, {**tensors, **self._passed_on(request, verb)}), of_items)
@@ -157,7 +158,9 @@ class Postprocess:
 
 
 def _marked(indices: list[int], num_items: int) -> npt.NDArray[np.bool_]:
-    """Return bool [items], True at `indices`."""
+    """Return bool [items], True at `indices`; InputError if there is no such item."""
+    if max(indices, default=-1) >= num_items:
+        raise InputError.at("context", f"names a truncated item {max(indices)}, but there are {num_items} items")
     marked = np.zeros(num_items, np.bool_)
     marked[indices] = True
     return marked

@@ -11,7 +11,7 @@ from sie_triton.loras import KnownLoras
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.scheduling.job import Job
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.checks import array_of, check_features
+from sie_triton.stages.checks import array_of, check_features, check_num_items
 from sie_triton.stages.context import Context, Contexts
 from sie_triton.stages.deadly import DeadlyRequests
 from sie_triton.stages.request import Origin, Outputs, Request
@@ -85,6 +85,7 @@ class Desk:
         context = self._contexts.read(request, sent.values())
         check_features(features, self._model.features, loaded.max_length, loaded.limits)
         lengths = self._model.lengths_of(features)
+        check_num_items(context.num_items, len(lengths))
         verb, options = context.verb, context.options
         work = Work(
             request=request,

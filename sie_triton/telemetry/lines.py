@@ -6,7 +6,7 @@ tritonserver's lines, Python's, and whatever a library prints → lines for peop
 import json
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from time import time
 
 from sie_triton.telemetry.logs import json_line, timestamp
@@ -55,15 +55,23 @@ def as_json(source: str, clock: Callable[[], float] = time) -> Form:
             message = unquoted(quoted)
             if not message or is_json(message):
                 return message
-            since = datetime.strptime(f"{datetime.now().year}-{month}-{day} {at}", "%Y-%m-%d %H:%M:%S.%f")
-            return json_line(timestamp(since.timestamp()), LEVELS[level], TRITON, message, {"source": place})
+            since = _seconds(f"{datetime.now().year}-{month}-{day} {at}", "%Y-%m-%d %H:%M:%S.%f", clock)
+            return json_line(timestamp(since), LEVELS[level], TRITON, message, {"source": place})
         if found := OF_PYTHON.fullmatch(line):
             at, level, logger, message = found.groups()
-            since = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f")
-            return json_line(timestamp(since.timestamp()), level, logger, message, {})
+            since = _seconds(at, "%Y-%m-%d %H:%M:%S,%f", clock)
+            return json_line(timestamp(since), level, logger, message, {})
         return json_line(timestamp(clock()), "INFO", source, line, {})
 
     return form
+
+
+def _seconds(at: str, form: str, clock: Callable[[], float]) -> float:
+    """Return the time of a line in seconds of the Unix epoch; the present one if no calendar has such a time."""
+    try:
+        return datetime.strptime(at, form).astimezone(UTC).timestamp()
+    except (ValueError, OverflowError):
+        return clock()
 
 
 def is_json(line: str) -> bool:
@@ -72,7 +80,7 @@ def is_json(line: str) -> bool:
         return False
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -83,7 +91,7 @@ def unquoted(message: str) -> str:
         return message
     try:
         return str(json.loads(message))
-    except ValueError:
+    except (ValueError, RecursionError):
         return message.strip('"')
 
 

@@ -58,7 +58,10 @@ class Manifest:
     @classmethod
     def read(cls, text: bytes, repo: str, commit: str) -> "Manifest":
         """Return the manifest; ValueError unless all is well-formed and within bounds."""
-        raw = json.loads(text)
+        try:
+            raw = json.loads(text)
+        except RecursionError as exc:
+            raise ValueError("it is nested too deeply") from exc
         if not isinstance(raw, dict) or raw.get("version") != VERSION or raw.get("commit") != commit:
             raise ValueError(f"it is no manifest of version {VERSION} of commit {commit}")
         files = raw.get("files")

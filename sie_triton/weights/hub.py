@@ -8,7 +8,7 @@ import fcntl
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -86,11 +86,17 @@ def snapshot(reference: str, *, allow_hub: bool, cluster: str = "", pin: Path | 
 
 
 def _read_pin(text: str, reference: str) -> dict[str, Any]:
-    with suppress(ValueError):
-        known: dict[str, Any] = json.loads(text)
-        if known["reference"] == reference:
+    with suppress(ValueError, RecursionError):
+        known = json.loads(text)
+        if isinstance(known, dict) and known.get("reference") == reference and _is_pin(known):
             return known
     return {}
+
+
+def _is_pin(known: Mapping[str, Any]) -> bool:
+    files = known.get("files", 0)
+    are_names = isinstance(files, list) and all(isinstance(name, str) for name in files)
+    return isinstance(known.get("commit"), str) and (files is None or are_names)
 
 
 def _look_up(repo: str, revision: str, allow_hub: bool, cluster: str) -> Snapshot:
@@ -145,13 +151,13 @@ def _ask(repo: str, revision: str, home: Path) -> Snapshot:
         found = HfApi().model_info(repo, revision=revision or None, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except (HTTPError, OSError) as exc:
         raise explained(exc, repo, revision or DEFAULT_REVISION) from exc
-    except (ValueError, TypeError, KeyError) as exc:  # the server is not a model hub
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:  # the server is not a model hub
         raise LoadError(f"weights: {repo}: {constants.ENDPOINT} is not a model hub", "network") from exc
     if found.id and found.id != repo:
         log.warning("weights: %s has been renamed to %s", repo, found.id)
     commit, files = str(found.sha), tuple(each.rfilename for each in found.siblings or ())
-    if not COMMIT.fullmatch(commit):
-        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} did not return a commit", "network")
+    if not COMMIT.fullmatch(commit) or not all(isinstance(name, str) for name in files):
+        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} did not return a commit and its files", "network")
     for name in files:
         inside(home, name, f"weights: {repo}: a file of the repository")
     _keep_ref(home, revision, commit)

@@ -51,7 +51,7 @@ def keep_names(home: Path, commit: str, names: Sequence[str]) -> None:
 
 def known_names(home: Path, commit: str) -> tuple[str, ...]:
     """Return the names that `keep_names` has recorded; empty if there is no record."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         names = json.loads((home / OURS / f"{commit}.files").read_text())
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return tuple(names)
@@ -77,7 +77,7 @@ def is_complete(snapshot: Path) -> bool:
             for each in _shards(snapshot / name)
         }
         modules = _module_directories(snapshot / "modules.json") if "modules.json" in present else set()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
     return shards <= present and all(any(name.startswith(f"{module}/") for name in present) for module in modules)
 

@@ -270,7 +270,7 @@ def _status(process: subprocess.Popen[bytes]) -> int | None:
 
 def _refused(status: int | None, said: bytes, files: str) -> LoadError:
     """Return the error that the process reported, which is trusted no more than the files are."""
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
         given = json.loads(said)
         if status == REFUSED and given["reason"] in REASONS:
             return LoadError(first_line(ValueError(given["message"])), given["reason"])

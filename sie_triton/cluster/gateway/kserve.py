@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 from tritonclient.grpc import service_pb2
 
@@ -20,7 +21,7 @@ from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.trust import Trust
 from sie_triton.error_prefix import with_prefix
-from sie_triton.errors import BusyError, SIEError
+from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.settings import Settings
 from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
 
@@ -106,7 +107,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
-        message = service_pb2.ModelInferRequest.FromString(request)
+        message = _parsed(service_pb2.ModelInferRequest, request)
         pool, name = self._pool(context), message.model_name
         if not (model := await self._queue.mentions.model_of(pool, name)):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
@@ -132,7 +133,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         return summed(good) if good else await _answered(*answers[0], context)
 
     async def _model_ready(self, request: bytes, context: Context) -> bytes:
-        name = service_pb2.ModelReadyRequest.FromString(request).name
+        name = _parsed(service_pb2.ModelReadyRequest, request).name
         return _bytes(service_pb2.ModelReadyResponse(ready=self._queue.pools.is_served(self._pool(context), name)))
 
     async def _server_live(self, request: bytes, context: Context) -> bytes:
@@ -140,6 +141,13 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _server_ready(self, request: bytes, context: Context) -> bytes:
         return _bytes(service_pb2.ServerReadyResponse(ready=self._queue.is_ready))
+
+
+def _parsed(kind: Any, request: bytes) -> Any:
+    try:
+        return kind.FromString(request)
+    except DecodeError as exc:
+        raise InputError(f"the request is not a {kind.DESCRIPTOR.name} of Protocol Buffers") from exc
 
 
 def _metadata(context: Context) -> dict[str, str]:

@@ -71,6 +71,6 @@ class Claims:
 def _holders(value: bytes) -> Sequence[str] | None:
     try:
         holders = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return [name for name in holders[:MAX_HOLDERS] if isinstance(name, str)] if isinstance(holders, list) else None

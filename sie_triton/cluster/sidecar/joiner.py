@@ -49,6 +49,14 @@ class _Waiting:
     response: asyncio.Future[Response] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+def _parsed(request: bytes) -> Any:
+    """Return the message; an empty one for bytes that are none, which Triton gets alone, and refuses."""
+    try:
+        return service_pb2.ModelInferRequest.FromString(request)
+    except DecodeError:
+        return service_pb2.ModelInferRequest()
+
+
 @dataclass(slots=True)
 class _Line:
     num_calls: int = 0
@@ -86,7 +94,7 @@ class Joiner:
         """
         state = self._lines.setdefault(line, _Line())
         if state.num_calls >= self._max_calls:
-            message = service_pb2.ModelInferRequest.FromString(request)
+            message = _parsed(request)
             key = key_of(message)
             waiting = _Waiting(key, message, request, monotonic() + seconds)
             state.waiting.append(waiting)

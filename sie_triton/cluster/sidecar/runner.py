@@ -27,6 +27,7 @@ from tritonclient.grpc import service_pb2
 from sie_triton.client.failures import END_OF_FRAMING, FRAMING
 from sie_triton.client.grpc_aio import InferResult
 from sie_triton.client.results import timing_of
+from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Work, with_parameters
 from sie_triton.cluster.payloads import Payloads
@@ -36,7 +37,7 @@ from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
 from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away, was_reached
 from sie_triton.error_prefix import with_prefix, without_prefix
-from sie_triton.errors import BusyError, ModelError, SIEError
+from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.records.calls import CallBook, OpenCall
 from sie_triton.weights.object_store import StoreError
 
@@ -191,7 +192,8 @@ class Runner:
     async def _run(self, message: Msg, pool: str) -> None:
         try:
             work, body = Work.read(message.data)
-        except Malformed as exc:
+            subjects.token(work.model)
+        except (Malformed, InputError) as exc:
             log.warning("queue: dropped a message: %s", exc)
             await self._publish(message.reply, b"+TERM")
             return
@@ -229,7 +231,7 @@ class Runner:
                     return "dropped"
                 body = stored
             async with self._alone if work.num_deaths else nullcontext():
-                left_s = work.deadline - time.time()
+                left_s = min(work.deadline - time.time(), NETWORK_TIMEOUT_S)
                 if left_s <= 0:
                     await self._publish(message.reply)
                     return "dropped"

@@ -69,6 +69,6 @@ def retry_s(header: str) -> int:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             seconds = 1
     return int(min(max(seconds, 1), MAX_RETRY_S)) if seconds == seconds else 1

@@ -75,7 +75,8 @@ def counted(where: str, given: Any, num_items: int) -> list[Any]:
 
 def by_index(where: str, given: Any, num_items: int) -> list[dict[str, Any]]:
     """Return the items in the order of the request, which may differ from that of the response."""
-    rows = {row.get("index"): row for row in counted(where, given, num_items) if isinstance(row, dict)}
+    found = [row for row in counted(where, given, num_items) if isinstance(row, dict)]
+    rows = {row["index"]: row for row in found if isinstance(row.get("index"), int)}
     if set(rows) != set(range(num_items)):
         raise ModelError(f"{where}: the indices of the response's items are not 0 to {num_items - 1}")
     return [rows[index] for index in range(num_items)]

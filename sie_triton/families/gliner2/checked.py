@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from sie_triton.contract.findings import PLACE
+from sie_triton.contract.parameters import encodable
 from sie_triton.errors import InputError
 
 MAX_NAME = 1000
@@ -22,14 +23,14 @@ def name_of(value: Any, where: str) -> str:
         raise InputError.at(where, f"must be a string of at most {MAX_NAME} characters that is not blank")
     if value == PLACE:
         raise InputError.at(where, f"{PLACE} is a reserved name; choose another")
-    return _encodable(value, where)
+    return encodable(value, where)
 
 
 def description_of(value: Any, where: str) -> str:
     """Return the description; empty if `value` is None."""
     if value is not None and not isinstance(value, str):
         raise InputError.at(where, "description must be a string")
-    return _encodable(value or "", where)
+    return encodable(value or "", where)
 
 
 def threshold_of(value: Any, where: str) -> float | None:
@@ -49,12 +50,3 @@ def only(value: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]:
         if key not in allowed:
             raise InputError.at(where, f"{key[:80]!r} is unknown here; allowed are {', '.join(allowed)}")
     return value
-
-
-def _encodable(text: str, where: str) -> str:
-    """Return the text if it can be encoded; JSON can contain lone surrogates, which no tokenizer reads."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as exc:
-        raise InputError.at(where, f"contains a lone surrogate (\\u{ord(text[exc.start]):04x})") from exc
-    return text

@@ -38,6 +38,8 @@ def dense_file(directory: Path, text: str) -> Path:
             {"loadtime": {"config_kwargs": {"rope_scaling": 2}}},
             "loadtime.config_kwargs.rope_scaling: cannot be served; allowed are unpad_inputs, ",
         ),
+        ({"loadtime": {"config_kwargs": True}}, "loadtime.config_kwargs: must be a mapping; its keys may be unpad_inp"),
+        ({"loadtime": {"config_kwargs": {"a": 1, 2: 3}}}, "loadtime.config_kwargs.2: cannot be served; allowed are "),
         (
             {"loadtime": {"yes_token": "yes"}},
             "loadtime.yes_token: is not an option of the family sentence_transformer; its options are causal, ",

@@ -256,6 +256,7 @@ def test_a_text_truncated_by_the_endpoint_is_refused(endpoint, encoder, monkeypa
         ({"scores": [[0.5, 0.5], [0.5], [0.5, 0.5]]}, "differ in size"),
         ({"data": [{"index": i, "score": -3.5} for i in range(3)]}, "does not contain probabilities"),
         ({"data": [{"index": i} for i in range(3)]}, "are not numbers|not finite"),
+        ({"data": [{"index": [i], "score": 0.5} for i in range(3)]}, "indices of the response's items are not 0 to 2"),
         ({"data": [{"index": 0, "score": 0.5}] * 3}, "indices of the response's items are not 0 to 2"),
         ({}, "the response has no items"),
     ],

@@ -87,6 +87,8 @@ def test_tokens_are_those_of_the_library(tmp_path, charsmap, settings):
         (b"\x0a\xff\xff\x03ab", "is truncated"),
         (b"version https://git-lfs", "cannot be read"),
         (b"\x0a", "cannot be read"),
+        (b"\x08\t\x0a\x00", "cannot be read"),  # a piece that is a number
+        (b"\x12\x04\x1a\x02\x08\x01", "cannot be read|is not a unigram model"),  # a kind of model that is no number
         (b"\xff" * 20, "is not a Protocol Buffers message"),
     ],
 )

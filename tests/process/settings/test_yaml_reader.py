@@ -36,6 +36,10 @@ def test_values_are_those_of_the_safe_loader(text):
         (BILLION_LAUGHS, f"line 6: holds more than {MAX_NODES} values; each use of an alias counts"),
         ("\n".join(["- x"] * (MAX_NODES + 1)), f"line {MAX_NODES + 1}: holds more than {MAX_NODES} values"),
         ("a: &a [1, *a]", "line 1: the alias [*]a is part of its own target"),
+        ("a: 1\nb: !!timestamp x\n", "line 2: the value does not fit its tag !!timestamp"),
+        ('a: 1\nb: {"\\ud800": 1}\n', "line 2: the text contains a lone surrogate"),
+        ("a: !!bool x\n", "line 1: the value does not fit its tag !!bool"),
+        ("a: !!int ''\n", "line 1: the value does not fit its tag !!int"),
         ("#" * (MAX_CHARACTERS + 1), f"longer than {MAX_CHARACTERS} characters"),
     ],
 )

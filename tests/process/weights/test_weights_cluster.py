@@ -177,6 +177,8 @@ def test_a_manifest_is_bounded(store, monkeypatch):
     commit = store.read("refs/main").decode()
     file = json.loads(store.read("manifests"))["files"][0]
     monkeypatch.setattr("sie_triton.weights.cluster.MAX_FILES", 2)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Manifest.read(b"[" * 100_000, "org/name", commit)
     many = {"version": 1, "commit": commit, "files": [file] * 3}
     with pytest.raises(ValueError, match="1 to 2 files"):
         Manifest.read(json.dumps(many).encode(), "org/name", commit)

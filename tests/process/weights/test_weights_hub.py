@@ -4,7 +4,8 @@ import io
 from collections.abc import Callable
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
+from huggingface_hub.hf_api import ModelInfo
 
 from sie_triton.catalog import select
 from sie_triton.errors import LoadError
@@ -67,6 +68,24 @@ def test_names_that_lead_elsewhere_are_refused(hub, tmp_path):
     with pytest.raises(LoadError, match="must be a path inside"):
         load(tmp_path)
     assert not list(tmp_path.rglob("elsewhere.json"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"sha": "x"}, "did not return a commit and its files"),
+        ({"siblings": [{"rfilename": None}]}, "did not return a commit and its files"),
+        ({"siblings": [5]}, "is not a model hub"),
+        ({"siblings": 5}, "is not a model hub"),
+        ({"lastModified": 5}, "is not a model hub"),
+    ],
+)
+def test_a_listing_that_is_none_is_an_error(monkeypatch, tmp_path, wrong, said):
+    info = {"id": "org/name", "sha": "a" * 40, "siblings": [{"rfilename": "config.json"}]}
+    monkeypatch.setattr(HfApi, "model_info", lambda *_, **__: ModelInfo(**{**info, **wrong}))
+    with pytest.raises(LoadError, match=f"^weights: org/name: {constants.ENDPOINT} {said}") as told:
+        locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
+    assert told.value.reason == "network"
 
 
 def test_a_renamed_repository_is_found(hub, tmp_path, caplog):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sie_triton.checkpoints.contents import converted_bytes
+from sie_triton.checkpoints.contents import check_safetensors, converted_bytes
+from sie_triton.errors import LoadError
 from sie_triton.host.footprint import ACTIVATION_BYTES, CUDA_CONTEXT_BYTES
 from sie_triton.spec import Runtime
 from sie_triton.worker.expected import RESIDENT_BYTES, expected_bytes
@@ -63,10 +64,17 @@ def test_a_file_that_is_no_safetensors_counts_with_its_size(tmp_path, content):
 
 
 def test_a_header_that_lies_cannot_ask_for_any_room(tmp_path):
-    for offsets in ("[0, 1e300]", "[9, 0]", '["0", "a"]', "[0]", "[0, NaN]"):
+    for offsets in ("[0, 1e300]", "[9, 0]", '["0", "a"]', "[0]", "[0, NaN]", "[0, Infinity]", "[-Infinity, 9]"):
         header = f'{{"w": {{"dtype": "F32", "data_offsets": {offsets}}}}}'.encode()
         (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + bytes(9))
         assert converted_bytes(tmp_path / "file", 2) == 8 + len(header) + 9
+
+
+def test_a_header_without_an_end_is_refused(tmp_path):
+    header = b'{"w": {"dtype": "F32", "data_offsets": [0, Infinity]}}'
+    (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(LoadError, match="is not a safetensors file"):
+        check_safetensors(tmp_path / "file")
 
 
 def test_48_gb_of_bfloat16_have_room_on_a_card_of_80(tmp_path):

@@ -16,6 +16,7 @@ from sie_triton.cluster.messages import (
     Answer,
     Cancel,
     Health,
+    Lease,
     Malformed,
     Question,
     Wanted,
@@ -100,6 +101,37 @@ def test_a_header_that_is_no_list_is_malformed():
     for head in (msgpack.packb(7), msgpack.packb({"a": 1}), msgpack.packb(None), b"\xc1"):
         with pytest.raises(Malformed):
             Wanted.read(len(head).to_bytes(4, "little") + head)
+
+
+LEASE = Lease("eval", "p", {"l4": 1}, {"l4": 2}, 0, 5.0, 6.0)
+HEALTH = Health("w", "p", "l4", True, ["m"], ["m-score"], {"m": [5, 1.5]}, 9, 1, 10, ["m"], refused=["r"])
+
+
+@pytest.mark.parametrize(
+    ("header", "name", "wrong"),
+    [
+        (HEALTH, "claims", [{}]),
+        (HEALTH, "models", ["m", 5]),
+        (HEALTH, "resident", {"m": 5}),
+        (HEALTH, "resident", {"m": [5]}),
+        (HEALTH, "resident", {"m": [5, "a"]}),
+        (HEALTH, "resident", {"m": [5, float("nan")]}),
+        (HEALTH, "resident", {5: [5, 5]}),
+        (HEALTH, "limit", True),
+        (HEALTH, "is_ready", 1),
+        (LEASE, "gpus", {"l4": None}),
+        (LEASE, "gpus", {5: 1}),
+        (LEASE, "caps", {"l4": 1.5}),
+        (LEASE, "at", float("inf")),
+        (LEASE, "renewed_at", False),
+    ],
+)
+def test_what_a_header_contains_is_checked_throughout(header, name, wrong):
+    """A heartbeat that is wrong inside would fail every request until its worker is forgotten."""
+    kind, fields = type(header), asdict(header)
+    assert kind.read(message(VERSION, *fields.values())) == (header, b"")
+    with pytest.raises(Malformed):
+        kind.read(message(VERSION, *{**fields, name: wrong}.values()))
 
 
 # --- answers in parts

@@ -47,6 +47,19 @@ def waiting(monkeypatch) -> Waiting:
     return made
 
 
+@pytest.mark.parametrize("verdict", ["", "gran", "no such reason\nwhy", "network\nwhy"])
+def test_an_answer_of_any_text_is_a_refusal(tmp_path, verdict):
+    (tmp_path / "answer").write_text(verdict)
+    with pytest.raises(LoadError) as told:
+        grants._check(tmp_path / "answer")
+    assert told.value.reason == ("network" if verdict.startswith("network") else "failed")
+
+
+def test_an_answer_that_is_no_text_is_none(tmp_path):
+    (tmp_path / "answer").write_bytes(b"\xff")
+    assert not grants._check(tmp_path / "answer")
+
+
 def test_without_a_controller_memory_is_granted_at_once(status):
     def fail(_):
         raise AssertionError("there is nobody to wait for")

@@ -305,6 +305,11 @@ def test_a_clients_words_are_never_taken_for_the_prefix(given):
     assert got.field in ("", given)
 
 
+def test_a_text_that_is_no_unicode_is_escaped():
+    text = with_prefix(InputError.at("x", "\ud800 is unknown"))
+    assert text.encode() == b"[input field=x] x: \\ud800 is unknown"
+
+
 def test_a_stages_error_is_known_as_such():
     for text, is_of_it in (("in ensemble 'x', [busy retry=5] y", True), ("Exceeds maximum queue size", False)):
         assert is_of_a_step(received(GRPC, "StatusCode.UNAVAILABLE", text)) is is_of_it

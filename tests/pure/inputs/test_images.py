@@ -1,14 +1,17 @@
 """Image files are decoded, or refused, in bounded time and memory."""
 
+import struct
 import threading
 import time
 import tracemalloc
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from sie_triton.errors import InputError
+from sie_triton.inputs.decoding import _ignore_warnings
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.spec import Runtime
 from tests.support.controller import wait_for
@@ -86,3 +89,14 @@ def test_the_memory_of_concurrent_decoding_is_bounded():
     assert most[0] == 2
     with pytest.raises(InputError, match=r"takes 53253 bytes of memory to decode, and .* raise max_decoded_bytes"):
         read(content, max_decoded_bytes=53_252)
+
+
+def test_damaged_metadata_leaves_no_warning_behind():
+    """Python keeps the text of each warning that it has printed, and a client can have any number of texts."""
+    entries = struct.pack("<HHHII", 2, 0x010F, 2, 100, 9999) + struct.pack("<HHII", 0x0112, 3, 1, 6)
+    content = saved(picture(), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0" + entries + bytes(4))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        _ignore_warnings.cache_clear()
+        read(content)
+    assert given == []

@@ -9,6 +9,7 @@ from sie_triton.records.traffic import (
     BATCH_ITEMS,
     HISTOGRAMS,
     LATENCY,
+    MAX_VALUE,
     MS,
     VERBS,
     Traffic,
@@ -92,3 +93,10 @@ def test_quantiles_are_within_the_bucket_of_the_true_one():
         found, true = quantile(counts.tolist(), LATENCY.bounds, share), np.quantile(values, share)
         bucket = np.searchsorted(LATENCY.bounds, true)
         assert LATENCY.bounds[bucket - 1] <= found <= LATENCY.bounds[bucket]
+
+
+def test_values_that_no_record_can_hold_are_counted_as_the_largest(written):
+    writer, path = written
+    for value in (10**30, -(10**30), MAX_VALUE):
+        writer.observe(LATENCY, value, "encode")
+    assert total_of(path).sums(LATENCY).tolist() == [2 * MAX_VALUE, 0, 0]

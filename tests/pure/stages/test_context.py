@@ -62,6 +62,25 @@ def test_a_context_with_a_boolean_field_is_refused():
         Context.from_json(json.dumps([*fields[:-3], True, [], []]).encode())
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ticket": 10**30},
+        {"arrived_ns": -(10**30)},
+        {"truncated": [-1]},
+        {"truncated": ["a"]},
+        {"truncated": [2**31]},
+        {"pages": [[1, -1]]},
+        {"pages": [[2**31]]},
+        {"pages": [["a"]]},
+        {"pages": [1]},
+    ],
+)
+def test_a_context_with_a_number_out_of_range_is_refused(changed):
+    with pytest.raises((ValueError, TypeError)):
+        Context.from_json(replace(Context(ENCODE, {}, **COUNTED), **changed).to_json())
+
+
 # --- what holds for a request
 
 MODEL = model_of(

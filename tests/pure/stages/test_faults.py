@@ -176,6 +176,8 @@ COLBERT = {"family": "multivector", "dims": {"multivector": 4}}
         ({"multivector": np.ones((1, 3, 5), np.float32)}, "multivector: rows have 5 entries; this model's have 4"),
         ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the previous step"),
         ({"lengths": None}, "lengths: missing"),
+        ({"lengths": np.array([[3]], np.int32)}, "context: counts 2 items, but there are 1 lengths"),
+        ({"context": context(num_items=2, truncated=[2])}, "context: names a truncated item 2, but there are 2 items"),
     ],
 )
 def test_postprocess_takes_nothing_that_reaches_beyond_its_request(tmp_path, changed, complaint):
@@ -196,3 +198,49 @@ def test_postprocess_takes_nothing_that_reaches_beyond_its_request(tmp_path, cha
     with pytest.raises(InputError, match=complaint):
         raise bad
     assert good["multivector"].tolist() == last["multivector"].tolist()
+
+
+FOUND = b"[[[0, 3, 0, 0.5]], [], [], null, [], []]"
+LABELLED = {
+    "found": np.frombuffer(FOUND, np.uint8)[None],
+    "found_lengths": np.array([[len(FOUND)]], np.int32),
+    "num_pieces": np.array([[2]], np.int32),
+    "lengths": np.array([[3, 4]], np.int32),
+    "context": context("extract", 1),
+    "extract_text": np.array([[b"Ada"]], object),
+    "extract_labels": np.array([[b"person"]], object),
+}
+
+
+def bytes_of(text):
+    return {"found": np.frombuffer(text, np.uint8)[None], "found_lengths": np.array([[len(text)]], np.int32)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"num_pieces": np.array([[3]], np.int32)}, "num_pieces: must be 1 or more and sum to the number of lengths"),
+        ({"num_pieces": np.array([[-1]], np.int32)}, "num_pieces: must be 1 or more"),
+        (bytes_of(b"[" * 40), "found: must be as the previous step writes it"),
+        (bytes_of(b"[" * 5000), "found: must be as the previous step writes it"),
+        (bytes_of(b"[[[0, 3, 1, 0.5]], [], [], null, [], []]"), "found: must be as the previous step writes it"),
+        (bytes_of(b"[[[0]], [], [], null, [], []]"), "found: must be as the previous step writes it"),
+        ({"extract_text": np.array([[b"Ada", b"Bob"]], object)}, "text: has 2 elements; there are 1 items"),
+    ],
+)
+def test_postprocess_takes_no_findings_that_inference_would_not_write(tmp_path, changed, complaint):
+    of = spec(family="gliner", tasks=("extract",), dims={})
+    stage = Postprocess(of, Seal(tmp_path, is_open=True), TrafficWriter.private())
+    good, bad = run(stage, [FakeRequest(**LABELLED), FakeRequest(**LABELLED | changed)])
+    assert good["token_count"].tolist() == [7]
+    with pytest.raises(InputError, match=complaint):
+        raise bad
+
+
+def test_absurd_times_fail_no_request(tmp_path):
+    """The sum of a histogram would not fit into its record any more."""
+    stage = Postprocess(spec(), Seal(tmp_path, is_open=True), TrafficWriter.private())
+    absurd = context(queue_ns=NEVER, batch_wait_ns=NEVER, loading_ns=NEVER, arrived_ns=-NEVER)
+    sent = {"dense": np.ones((1, 1, 2), np.float32), "lengths": np.array([[3]], np.int32)}
+    for answer in run(stage, [FakeRequest(**sent, context=absurd) for _ in range(20)]):
+        assert answer["token_count"].tolist() == [3]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import VERBS
-from sie_triton.errors import InputError, ModelError
+from sie_triton.errors import InputError
 from sie_triton.families import model_of
 from sie_triton.records.traffic import TrafficWriter
 from sie_triton.scheduling.job import NEVER, pack
@@ -176,5 +176,15 @@ def test_only_the_request_with_a_deeply_nested_context_is_refused(inference):
 def test_an_oversized_ticket_fails_only_its_request(inference):
     inference.warm_up()
     bad, good = run(inference, [tokens([8], context=context(ticket=10**30)), tokens([7])])
-    assert isinstance(bad, ModelError)
+    assert isinstance(bad, InputError)
+    assert good["dense"].tolist() == [[7, 1]]
+
+
+@pytest.mark.parametrize("num_items", [-1, 2, 10**12])
+def test_a_wrong_number_of_items_fails_only_its_request(inference, num_items):
+    """Inference would make a list of so many items."""
+    inference.warm_up()
+    bad, good = run(inference, [tokens([8], context=context("encode", num_items)), tokens([7])])
+    with pytest.raises(InputError, match=f"context: counts {num_items} items, but there are 1 lengths"):
+        raise bad
     assert good["dense"].tolist() == [[7, 1]]

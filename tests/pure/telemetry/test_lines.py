@@ -64,6 +64,30 @@ def test_whatever_else_is_printed_becomes_a_valid_line(line):
     assert json.loads(read(line))["message"] == line
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2026-13-26 10:13:00,892 INFO x: a", "a"),
+        ("0001-01-01 00:00:00,000 INFO x: a", "a"),
+        ("I0230 10:12:33.125073 1189 a.cc:1] b", "b"),
+        ("I1126 25:12:33.125073 1189 a.cc:1] b", "b"),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_that_of_the_line(line, message):
+    found = json.loads(read(line))
+    assert found["message"] == message
+    assert not found["timestamp"].startswith(("2026-13", "I"))
+
+
+DEEP = "[" * 100_000
+
+
+def test_lines_that_are_nested_deeply_are_lines_of_text():
+    assert json.loads(read('{"timestamp": ' + DEEP))["message"] == '{"timestamp": ' + DEEP
+    said = f'I1126 10:12:33.125073 1189 a.cc:1] "{DEEP}'
+    assert json.loads(read(said))["message"] == DEEP
+
+
 def test_tritons_empty_lines_are_left_out():
     assert read('I1126 10:12:33.125073 1189 server.cc:604] ""') == ""
     assert for_people('I1126 10:12:33.125073 1189 server.cc:604] ""') == ""

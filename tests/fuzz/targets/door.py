@@ -1,0 +1,141 @@
+"""The whole door as an ASGI application: every route, with paths, headers and bodies of any kind."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from sie_triton.doors.app import application
+from sie_triton.doors.endpoint import Door
+from sie_triton.settings import read_settings
+from tests.fuzz.asgi import Request, check_response, response_of
+from tests.fuzz.damage import damaged, one
+from tests.fuzz.models import saved_models
+from tests.fuzz.pipeline import pipelines
+from tests.fuzz.target import Target
+from tests.fuzz.targets.wire import ARRAYS, AUDIO, BODIES, EXTENSIONS, FILE, PICTURE
+from tests.fuzz.trees import ODD, changed, to_json, to_msgpack
+from tests.fuzz.triton import LocalBackend
+
+MODELS = ("org/bge-m3", "org/bge-m3", "org/cross-encoder", "org/gliner", "org/clip", "org/classifier")
+NAMES = (
+    *(*MODELS, "org%2Fbge-m3", "org/bge-m3:default", "org/gliner:other", "org/bge-m3:other", "org/bge-m3:nope"),
+    *("org/bge-m3-preprocess", "org/broken", "x", "", "/", "..", "../x", ":", "a:b:c", "org/" + "n" * 600),
+    *("%00", "%ff", "%ED%A0%80", "a%0Ab", "%20", "%E8%94%B7"),
+)
+
+IMAGE = f"data:image/png;base64,{PICTURE}"
+TEXTS = ["Roses climb.", "Ships sail."]
+
+# Bodies by the path of a route; {} stands for a model.
+POSTED: Mapping[str, tuple[Any, ...]] = {
+    "/v1/encode/{}": (*BODIES, AUDIO, {"items": [{"images": [FILE]}, {"image": IMAGE}]}),
+    "/v1/score/{}": (BODIES[2], {"query": "q", "items": TEXTS}, {"query": {"images": [IMAGE]}, "items": TEXTS}),
+    "/v1/extract/{}": (BODIES[3], {"items": TEXTS, "params": {"labels": ["flower"], "options": {"threshold": 0.1}}}),
+    "/v1/embeddings": (
+        {"model": "org/bge-m3", "input": TEXTS, "encoding_format": "base64", "user": "u", "dimensions": 8},
+        {"model": "org/bge-m3:other", "input": "x", "profile": "other"},
+        {"model": "org/clip", "input": [[1, 2], [3]]},
+    ),
+    "/v1/rerank": (
+        {"model": "org/cross-encoder", "query": "q", "documents": TEXTS, "top_n": 1, "return_documents": True},
+        {"model": "org/bge-m3", "query": "q", "documents": [{"text": "a", "b": "c"}], "rank_fields": ["b", "text"]},
+    ),
+    "/v2/rerank": (
+        {"model": "org/cross-encoder", "query": "q", "documents": TEXTS, "max_tokens_per_doc": None, "priority": 0},
+        {"model": "org/x", "query": "q", "documents": TEXTS, "relevant_spans": {"mode": "disabled"}},
+    ),
+    "/v1/embed": (
+        {"model": "org/bge-m3", "texts": TEXTS, "input_type": "search_query", "truncate": "NONE"},
+        {"model": "org/clip", "images": [IMAGE], "embedding_types": ["float", "binary"]},
+    ),
+    "/v2/embed": (
+        {
+            "model": "org/clip",
+            "inputs": [
+                {"content": [{"type": "text", "text": "a"}]},
+                {"content": [{"type": "image_url", "image_url": {"url": IMAGE}}]},
+            ],
+            "embedding_types": ["base64", "ubinary", "int8"],
+            "output_dimension": 8,
+        },
+    ),
+    "/": ({"inputs": TEXTS, "normalize": False},),
+    "/embed": ({"inputs": "x", "truncate": True, "prompt_name": "query", "truncation_direction": "Right"},),
+    "/embed_sparse": ({"inputs": TEXTS},),
+    "/rerank": ({"query": "q", "texts": TEXTS, "return_text": True, "raw_scores": False},),
+}
+GOT = (
+    *("/", "/v1/models", "/v1/models/{}", "/healthz", "/readyz", "/health", "/status", "/metrics", "/openapi.json"),
+    *("/docs", "/info", "/page/main.js", "/page/..%2Fapp.py", "/ws/status", "/nowhere", "/v1/encode/{}", "//", "/v1/"),
+)
+
+JSON, MSGPACK = (b"application/json",), (b"application/msgpack", b"application/x-msgpack")
+HEADERS: Mapping[str, tuple[bytes, ...]] = {
+    "content-type": (*JSON, *MSGPACK, b"text/plain", b"", b";", b"\xff"),
+    "accept": (*JSON, *MSGPACK, b"*/*", b"text/html", b"json, msgpack;q=nan", b"\xff", b"," * 999),
+    "x-request-timeout": (b"5", b"nan", b"-1", b"1e400", b"0.000001", b"x", b"1_0", b"\xc2\xb2", b"9" * 5000, b""),
+    "authorization": (b"Bearer x", b"Bearer", b"\xff", b"Basic eDp5", b""),
+    "host": (b"localhost", b"[::1]:8080", b"evil.example", b"[", b"\xff", b"", b"127.0.0.1:99999"),
+    "origin": (b"http://localhost", b"null", b"http://evil.example", b"\xff", b"://"),
+    "content-length": (b"0", b"-1", b"x", b"99999999999999999999", b"5"),
+    "content-encoding": (b"identity", b"gzip", b"\xff", b""),
+    "traceparent": (b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", b"00-x", b"-" * 500, b"\xff"),
+    "x-request-id": (b"1", b"x" * 999, b"\xff", b"\n", b""),
+    "x-sie-pool": (b"p", b"\xff"),
+    "accept-encoding": (b"gzip",),
+}
+
+
+@contextmanager
+def door(directory: Path) -> Iterator[Target]:
+    settings = read_settings(
+        data_dir=directory / "data", door_max_items=40, door_timeout_s=30, door_tei_model="org/bge-m3,org/cross-encoder"
+    )
+    names = ("bge-m3", "cross-encoder", "gliner", "classifier", "clip")
+    with pipelines(saved_models(directory), directory, *names) as models, asyncio.Runner() as runner:
+        door = runner.run(_door(settings, models))
+        app, open_door = application(door), door.backend
+        runner.run(open_door.__aenter__())
+        secrets = (str(directory).encode(), b"site-packages", b"Traceback (most")
+
+        def run(request: Request) -> None:
+            status, headers, body = runner.run(response_of(app, request))
+            check_response(status, headers, body, secrets)
+
+        yield Target(requests(), run)
+        runner.run(open_door.__aexit__())
+
+
+async def _door(settings: Any, models: Any) -> Door:
+    return Door(settings, LocalBackend(settings, models))
+
+
+def requests() -> SearchStrategy[Request]:
+    """Return a strategy of requests: mostly to routes that there are, with bodies that fit them more or less."""
+    headers = st.fixed_dictionaries({}, optional={name: one(values) for name, values in HEADERS.items()})
+    one_header = st.one_of([st.fixed_dictionaries({name: one(values)}) for name, values in HEADERS.items()])
+    few = st.one_of(st.just({}), st.just({"accept": b"application/json"}), st.just({}), one_header)
+    posts = []
+    for path, bodies in POSTED.items():
+        as_json = st.tuples(changed(bodies).map(to_json), one(JSON))
+        broken = st.tuples(damaged([to_json(body) for body in bodies]), one(JSON))
+        packed = changed(bodies, (*ODD, *ARRAYS, *EXTENSIONS)).map(to_msgpack)
+        as_msgpack = st.tuples(packed, one(MSGPACK[:1]))
+        kinds = st.one_of(as_json, as_json, as_msgpack, broken) if "{}" in path else st.one_of(as_json, as_json, broken)
+        posts.append(st.builds(_post, one(NAMES), kinds, few, st.just(path)))
+    gets = st.builds(_get, one(("GET", "GET", "HEAD", "POST", "DELETE", "OPTIONS", "x")), one(GOT), one(NAMES), headers)
+    return st.one_of(*posts, gets)
+
+
+def _post(name: str, body: tuple[bytes, bytes], headers: dict[str, bytes], path: str) -> Request:
+    content, kind = body
+    return Request("POST", path.replace("{}", name), {"content-type": kind, **headers}, content)
+
+
+def _get(method: str, path: str, name: str, headers: dict[str, bytes]) -> Request:
+    return Request(method, path.replace("{}", name), headers, b"")
