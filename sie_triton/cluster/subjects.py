@@ -19,6 +19,9 @@ from sie_triton.errors import InputError
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
+# A gateway's name: a name, and the number that makes it unique.
+GATEWAY = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+
 # A model's name in Triton. "=" does not occur in it, so that `token` is reversible.
 MODEL = re.compile(r"[A-Za-z0-9_.+-]{1,200}", re.ASCII)
 
@@ -70,6 +73,9 @@ def claims(pool: str) -> str:
 
 
 def answers(gateway: str) -> str:
+    """Return the subject of a gateway's answers; InputError if it is no gateway's name."""
+    if not GATEWAY.fullmatch(gateway):
+        raise InputError.at("gateway", f"{gateway[:80]!r} is not a gateway's name")
     return f"sie.answer.{gateway}"
 
 

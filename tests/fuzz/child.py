@@ -6,6 +6,7 @@ DIRECTORY/stacks    where the process was when it crashed or was asked
 """
 
 import faulthandler
+import gc
 import os
 import pickle
 import resource
@@ -41,6 +42,7 @@ def main(reference: str, directory: Path, num_cases: int, start: int) -> None:
         num_files = len(os.listdir("/proc/self/fd"))
         for finding in hunt.run(num_cases, start):
             add_finding(directory, finding)
+        gc.collect()  # an exception keeps its frames, and these their files, until then
         if (kept := len(os.listdir("/proc/self/fd")) - num_files) > MAX_KEPT_FILES:
             add_finding(directory, Finding("open files", f"{kept} files stay open after all cases", pickle.dumps(None)))
 

@@ -192,7 +192,7 @@ class Runner:
     async def _run(self, message: Msg, pool: str) -> None:
         try:
             work, body = Work.read(message.data)
-            subjects.token(work.model)
+            _check_names(work)
         except (Malformed, InputError) as exc:
             log.warning("queue: dropped a message: %s", exc)
             await self._publish(message.reply, b"+TERM")
@@ -364,6 +364,12 @@ class Runner:
 def _num_delivered(message: Msg) -> int:
     """Return how often the queue has delivered a message."""
     return int(_parts(message.reply)[0])
+
+
+def _check_names(work: Work) -> None:
+    """Raise InputError if a name in the work cannot be part of a subject."""
+    subjects.token(work.model)
+    subjects.answers(work.gateway)
 
 
 def _sequence(receipt: str) -> str:

@@ -122,4 +122,5 @@ def read(path: Path, base: str) -> None:
 
 
 def resolved(path: Path) -> ModelSpec:
-    return recognise(path, "mine", {"weights_path": str(path)}).resolve(Runtime())
+    runtime = Runtime(status_dir=str(path.parent))  # without it, each reader of images keeps a file open
+    return recognise(path, "mine", {"weights_path": str(path)}).resolve(runtime)

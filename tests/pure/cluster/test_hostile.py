@@ -7,6 +7,7 @@ import msgpack
 import pytest
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import VERSION
 from sie_triton.cluster.policies.quantum import MIN_OPEN, WINDOW, Quantum
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, split
@@ -93,6 +94,34 @@ def test_a_request_for_shared_memory_is_not_joined():
 def test_a_heartbeat_of_wrong_types_is_ignored():
     head = msgpack.packb((VERSION, ["a"], ["p"], "", True, [], [], {}, 0, 0, 9, [], ""))
     asyncio.run(Workers(1.0).hear(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
+
+
+@pytest.mark.parametrize(
+    ("receipt", "is_taken"),
+    [
+        ("$JS.ACK.SIE_WORK_p.m.1.2.3.4.5", True),
+        ("$JS.ACK._.hash.SIE_WORK_p.m=2E5.1.2.3.4.5", True),
+        ("$JS.ACK.a b", False),
+        ("$JS.ACK.a\r\nPUB sie.x 0", False),
+        ("$JS.ACK.*", False),
+        ("$JS.ACK.>", False),
+        ("$JS.ACK.\ud800", False),
+        ("$JS.ACK." + "a" * 10_000, False),
+        ("sie.cancel.p", False),
+        ("", False),
+    ],
+)
+def test_a_gateway_publishes_to_no_subject_that_a_worker_makes_up(tmp_path, receipt, is_taken):
+    published = []
+
+    async def publish(subject, data=b""):
+        published.append(subject)
+
+    queue = Queue(read_settings(data_dir=tmp_path))
+    queue._nats = SimpleNamespace(publish=publish)
+    head = msgpack.packb((VERSION, 1, "w", 0, "", 0.0, receipt, 0, 1), unicode_errors="surrogatepass")
+    asyncio.run(queue._take(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
+    assert published == [receipt] * is_taken
 
 
 def test_requests_that_wait_are_not_joined_after_a_failed_split():

@@ -74,6 +74,12 @@ def test_work_of_a_model_that_cannot_be_is_dropped_for_good(ran, queue, model):
     assert [data for _, data in queue.published] == [b"+TERM"]
 
 
+@pytest.mark.parametrize("gateway", ["é", "", "a b", "*", ">", "a\r\nPUB x 0", "a" * 1000])
+def test_work_of_a_gateway_that_cannot_be_is_dropped_for_good(ran, queue, gateway):
+    assert ran(Work(gateway, 1, time.time() + 60, "org__m").packed(BODY)) == []
+    assert [data for _, data in queue.published] == [b"+TERM"]
+
+
 @pytest.mark.parametrize("deadline", [1e300, 2**63, 9e18])
 def test_work_without_an_end_gets_the_longest_time_of_a_request(ran, deadline):
     [(data, seconds)] = ran(work(deadline=deadline).packed(BODY))
