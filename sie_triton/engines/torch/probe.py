@@ -6,16 +6,18 @@ Another implementation, at a length beyond any window, does.
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.base import Overflow
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory
-from sie_triton.errors import LoadError
+from sie_triton.errors import LoadError, SIEError
 from sie_triton.measurements import Measurements
 
 # Maximum difference from eager token states, relative to the largest state of the item.
@@ -70,7 +72,7 @@ def probe(encoder: TorchEncoder, max_length: int) -> Verdict:
     # From the middle of the vocabulary: special tokens are at its ends, and attention ignores padding.
     low, high = encoder.vocab_size // 4, 3 * encoder.vocab_size // 4
     input_ids = rng.integers(low, high, lengths.sum(), dtype=np.int32)
-    expected = [encoder.eager(item) for item in np.split(input_ids, np.cumsum(lengths)[:-1])]
+    expected = _reference(encoder, np.split(input_ids, np.cumsum(lengths)[:-1]))
     encoder.prepare()
 
     def error_of(path: str) -> float:
@@ -96,6 +98,16 @@ def probe(encoder: TorchEncoder, max_length: int) -> Verdict:
         message = f"this is not what transformers computes: {reason}; padded, it {difference(error)}"
         raise LoadError(message, "unsupported")
     return Verdict(PADDED, reason, error, lasts)
+
+
+def _reference(encoder: TorchEncoder, items: Sequence[Ints]) -> list[torch.Tensor]:
+    """Return the states of eager attention; LoadError if the library fails with the settings of the model."""
+    try:
+        return [encoder.eager(item) for item in items]
+    except Exception as exc:
+        if is_of_machine(exc) or isinstance(exc, SIEError):
+            raise
+        raise LoadError(f"transformers cannot compute this model: {first_line(exc)}", "unsupported") from exc
 
 
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -85,7 +85,7 @@ def test_a_recognised_prompt_equals_the_checkpoints_own(tiny_directory):
         assert alone == recognised
 
 
-@pytest.mark.parametrize("odd", ["a: {b}\n\t# 'c' \" \x07 \ud83d naïve 日本 - ", "\x85", "\u2028 --- \ufeff", "{text}"])
+@pytest.mark.parametrize("odd", ["a: {b}\n\t# 'c' \" \x07 naïve 日本 - ", "\x85", "\u2028 --- \ufeff", "{text}"])
 def test_a_generated_model_file_escapes_any_text(tmp_path, tiny_directory, odd):
     """Prompts and reasons are foreign text: lines, braces, quotes, and characters that YAML must escape."""
     found = Recognised(f"modules.json: {odd}", 512, {"dense": 64}, query_prompt=odd)

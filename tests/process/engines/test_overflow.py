@@ -109,10 +109,17 @@ def test_a_probe_result_is_not_stored_after_a_machine_fault(caplog, error, is_ke
     [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")],
     ids=str,
 )
-def test_out_of_memory_aborts_the_probe(error):
+@pytest.mark.parametrize("path", ["eager", "packed"])
+def test_out_of_memory_aborts_the_probe(error, path):
     """The load can be repeated, but a recorded verdict would stay."""
     with pytest.raises(type(error)):
-        probe(Spoiling(packed=error), 256)
+        probe(Spoiling(**{path: error}), 256)
+
+
+def test_settings_with_which_transformers_fails_are_reported():
+    with pytest.raises(LoadError, match=r"^transformers cannot compute this model: dropout p.* got nan$") as told:
+        probe(Spoiling(eager=RuntimeError("dropout probability must be between 0 and 1, got nan\nException")), 256)
+    assert told.value.is_permanent
 
 
 @pytest.fixture
