@@ -25,6 +25,13 @@ GATEWAY = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 # A model's name in Triton. "=" does not occur in it, so that `token` is reversible.
 MODEL = re.compile(r"[A-Za-z0-9_.+-]{1,200}", re.ASCII)
 
+# Subject that acknowledges work of any pool, with or without a domain (NATS ADR-15): stream, consumer, five numbers.
+RECEIPT = re.compile(
+    r"\$JS\.ACK\.([!-)+\-/-=?-~]{1,64}\.[!-)+\-/-=?-~]{1,64}\.)?"
+    r"SIE_WORK_[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_+=-]{1,600}(\.[0-9]{1,20}){5}(\.[A-Za-z0-9]{1,64})?",
+    re.ASCII,
+)
+
 # The buckets of leases and of model files.
 LEASES = "SIE_LEASES"
 MODEL_FILES = "SIE_MODEL_FILES"
@@ -93,6 +100,11 @@ def worker_health(pool: str, worker: str) -> str:
 
 def gateway_health(gateway: str) -> str:
     return f"sie.gateway.{gateway}"
+
+
+def is_receipt(subject: str) -> bool:
+    """Return True if a message to this subject acknowledges work, and does nothing else."""
+    return RECEIPT.fullmatch(subject) is not None
 
 
 def all_of_pool(pool: str) -> str:

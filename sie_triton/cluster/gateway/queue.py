@@ -9,7 +9,6 @@ stream, which gives it to another worker. A second answer finds nobody who waits
 import asyncio
 import logging
 import os
-import re
 import signal
 import time
 from collections import Counter
@@ -48,9 +47,6 @@ from sie_triton.settings import Settings, words
 from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
-
-# Subjects that acknowledge work: of all signs but spaces, which would end the subject, and the wildcards * and >.
-RECEIPT = re.compile(r"\$JS\.ACK\.[!-)+-=?-~]{1,500}")
 
 # Time for the stream to confirm a request, in seconds; then it is sent again. A double is answered once all the same.
 CONFIRM_S = 2.0
@@ -306,7 +302,7 @@ class Queue:
             body = whole
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_result((answer, body))
-        if RECEIPT.fullmatch(answer.receipt):
+        if subjects.is_receipt(answer.receipt):
             await self._nats.publish(answer.receipt)
 
     def _prepare(self, pool: str) -> None:

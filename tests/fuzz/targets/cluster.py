@@ -55,7 +55,7 @@ HEALTH = Health(
 LEASE = Lease("eval", "p", {"l4": 1}, {"l4": 2}, 0, 5.0, 6.0)
 MESSAGES: tuple[Header, ...] = (
     Work("gateway-1", 5, 1e9, "org__m", 1, "payloads/5/g.1", "tenant"),
-    Answer(5, "w", 3, "[input] text: wrong", 1.5, "$JS.ACK.a.b.1.2.3.4.5", 0, 2),
+    Answer(5, "w", 3, "[input] text: wrong", 1.5, "$JS.ACK.SIE_WORK_p.m.1.2.3.4.5", 0, 2),
     Question("ModelConfig"),
     Cancel("gateway-1", 5),
     Wanted("org__m", 7),

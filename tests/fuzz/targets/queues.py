@@ -28,8 +28,8 @@ from tests.fuzz.targets.joining import messages_of
 from tests.fuzz.trees import changed, to_msgpack
 from tests.support.joined import request, respond
 
-RECEIPT = "$JS.ACK.sie.g.1.2.3.4.5"
-RECEIPTS = (RECEIPT, "$JS.ACK._.x.sie.g.1.2.3.4.5.6", RECEIPT.replace("1", "999"))
+RECEIPT = "$JS.ACK.SIE_WORK_p.m.1.2.3.4.5"
+RECEIPTS = (RECEIPT, "$JS.ACK._.x.SIE_WORK_p.m.1.2.3.4.5.6", RECEIPT.replace("1", "999"))
 
 METHODS = ("ModelInfer", "ModelInfer", "ModelReady", "ServerLive", "ModelStatistics", *OF_ANY_WORKER)
 OTHERS = ("ModelStreamInfer", "RepositoryIndex", "x", "")

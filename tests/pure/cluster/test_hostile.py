@@ -100,18 +100,26 @@ def test_a_heartbeat_of_wrong_types_is_ignored():
     ("receipt", "is_taken"),
     [
         ("$JS.ACK.SIE_WORK_p.m.1.2.3.4.5", True),
-        ("$JS.ACK._.hash.SIE_WORK_p.m=2E5.1.2.3.4.5", True),
-        ("$JS.ACK.a b", False),
-        ("$JS.ACK.a\r\nPUB sie.x 0", False),
-        ("$JS.ACK.*", False),
-        ("$JS.ACK.>", False),
-        ("$JS.ACK.\ud800", False),
-        ("$JS.ACK." + "a" * 10_000, False),
+        ("$JS.ACK._.hash.SIE_WORK_p.m=2E5.1.2.3.4.5.aB9", True),
+        ("$JS.ACK.hub.hash.SIE_WORK_p.m.1.2.3.4.5", True),
+        ("$JS.ACK.a b.hash.SIE_WORK_p.m.1.2.3.4.5", False),
+        ("$JS.ACK.SIE_WORK_p.m.1.2.3.4.5\r\nPUB sie.x 0", False),
+        ("$JS.ACK.SIE_WORK_p.m.1.2.3.4.5\n", False),
+        ("$JS.ACK.SIE_WORK_p.*.1.2.3.4.5", False),
+        ("$JS.ACK.SIE_WORK_p.m.1.2.3.4.5.>", False),
+        ("$JS.ACK.*.hash.SIE_WORK_p.m.1.2.3.4.5", False),
+        ("$JS.ACK.SIE_WORK_p..1.2.3.4.5", False),
+        ("$JS.ACK.SIE_WORK_p.m.1.2.3.4", False),
+        ("$JS.ACK.SIE_WORK_p.m.1.2.3.4.5.", False),
+        ("$JS.ACK.KV_SIE_LEASES.m.1.2.3.4.5", False),
+        ("$JS.ACK.SIE_WORK_p.\ud800.1.2.3.4.5", False),
+        ("$JS.ACK.SIE_WORK_p." + "a" * 10_000 + ".1.2.3.4.5", False),
+        ("$JS.ACK.a", False),
         ("sie.cancel.p", False),
         ("", False),
     ],
 )
-def test_a_gateway_publishes_to_no_subject_that_a_worker_makes_up(tmp_path, receipt, is_taken):
+def test_a_gateway_acknowledges_work_and_publishes_to_nothing_else_that_a_worker_names(tmp_path, receipt, is_taken):
     published = []
 
     async def publish(subject, data=b""):
