@@ -9,6 +9,7 @@ import codecs
 import errno
 import json
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from pickle import UnpicklingError
+from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.files import first_line, shortened
@@ -83,6 +85,8 @@ def _confine(sizes: Sequence[int]) -> None:
     import torch
 
     torch.set_num_threads(1)
+    # For advice that is not used here, PyTorch searches its message about a refused file, in the square of its length.
+    torch.serialization.re = SimpleNamespace(match=re.match, search=lambda *_: None)  # type: ignore[attr-defined]
     _rehearse()
     confined.die_first()
     try:

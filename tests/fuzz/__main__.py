@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from sie_triton.bench.tables import markdown_table, print_table
+from tests.fuzz.finding import Finding
 from tests.fuzz.hunt import Hunt
-from tests.fuzz.runner import Outcome, fuzzed
+from tests.fuzz.runner import HarnessError, Outcome, fuzzed
 from tests.fuzz.target import target_named
 from tests.fuzz.targets import TARGETS
 
@@ -77,7 +78,10 @@ def all_fuzzed(names: Sequence[str], cases: int, seed: int, jobs: int, hang_s: f
 
         def run(name: str) -> Outcome:
             seen = lambda number: progress.update(tasks[name], completed=number)  # noqa: E731
-            found = fuzzed(name, TARGETS[name], root / name, cases, seed, hang_s, seen)
+            try:
+                found = fuzzed(name, TARGETS[name], root / name, cases, seed, hang_s, seen)
+            except HarnessError as exc:  # the others go on
+                found = Outcome(name, 0, 0.0, [Finding("outside of its cases", str(exc), pickle.dumps(None))])
             progress.update(tasks[name], completed=cases, description=f"{name}: {len(found.findings)} found")
             return found
 

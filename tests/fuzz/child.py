@@ -12,6 +12,7 @@ import pickle
 import resource
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 from sie_triton.processes.confined import die_first
@@ -32,10 +33,9 @@ def main(reference: str, directory: Path, num_cases: int, start: int) -> None:
     faulthandler.register(signal.SIGUSR1, stacks)
     die_first()
     ledger, known = Ledger(directory / CASE), {each.place for each in findings_in(directory)}
-    work = directory / "work"
-    work.mkdir(exist_ok=True)
-    os.chdir(work)
-    with target_named(reference)(directory) as target:
+    own = Path(tempfile.mkdtemp(prefix="child-", dir=directory))  # whatever the children before have left
+    os.chdir(own)
+    with target_named(reference)(own) as target:
         limit_memory(target)
         ledger.ready()
         hunt = Hunt(target, known, ledger.begin, ledger.end)

@@ -34,8 +34,8 @@ MEMORY_BYTES = 3_400_000_000
 # Time without a fault at the end, in seconds, in which all must be well.
 CALM_S = 15.0
 
-# Errors of each fault in a report.
-MAX_ERRORS = 4
+# Errors of each fault in a report, and requests of a client that was back too late.
+MAX_ERRORS, MAX_WAITS = 4, 30
 
 HEAD = ("fault", "times", "back after, s (median, most)", "last client", "told to retry", "failed")
 
@@ -102,6 +102,8 @@ def main(
         output.write_text(markdown(command, told, rows, verdict))
     for each in (*verdict.wrong[:5], *verdict.unanswered[:5], *verdict.unexplained[:10]):
         click.echo(str(each), err=True)
+    for fault, waits in verdict.waits.items():
+        click.echo("\n  ".join([f"late after {fault}:", *waits[-MAX_WAITS:]]), err=True)
     click.echo(json.dumps(told))
     if not verdict.is_good or leaks or fell:
         raise SystemExit(1)

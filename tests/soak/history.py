@@ -55,8 +55,8 @@ class Verdict:
     """What a check found.
 
     `back_s`: by fault, the seconds until every client had a right answer again, and the last. `told`: by fault, the
-    outcomes and errors of requests that got no answer. `calm_s`: the longest time of an answer beside no fault, which
-    loads and evictions take, too.
+    outcomes and errors of requests that got no answer. `waits`: by fault that lasted too long, what the last client
+    got until then. `calm_s`: the longest time of an answer beside no fault, which loads and evictions take, too.
     """
 
     num_right: int
@@ -65,6 +65,7 @@ class Verdict:
     unexplained: list[Entry] = field(default_factory=list)
     told: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
     back_s: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    waits: dict[str, list[str]] = field(default_factory=dict)
     calm_s: float = 0.0
 
     def num_told(self, outcome: str, fault: str = "") -> int:
@@ -110,10 +111,23 @@ def check(entries: Sequence[Entry], faults: Iterable[Happened], timeout_s: float
     clients = {each.client for each in entries}
     for fault in faults:
         after = [(_first_right(entries, client, fault.ended) - fault.ended, client) for client in clients]
-        verdict.back_s.setdefault(fault.name, []).append(max(after, default=(float("inf"), "")))
+        seconds, last = max(after, default=(float("inf"), ""))
+        verdict.back_s.setdefault(fault.name, []).append((seconds, last))
+        if seconds > BACK_S:
+            verdict.waits[fault.name] = _waits(entries, last, fault, seconds)
     calm = (each for each in entries if not any(fault.is_beside(each) for fault in faults))
     verdict.calm_s = max((each.ended - each.began for each in calm), default=0.0)
     return verdict
+
+
+def _waits(entries: Iterable[Entry], client: str, fault: Happened, seconds: float) -> list[str]:
+    """Return what a client got from the beginning of a fault until it was back."""
+    theirs = (each for each in entries if each.client == client)
+    during = (each for each in theirs if each.ended >= fault.began and each.ended <= fault.ended + seconds)
+    return [
+        f"{each.began - fault.ended:.1f} to {each.ended - fault.ended:.1f} s: {each.model}, {each.outcome} {each.error}"
+        for each in during
+    ]
 
 
 def shortened(error: str) -> str:

@@ -53,6 +53,7 @@ HOSTILE: dict[str, tuple[Save, str]] = {
     "code": (lambda path: torch.save({"a": Trap()}, path), ELSE),
     "code in a legacy file": (lambda path: legacy({"a": Trap()}, path), ELSE),
     "code in a plain pickle": (lambda path: path.write_bytes(pickle.dumps(Trap())), ELSE),
+    "a name of a million letters": (lambda path: path.write_bytes(b"c" + b"a" * 10**6 + b"\nb\n."), ELSE),
     "an entry that is a number": (
         lambda path: torch.save({"model": torch.zeros(1), "epoch": 3}, path),
         "'epoch' is not a tensor but int; save only the model's state_dict",
