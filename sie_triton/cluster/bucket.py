@@ -100,7 +100,7 @@ class Bucket(Generic[T]):
             await asyncio.sleep(pause_s)
 
     async def _follow(self) -> None:
-        """Take changes until some have been lost."""
+        """Take changes until some have been lost, or may be from now on."""
         assert self._bucket is not None
         self._is_doubtful, asked_at = False, monotonic()
         watcher = await self._bucket.watchall(include_history=self._with_history)
@@ -109,8 +109,10 @@ class Bucket(Generic[T]):
                 try:
                     entry = await watcher.updates(LISTEN_S)  # type: ignore[no-untyped-call]
                 except TimeoutError:
-                    if self._is_doubtful or monotonic() - asked_at >= self._poll_s:
-                        self._is_doubtful, asked_at = False, monotonic()
+                    if self._is_doubtful:
+                        return
+                    if monotonic() - asked_at >= self._poll_s:
+                        asked_at = monotonic()
                         if not await self._is_current():
                             return
                     continue
@@ -124,7 +126,7 @@ class Bucket(Generic[T]):
                 await watcher.stop()  # type: ignore[no-untyped-call]
 
     def doubt(self) -> None:
-        """Ask soon whether changes were lost: the connection was down."""
+        """Watch anew soon: the connection was down, and a watch does not outlive its nats-server."""
         self._is_doubtful = True
 
     async def _is_current(self) -> bool:
