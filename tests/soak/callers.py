@@ -22,7 +22,7 @@ FLOOD_THREADS, FLOOD_REQUESTS = 48, 600
 
 ROUTE = f"/v1/encode/{MODELS.encoders[0]}"
 
-# Text of the token that `in_workers` waits for.
+# Text of the token that `in_processes` waits for.
 ENDLESS = "hello"
 
 

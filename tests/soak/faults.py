@@ -28,6 +28,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "memory ballast": machine.ballast,
     "starved CPU": machine.starved,
     "no file handles": machine.no_handles,
+    "clock jumps": machine.clock_jumps,
     "spoiled records": machine.spoiled_records,
     "half-open connections": callers.half_open,
     "slow reader": callers.slow_reader,

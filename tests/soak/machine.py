@@ -18,6 +18,9 @@ SHM = Path("/dev/shm")
 # Space that a full file system has left, and memory that a ballast takes, in bytes.
 LEFT, BALLAST = 1_000_000, 2_000_000_000
 
+# Seconds by which the clock jumps.
+CLOCK_S = 3600.0
+
 # A larger file system is the machine's: filling it would take the machine's memory or disk. scripts/soak mounts small
 # ones.
 MAX_FILLED = 4_000_000_000
@@ -94,6 +97,16 @@ def starved(target: Target, rng: np.random.Generator) -> Iterator[None]:
     """Other programs take all cores twice."""
     with running("while True: pass", 2 * (psutil.cpu_count() or 1)):
         yield
+
+
+@contextmanager
+def clock_jumps(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Set the clock an hour forward or back, and right again at the end."""
+    target.set_clock(float(rng.choice([-CLOCK_S, CLOCK_S])))
+    try:
+        yield
+    finally:
+        target.set_clock(0.0)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -43,8 +44,8 @@ CHANGING, LORA = "t/changing", "vines"
 # Words in the command line of each part.
 PARTS = {**killing.PARTS, "door": "sie_triton.doors"}
 
-# A directory of Python's whose workers have faults of their own.
-IN_WORKERS = Path(__file__).with_name("in_workers")
+# What all processes import as they start: faults from within.
+IN_PROCESSES = Path(__file__).with_name("in_processes")
 
 # Time after which a forward pass is ended, in seconds: one of the faults is an endless one.
 FORWARD_TIMEOUT_S = 5
@@ -112,19 +113,25 @@ def save_models(root: Path, tokenizer: Path) -> Saved:
 
 
 class Target(ABC):
-    """A running service. Use as a context manager. `parts`: names of what faults may end, with `of`."""
+    """A running service. Use as a context manager. `parts`: names of what faults may end, with `of`.
+
+    `habits`: what its workers do beside their work, of `in_processes`.
+    """
 
     parts: Sequence[str]
 
-    def __init__(self, root: Path, saved: Saved, memory_bytes: int, is_leaky: bool = False) -> None:
+    def __init__(self, root: Path, saved: Saved, memory_bytes: int, habits: Sequence[str] = ()) -> None:
         self.root, self.saved = root, saved
+        self._clock = root / "clock"
+        self.set_clock(0.0)
         self._memory_bytes = memory_bytes
         self._variables = {
             "SIE_ENGINE": "torch",
             "SIE_ADMIN_TOKEN": ADMIN_TOKEN,
             "SIE_FORWARD_TIMEOUT_S": str(FORWARD_TIMEOUT_S),
-            "PYTHONPATH": str(IN_WORKERS),
-            "SOAK_LEAKS": "1" if is_leaky else "",
+            "PYTHONPATH": str(IN_PROCESSES),
+            "SOAK_HABITS": " ".join(habits),
+            "SOAK_CLOCK": str(self._clock),
             "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(ONEDNN_PRIMITIVES),
             "SIE_QUEUE_MAX_BYTES": str(QUEUE_BYTES),
         }
@@ -166,6 +173,11 @@ class Target(ABC):
     @abstractmethod
     def delete(self, model: str) -> None:
         """Serve a model no longer; raise ServerError if it still may be."""
+
+    def set_clock(self, ahead_s: float) -> None:
+        """Set the clock of all Python processes to so many seconds ahead of the system's."""
+        with self._clock.open("r+b" if self._clock.exists() else "wb") as file:
+            file.write(struct.pack("d", ahead_s))
 
     def ask_admin(self, method: str, path: str, body: str = "") -> Any:
         """Send a request with the admin token to what changes models; raise ServerError."""

@@ -87,6 +87,7 @@ class Queue:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
+        self._began_at = time.time() - time.monotonic()
         self._interval_s = settings.health_publish_interval_ms / 1000
         profiles, startable = words(settings.gateway_configured_gpus), words(settings.gateway_configured_pools)
         self.pools = Pools(settings.pool, self._interval_s, profiles, startable)
@@ -170,7 +171,7 @@ class Queue:
         """
         subjects.token(model)
         left_s = min(left_s, MAX_AGE_S)
-        deadline = time.time() + left_s
+        deadline = self._now() + left_s
         try:
             async with asyncio.timeout(left_s), self._gate.turn(pool, model, tenant, left_s):
                 answer, body = await self._answered(pool, model, request, deadline, tenant)
@@ -327,7 +328,7 @@ class Queue:
         """Publish this gateway's heartbeat: workers drop the requests of one that is gone."""
         while True:
             with suppress(NatsError):
-                await self._nats.publish(subjects.gateway_health(self.name), self.name.encode())
+                await self._nats.publish(subjects.gateway_health(self.name), f"{self._now():.6f}".encode())
             self.pools.forget_gateways()
             self._gate.look()
             waiting = self._gate.waiting()
@@ -361,6 +362,10 @@ class Queue:
                     depths[pool,] = found.state.messages
             metrics.DEPTH.show(depths)
             await asyncio.sleep(MEASURE_S)
+
+    def _now(self) -> float:
+        """Return seconds of the Unix epoch by a clock that does not jump, which workers know from the heartbeat."""
+        return self._began_at + time.monotonic()
 
     def _start(self, work: Any) -> None:
         self._keep(asyncio.create_task(work))

@@ -8,6 +8,7 @@ message → (too late, withdrawn, its gateway gone) → dropped
 
 import asyncio
 import logging
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -84,6 +85,14 @@ INTERNAL, NOT_FOUND, UNAVAILABLE, CANCELLED = (
 WITHDRAWN = Response(CANCELLED, "withdrawn", b"")
 
 
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The latest heartbeat of a gateway: when it came, by `monotonic`, and its clock; None if it told no time."""
+
+    at: float
+    clock: float | None
+
+
 @dataclass(slots=True)
 class _Open:
     """Work in progress. `was_withdrawn`: its client no longer waits. `waiting`: its response, while it waits."""
@@ -131,7 +140,7 @@ class Runner:
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], _Open] = {}
         self._withdrawn: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._gateways: OrderedDict[str, float] = OrderedDict()
+        self._gateways: OrderedDict[str, _Heard] = OrderedDict()
         self._listening_since = monotonic()
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -183,7 +192,8 @@ class Runner:
                 found.withdraw()
 
     async def hear_gateway(self, message: Msg) -> None:
-        _remember(self._gateways, message.data.decode(errors="replace")[:200], monotonic(), MAX_GATEWAYS)
+        name = message.subject.rpartition(".")[2]
+        _remember(self._gateways, name, _Heard(monotonic(), _number(message.data)), MAX_GATEWAYS)
 
     def forget_silence(self) -> None:
         """Take no gateway for gone because this sidecar heard nothing itself."""
@@ -231,7 +241,7 @@ class Runner:
                     return "dropped"
                 body = stored
             async with self._alone if work.num_deaths else nullcontext():
-                left_s = min(work.deadline - time.time(), NETWORK_TIMEOUT_S)
+                left_s = min(self._left_s(work), NETWORK_TIMEOUT_S)
                 if left_s <= 0:
                     await self._publish(message.reply)
                     return "dropped"
@@ -257,7 +267,7 @@ class Runner:
             return "returned"
         if self._should_return(message, work, response):
             pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, _num_delivered(message) - 1))
-            await self._return(message, min(pause_s, work.deadline - time.time()))
+            await self._return(message, min(pause_s, self._left_s(work)))
             return "returned"
         await self._answer(message, work, response, waited_ms)
         self._take_wait(response)
@@ -270,7 +280,7 @@ class Runner:
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
-        if response.is_ok or work.deadline - time.time() < BUSY_S:
+        if response.is_ok or self._left_s(work) < BUSY_S:
             return False
         text = response.text
         error = without_prefix(text.partition(END_OF_FRAMING)[2] if text.startswith(FRAMING) else text)
@@ -313,8 +323,15 @@ class Runner:
     def _is_awaited(self, work: Work) -> bool:
         if work.key in self._withdrawn:
             return False
-        heard = max(self._gateways.get(work.gateway, 0.0), self._listening_since)
-        return monotonic() - heard <= GATEWAY_S
+        heard = self._gateways.get(work.gateway)
+        return monotonic() - max(heard.at if heard else 0.0, self._listening_since) <= GATEWAY_S
+
+    def _left_s(self, work: Work) -> float:
+        """Return the time until the deadline by the clock of the gateway: this machine's may be wrong, or jump."""
+        heard = self._gateways.get(work.gateway)
+        if heard is None or heard.clock is None:
+            return work.deadline - time.time()
+        return work.deadline - heard.clock - (monotonic() - heard.at)
 
     async def _return(self, message: Msg, pause_s: float) -> None:
         await self._publish(message.reply, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
@@ -370,6 +387,15 @@ def _check_names(work: Work) -> None:
     """Raise InputError if a name in the work cannot be part of a subject."""
     subjects.token(work.model)
     subjects.answers(work.gateway)
+
+
+def _number(data: bytes) -> float | None:
+    """Return the finite number that this is; None if it is none."""
+    try:
+        number = float(data[:32])
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _sequence(receipt: str) -> str:

@@ -43,6 +43,33 @@ def test_a_request_whose_deadline_has_passed_is_not_run(run):
     run(test)
 
 
+@pytest.mark.parametrize("jump_s", [3600, -3600])
+def test_clocks_of_machines_that_differ_or_jump_make_no_request_late(run, monkeypatch, jump_s):
+    """A worker goes by the clock that the gateway's heartbeat tells, and a gateway's clock goes on as it began."""
+    seen = []
+
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, triton = await cluster.pair()
+        call = triton.call
+
+        async def noted(method, request, seconds):
+            seen.append(seconds)
+            return await call(method, request, seconds)
+
+        triton.call = noted
+        await asked(queue, "a", seconds=40)
+        await until(lambda: queue.name in sidecar._runner._gateways)
+        monkeypatch.setattr(time, "time", lambda now=time.time: now() + jump_s)
+        await asked(queue, "b", seconds=40)
+        assert 20 < seen[-1] < 60
+        late = Work(queue.name, 10**6, queue._now() - 1, MODEL).packed(request("late"))
+        await queue._js.publish(subjects.work("default", MODEL), late)
+        await until_empty(queue)
+        assert triton.seen == ["a", "b"]
+
+    run(test)
+
+
 def test_a_request_of_a_gateway_that_is_gone_is_not_run(run, monkeypatch):
     monkeypatch.setattr(runner, "GATEWAY_S", 0.5)
 

@@ -50,11 +50,13 @@ def queue():
 def ran(tmp_path, queue):
     """Function that runs works in one sidecar at once, and returns the calls of its Triton."""
 
-    def run_all(*works):
+    def run_all(*works, heartbeat=None):
         async def check():
             triton = Triton()
             limits = {"target_ms": 50.0, "max_calls": 1, "max_requests": 8}
             runner = Runner(queue, queue, triton, CallBook(tmp_path), worker="w", payloads=None, **limits)
+            if heartbeat is not None:
+                await runner.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
             messages = [SimpleNamespace(data=data, reply=f"$JS.ACK.s.c.1.{n}.1.1.0") for n, data in enumerate(works)]
             await gather(*(runner.start(each, "p") for each in messages))
             return triton.calls
@@ -85,6 +87,12 @@ def test_work_without_an_end_gets_the_longest_time_of_a_request(ran, deadline):
     [(data, seconds)] = ran(work(deadline=deadline).packed(BODY))
     assert service_pb2.ModelInferRequest.FromString(data).parameters["timeout"].int64_param <= NETWORK_TIMEOUT_S * 1e6
     assert seconds < 2 * NETWORK_TIMEOUT_S
+
+
+@pytest.mark.parametrize("clock", [b"", b"nan", b"inf", b"-1e999", b"g", "\u0661".encode(), b"x" * 10_000])
+def test_a_heartbeat_without_a_clock_changes_no_deadline(ran, clock):
+    [(_, seconds)] = ran(work().packed(BODY), heartbeat=clock)
+    assert 30 < seconds < 90
 
 
 def test_bytes_that_are_no_request_are_refused_by_triton_alone(ran, queue):

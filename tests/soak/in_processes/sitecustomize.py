@@ -1,0 +1,82 @@
+"""What processes have under `scripts/soak` alone.
+
+All have a clock that can be set: SOAK_CLOCK is a file with the seconds, a float64, that are added to `time.time`.
+
+Workers have a token whose pass never ends, and the HABITS that SOAK_HABITS names. Threads that compute keep the pages
+that they have freed, and so grow for thousands of passes without a leak. For the leak gate, workers give these pages
+back all the time: what grows then is in use.
+"""
+
+import ctypes
+import mmap
+import os
+import struct
+import sys
+import threading
+import time
+from functools import partial
+
+ENDLESS = 7592  # "hello"
+
+MEGABYTES_PER_S = 1
+
+TRIM_S = 5.0
+
+kept = []
+
+
+def leak():
+    while True:
+        kept.append(os.urandom(MEGABYTES_PER_S * 1_000_000))
+        time.sleep(1)
+
+
+def trim():
+    libc = ctypes.CDLL(None)
+    while True:
+        libc.malloc_trim(0)
+        time.sleep(TRIM_S)
+
+
+HABITS = {"leak": leak, "trim": trim}
+
+
+def start(habit):
+    threading.Thread(target=habit, daemon=True).start()
+
+
+def poison():
+    """Make the pass of each adapter endless if one of its tokens is ENDLESS."""
+    import sie_triton.families
+
+    load_adapter = sie_triton.families.load_adapter
+
+    def load_poisoned(*args):
+        adapter = load_adapter(*args)
+        forward = adapter.forward
+
+        def endless(batch):
+            tokens = batch.features.get("input_ids")
+            while tokens is not None and ENDLESS in tokens.values:
+                pass
+            return forward(batch)
+
+        adapter.forward = endless
+        return adapter
+
+    sie_triton.families.load_adapter = load_poisoned
+
+
+def set_clock(path, real=time.time):
+    with open(path, "rb") as file:
+        added = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
+    time.time = lambda: real() + struct.unpack("d", added)[0]
+
+
+if "SOAK_CLOCK" in os.environ:
+    set_clock(os.environ["SOAK_CLOCK"])
+
+if any("sie_triton.worker" in each for each in sys.orig_argv):  # the fork server of the workers
+    poison()
+    for name in os.environ.get("SOAK_HABITS", "").split():
+        os.register_at_fork(after_in_child=partial(start, HABITS[name]))
