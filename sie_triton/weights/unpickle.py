@@ -86,7 +86,7 @@ def _confine(sizes: Sequence[int]) -> None:
 
     torch.set_num_threads(1)
     # For advice that is not used here, PyTorch searches its message about a refused file, in the square of its length.
-    torch.serialization.re = SimpleNamespace(match=re.match, search=lambda *_: None)  # type: ignore[assignment]
+    torch.serialization.re = SimpleNamespace(match=re.match, search=lambda *_: None)  # type: ignore[attr-defined,assignment]
     _rehearse()
     confined.die_first()
     try:
