@@ -3,6 +3,7 @@
 Standard library only: render and preprocess read these without torch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ UNLIMITED = 10**6
 # More layers than any model has; building them takes minutes before a single weight is read.
 MAX_LAYERS = 1000
 MAX_WIDTH = 1_000_000
+
+# More modules than any model has, and a longer name than any class has: errors name them all.
+MAX_MODULES, MAX_NAME = 20, 100
 
 # Names of the same setting in different architectures.
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
@@ -113,12 +117,21 @@ class DenseLayer:
         )
 
 
+def check_widths(layers: Sequence[DenseLayer], width: int) -> None:
+    """Raise LoadError unless the first layer takes so many features, and each other one what the one before gives."""
+    for layer in layers:
+        if layer.in_features != width:
+            message = f"{layer.directory}: in_features is {layer.in_features}, but the modules before it give {width}"
+            raise LoadError(message, "corrupt")
+        width = layer.out_features
+
+
 def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path]]:
     """Return class name and directory of each module, in order; for a Router, the modules of that route."""
     path = directory / "modules.json"
     entries = read_json(path, default=[{"type": "Transformer", "path": ""}])
-    if not isinstance(entries, list) or not entries:
-        raise LoadError(f"{path}: must be a list of modules", "corrupt")
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_MODULES:
+        raise LoadError(f"{path}: must be a list of 1 to {MAX_MODULES} modules", "corrupt")
     kinds = [_module(f"{path}: module {i}", entry, directory) for i, entry in enumerate(entries)]
     if [kind for kind, _ in kinds] != ["Router"]:
         return kinds
@@ -126,8 +139,9 @@ def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path
     router = read_fields(home / "router_config.json")
     types, routes = router.text_map("types"), router.fields("structure")
     named = routes.texts(route)
-    if set(named) - set(types):
-        raise LoadError(f"{routes.where}: {route}: names modules that are missing in types", "corrupt")
+    if set(named) - set(types) or len(named) > MAX_MODULES:
+        message = f"{routes.where}: {route}: names modules that are missing in types, or more than {MAX_MODULES}"
+        raise LoadError(message, "corrupt")
     where = f"{routes.where}: {route}"
     return [(_class_name(types[each], where), inside(home, each, where)) for each in named]
 
@@ -152,7 +166,7 @@ def _module(where: str, entry: Any, directory: Path) -> tuple[str, Path]:
 
 def _class_name(dotted: str, where: str) -> str:
     name = dotted.rpartition(".")[2]
-    if not name.isidentifier():
+    if not name.isidentifier() or len(name) > MAX_NAME:
         raise LoadError(f"{where}: {dotted[:80]!r} is not the name of a class", "corrupt")
     return name
 

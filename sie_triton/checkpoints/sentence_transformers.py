@@ -11,9 +11,11 @@ from sie_triton.checkpoints.files import Fields, inside, read_fields
 from sie_triton.checkpoints.modules import (
     MAX_WIDTH,
     TRANSFORMERS,
+    WIDTH_KEYS,
     DenseLayer,
     TextFiles,
     check_one_way,
+    check_widths,
     hidden_size,
     modules_of,
     only,
@@ -134,6 +136,8 @@ def _splade_pooling(text: TextFiles, directory: Path) -> Fields:
 
 def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[DenseLayer, ...]) -> int:
     if dense:
+        if any(map(text.config.has, WIDTH_KEYS)):
+            check_widths(dense, len(modes) * hidden_size(text.config))
         return dense[-1].out_features
     name = next(filter(pooling.has, ("embedding_dimension", "word_embedding_dimension")), None)
     width = hidden_size(text.config) if name is None else pooling.integer(name, least=1, most=MAX_WIDTH)

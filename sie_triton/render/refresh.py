@@ -8,13 +8,12 @@ controller makes Triton load it.
 """
 
 import argparse
-import fcntl
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +32,7 @@ from sie_triton.render.known import find_mentioned, list_known
 from sie_triton.render.repository import all_ensembles, is_current, remove, render, rendered_revision
 from sie_triton.render.unloadable import causes, warnings_of
 from sie_triton.scheduling.hook import HOOK_NAME, NO_HOOK, build_hook
+from sie_triton.serving.lock import locked
 from sie_triton.serving.serving_file import (
     CONFLICT,
     UNKNOWN,
@@ -47,8 +47,6 @@ from sie_triton.settings import Settings, read_settings, words
 from sie_triton.settings.sources import SECRETS
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.locate import locate
-
-LOCK = "serving.lock"
 
 
 @dataclass
@@ -285,7 +283,7 @@ def refresh(
     forget: Sequence[str] = (),
 ) -> Outcome:
     """Scan the model files again and render what has changed, after the change if one is given."""
-    with _lock(data_dir):
+    with locked(data_dir):
         serving = read_serving(data_dir)
         if serving is None:
             raise ServerError(f"{data_dir}: no server of this version uses this data directory")
@@ -321,14 +319,6 @@ def _check_weights(model: ModelConfig, spec: ModelSpec) -> None:
             locate(spec.weights, allow_hub=False)
         except LoadError as exc:
             raise CatalogError(f"{model.source}: {exc}") from exc
-
-
-@contextmanager
-def _lock(data_dir: Path) -> Iterator[None]:
-    """Hold the lock that serialises refreshes of one data directory across processes."""
-    with (data_dir / LOCK).open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _files(directory: Path) -> list[Path]:

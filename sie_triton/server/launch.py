@@ -18,10 +18,14 @@ from sie_triton.server import stack
 from sie_triton.server.data_dir import end_leftovers, environment_of, log_of, remove_records, remove_regions
 from sie_triton.server.find_triton import find_triton, stage_directory
 from sie_triton.server.stub_forking.stubs import forked
+from sie_triton.serving.lock import locked
 from sie_triton.settings import CONTROL_KEY, Settings
 from sie_triton.telemetry.identity import FORWARDED
 
 READY_TIMEOUT_S = 300.0
+# Time that a change of the repository has to end before Triton starts anyway: it takes a second or two, but may wait
+# for the model hub.
+CHANGE_S = 3.0
 # Triton's 30 s for a stub are too short for hundreds that start at once on a busy machine. It sees dead ones at once.
 STUB_TIMEOUT_S = 300
 # Threads of tritonserver that forward the responses of one stage. Triton's default is 32: 777 for seven models.
@@ -55,6 +59,7 @@ class Server:
         triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
         self._triton, self._fork_server = forked(triton, settings, say)
         self._child: Started | None = None
+        self._reading = ExitStack()  # holds the repository's lock while Triton reads it
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
         self.log = log_of(settings, "tritonserver")
@@ -87,6 +92,8 @@ class Server:
             self._refuse_remote()
         else:
             self._end(self._child)
+        self._reading.close()
+        self._reading.enter_context(locked(self._settings.data_dir, CHANGE_S))
         self._ensembles = all_ensembles(self._repository)
         self._child = start(
             self.command(),
@@ -135,8 +142,13 @@ class Server:
     def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Return once every model answers; `progress` gets the number of ready models.
 
-        Raise ServerError with the end of Triton's log if it exits or READY_TIMEOUT_S passes.
+        Raise ServerError with the end of Triton's log if it exits or READY_TIMEOUT_S passes. Until then the repository
+        does not change: Triton would end if a model that it is to load is gone.
         """
+        with self._reading:
+            self._wait_ready(progress)
+
+    def _wait_ready(self, progress: Callable[[int], None]) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
         pending, is_live = list(self._ensembles), False
         while pending or not is_live:
@@ -160,6 +172,7 @@ class Server:
 
     def stop(self) -> None:
         """Let Triton drain and exit, end processes that are left, and remove its shared memory."""
+        self._reading.close()
         if self._child is not None:
             self._child.send(signal.SIGTERM)
             self._end(self._child, KILL_AFTER_S)

@@ -17,6 +17,9 @@ RIGHT, WRONG, REFUSED, FAILED = "right", "wrong", "refused", "failed"
 # A request has no answer if none came so many seconds after its timeout.
 GRACE_S = 2.0
 
+# Answers that come so soon after a fault, in seconds, may have been on their way.
+ON_THE_WAY_S = 0.5
+
 # Time in which a service must be back after a fault, in seconds.
 BACK_S = 8.0
 
@@ -140,6 +143,9 @@ def shortened(error: str) -> str:
 
 
 def _first_right(entries: Sequence[Entry], client: str, since: float) -> float:
-    """Return when a client got its first right answer to a request that began after `since`; infinite if never."""
-    ends = (each.ended for each in entries if each.client == client and each.began >= since and each.outcome == RIGHT)
-    return min(ends, default=float("inf"))
+    """Return when a client got its first right answer ON_THE_WAY_S after `since`, or later; infinite if never.
+
+    A request that began before, and waited, counts, too: its answer shows that the service works again.
+    """
+    theirs = (each for each in entries if each.client == client and each.outcome == RIGHT)
+    return min((each.ended for each in theirs if each.ended >= since + ON_THE_WAY_S), default=float("inf"))

@@ -14,10 +14,12 @@ from sie_triton.errors import ServerError, SettingsError
 from sie_triton.processes import hidden_arguments, supervisor
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.supervisor import Supervisor
+from sie_triton.server import launch
 from sie_triton.server.companions import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.launch import Server
 from sie_triton.server.plain import plain
+from sie_triton.serving.lock import locked
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 
@@ -114,6 +116,33 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
         # Triton's default, 30 s, is too short for many first starts on a busy machine.
         assert "--backend-config=python,stub-timeout-seconds=300" in server.command()
         assert "--backend-config=python,thread-pool-size=4" in server.command()
+
+
+def test_the_repository_does_not_change_while_triton_reads_it(tmp_path, monkeypatch):
+    """Triton would end if a model that it is to load is gone; a change that takes long does not hold up its start."""
+    binary = tmp_path / "bin" / "tritonserver"
+    binary.parent.mkdir()
+    binary.write_text("#!/bin/sh\nsleep 60")
+    binary.chmod(0o755)
+    settings = read_settings(data_dir=tmp_path / "data", tritonserver=binary)
+
+    def can_change() -> bool:
+        with locked(settings.data_dir, 0.0) as is_ours:
+            return is_ours
+
+    with Server(settings, tmp_path / "repository") as server:
+        assert not can_change()
+        server.start()
+        assert not can_change()
+        monkeypatch.setattr(server, "_answers", lambda path: True)
+        server.wait_ready()
+        assert can_change()
+        monkeypatch.setattr(launch, "CHANGE_S", 0.1)
+        with locked(settings.data_dir) as is_ours:
+            assert is_ours
+            server.start()
+        server.stop()
+        assert can_change()
 
 
 def test_a_missing_program_is_reported():
