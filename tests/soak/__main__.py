@@ -21,12 +21,12 @@ from rich.progress import Progress, TimeElapsedColumn
 from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.weights import locate
 from tests.soak.changes import Changing
-from tests.soak.clients import TIMEOUT_S, Client, clients_of
+from tests.soak.clients import OF_HUB, TIMEOUT_S, Client, clients_of
 from tests.soak.counters import Counters, fallen
 from tests.soak.faults import schedule
 from tests.soak.history import BACK_S, FAILED, REFUSED, Entry, Happened, Verdict, check
 from tests.soak.leaks import Gate, leaking
-from tests.soak.targets import MODELS, TARGETS, Target, save_models
+from tests.soak.targets import MODELS, TARGETS, OneServer, Target, save_models
 
 # Memory of one server, in bytes: about a third of the models fit.
 MEMORY_BYTES = 3_400_000_000
@@ -114,7 +114,10 @@ def soaked(
     target: Target, seconds: float, seed: int, num_threads: int, with_faults: bool, only: Sequence[str] = ()
 ) -> tuple[list[Entry], list[Happened], Gate, Counters]:
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
-    asking: list[Client | Changing] = [*clients_of(target.http, target.grpc, MODELS)] * num_threads
+    clients = clients_of(target.http, target.grpc, MODELS)
+    if not isinstance(target, OneServer):
+        clients = [each for each in clients if each.name != OF_HUB]
+    asking: list[Client | Changing] = clients * num_threads
     if with_faults:
         asking.append(Changing(target))
     stopped, gate, counters = threading.Event(), Gate(target), Counters(target.metrics_urls())

@@ -32,6 +32,9 @@ SOUND = sounds()[0]
 # Name of the client of a model whose weights are spoiled.
 SPOILED = "spoiled weights"
 
+# Name of the client of a model whose weights come from a hub.
+OF_HUB = "model of the hub"
+
 # Pause after a failure, in seconds.
 PAUSE_S = 0.1
 
@@ -50,6 +53,7 @@ class Models:
     images: str
     sounds: str
     spoiled: str
+    of_hub: str
 
 
 # Asks once, and returns what can be compared.
@@ -173,4 +177,5 @@ def clients_of(http: str, grpc: str, models: Models) -> list[Client]:
         Client("images", [models.images], looking),
         Client("sounds", [models.sounds], listening),
         Client(SPOILED, [models.spoiled], by_json),
+        Client(OF_HUB, [models.of_hub], by_json),
     ]

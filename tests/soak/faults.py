@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 
 from tests.soak import callers, machine
-from tests.soak.clients import SPOILED
+from tests.soak.clients import OF_HUB, SPOILED
 from tests.soak.history import Happened
 from tests.soak.targets import OneServer, Target
 
@@ -39,7 +39,7 @@ CONDITIONS: Mapping[str, Condition] = {
 }
 
 # Clients of a model that a fault takes away.
-HURTS = {"truncated weights": frozenset({SPOILED})}
+HURTS = {"truncated weights": frozenset({SPOILED}), "faulty hub": frozenset({OF_HUB})}
 
 
 def schedule(target: Target, seed: int, only: Collection[str] = ()) -> Iterator[tuple[float, str, Fault]]:
@@ -67,6 +67,7 @@ def conditions_of(target: Target) -> dict[str, Condition]:
         found["full disk"] = machine.full_disk
     if isinstance(target, OneServer):
         found["truncated weights"] = machine.truncated_weights
+        found["faulty hub"] = machine.faulty_hub
     return found
 
 

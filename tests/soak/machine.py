@@ -1,5 +1,6 @@
 """Faults of a machine: no space, memory, cores or file handles, and bytes that are not what was written."""
 
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -146,3 +147,19 @@ def truncated_weights(target: Target, rng: np.random.Generator) -> Iterator[None
         path.write_bytes(whole)
     with suppress(ServerError):  # it may be loaded already
         target.act(MODELS.spoiled, "load")
+
+
+@contextmanager
+def faulty_hub(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Evict a model whose files the cache has lost, while the hub refuses everything; then bring it back."""
+    assert isinstance(target, OneServer)
+    try:
+        target.hub.refused[MODELS.of_hub] = (503, "", "overloaded")
+        shutil.rmtree(target.hub_cache)
+        with suppress(ServerError):
+            target.act(MODELS.of_hub, "evict")
+        yield
+    finally:
+        target.hub.refused.clear()
+    with suppress(ServerError):  # it may be loaded already
+        target.act(MODELS.of_hub, "load")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,8 +23,8 @@ from sie_triton.names import triton_name
 from sie_triton.records.status import Record, all_records
 from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.server.test_serve import heed_signals
-from tests.soak.clients import SPOILED, Models
-from tests.support import killing
+from tests.soak.clients import OF_HUB, SPOILED, Models
+from tests.support import hub, killing
 from tests.support.gliners import save_gliner
 from tests.support.loras import save_lora
 from tests.support.models import save_bert, save_cross_encoder
@@ -38,6 +38,7 @@ MODELS = Models(
     images="t/images",
     sounds="t/sounds",
     spoiled="t/spoiled",
+    of_hub="org/tiny",
 )
 CHANGING, LORA = "t/changing", "vines"
 
@@ -77,11 +78,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Saved:
-    """Models on disk: the directory of their files, what one of them is changed to, and weights to be spoiled."""
+    """Models on disk: the directory of their files, what one of them is changed to, weights to be spoiled, and those
+    that a hub has.
+    """
 
     models_dir: Path
     variants: Sequence[Variant]
     spoiled: Path
+    of_hub: Path
 
 
 def save_models(root: Path, tokenizer: Path) -> Saved:
@@ -109,7 +113,8 @@ def save_models(root: Path, tokenizer: Path) -> Saved:
         (directory / f"{triton_name(name)}.yaml").write_text(text)
     mean, cls = (tiny_model_file(CHANGING, pooling) for pooling in poolings)
     adapted = Variant("adapted", f"{mean}loras: {{{LORA}: {root / LORA}}}\n", LORA)
-    return Saved(directory, [Variant("mean", mean), Variant("cls", cls), adapted, Variant("removed", "")], spoiled)
+    variants = [Variant("mean", mean), Variant("cls", cls), adapted, Variant("removed", "")]
+    return Saved(directory, variants, spoiled, poolings[0])
 
 
 class Target(ABC):
@@ -220,13 +225,27 @@ class Target(ABC):
                     yield from ((f"{model}-{stage}", record) for record in records)
 
 
-HTTP_CLIENTS = frozenset({"SIE's HTTP", "openai", "cohere", "extract", "images", "sounds", SPOILED})
+HTTP_CLIENTS = frozenset({"SIE's HTTP", "openai", "cohere", "extract", "images", "sounds", SPOILED, OF_HUB})
 
 
 class OneServer(Target):
-    """`sie-triton serve` with its door."""
+    """`sie-triton serve` with its door, and a hub for one of its models."""
 
     parts = ("stage", "worker", "controller", "door", "triton")
+
+    def __enter__(self) -> "OneServer":
+        with ExitStack() as stack:
+            self.hub = stack.enter_context(hub.running())
+            self.hub.put(MODELS.of_hub, self.saved.of_hub)
+            self.hub_cache = self.root / "hf"
+            self._variables |= {"HF_ENDPOINT": self.hub.url, "HF_HOME": str(self.hub_cache), "HF_HUB_OFFLINE": "0"}
+            super().__enter__()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._stack.close()
 
     def _command(self) -> list[str]:
         ports = ports_of_a_server()
@@ -235,7 +254,14 @@ class OneServer(Target):
         self._admin = f"http://127.0.0.1:{ports['controller_port']}"
         flags = [f"--{name.replace('_', '-')}={port}" for name, port in ports.items()]
         flags += [f"--door-port={door}", f"--memory-limit-bytes={self._memory_bytes}"]
-        return ["serve", *_names(), f"--models-dir={self.saved.models_dir}", f"--data-dir={self.root / 'data'}", *flags]
+        return [
+            "serve",
+            *_names(),
+            MODELS.of_hub,
+            f"--models-dir={self.saved.models_dir}",
+            f"--data-dir={self.root / 'data'}",
+            *flags,
+        ]
 
     def hurt_by(self, part: str) -> frozenset[str]:
         # A client of Triton itself is connected to tritonserver, and gets Triton's own error if a stage dies or stands

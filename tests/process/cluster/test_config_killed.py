@@ -17,7 +17,7 @@ from sie_triton.server.companions import resolved
 from sie_triton.settings import Settings
 from tests.process.cluster.conftest import Cluster, model_file, until
 
-NUM_CHANGES = 40
+NUM_CHANGES = 24
 
 # Changes between two kills.
 EVERY = 8
