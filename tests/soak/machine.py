@@ -116,14 +116,18 @@ def spoiled_records(target: Target, rng: np.random.Generator) -> Iterator[None]:
 
     Records of living processes are memory that they share, which is not spoiled here.
     """
-    for pattern in ("**/status/*.status", "**/status/*.traffic"):
-        for path in chosen(rng, target.root.glob(pattern)):
+    for pattern in ("status/*.status", "status/*.traffic"):
+        for path in chosen(rng, files(target, pattern)):
             stem, _, suffix = path.name.rpartition(".")
             content = rng.bytes(path.stat().st_size)[: rng.integers(10_000)]
             path.with_name(f"{stem.rpartition('.')[0]}.{NO_PID + rng.integers(1000)}.{suffix}").write_bytes(content)
-    for path in chosen(rng, target.root.glob("**/measurements/*.json")):
+    for path in chosen(rng, files(target, "measurements/*.json")):
         path.write_bytes(rng.bytes(200))
     yield
+
+
+def files(target: Target, pattern: str) -> list[Path]:
+    return [path for server in target.servers() for path in server.glob(pattern)]
 
 
 def chosen(rng: np.random.Generator, paths: Iterable[Path]) -> Sequence[Path]:

@@ -210,6 +210,10 @@ class Target(ABC):
         pids = (int(record[name]) for _, record in self._records())
         return [psutil.Process(pid) for pid in sorted({*pids} - {0}) if psutil.pid_exists(pid)]
 
+    def servers(self) -> list[Path]:
+        """Return the data directories of all servers."""
+        return [self.root / "data", *(self.root / "data" / "cluster").glob("worker-*")]
+
     def names(self) -> dict[int, str]:
         """Return what the stages and workers are, by pid."""
         found = {}
@@ -219,8 +223,8 @@ class Target(ABC):
 
     def _records(self) -> Iterator[tuple[str, Record]]:
         """Yield the status records of all servers with the names of their stages."""
-        for directory in self.root.glob("**/status"):
-            for stage, models in all_records(directory).items():
+        for directory in self.servers():
+            for stage, models in all_records(directory / "status").items():
                 for model, records in models.items():
                     yield from ((f"{model}-{stage}", record) for record in records)
 
