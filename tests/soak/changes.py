@@ -21,15 +21,15 @@ NAME = "changes"
 # Timeouts in seconds: for the administrator's request, which is sent again until then, and for its effect.
 APPLY_S, EFFECT_S = 30.0, 30.0
 
-# Time after a change in which a worker of a cluster may still answer by the file before, in seconds.
-SETTLE_S = 12.0
+# Pause after a change, and the time in which all workers of a cluster must have it, in seconds.
+SETTLE_S, EVERYWHERE_S = 5.0, 60.0
 
 
 class Changing:
     """The client. One thread changes the model from variant to variant, another asks for it.
 
     An answer is right if it is that of a variant which the model may have: the one before a change and the one after
-    it until SETTLE_S have passed, and then the one after it alone.
+    it until all workers say that they have it, and then the one after it alone.
     """
 
     name = NAME
@@ -50,10 +50,10 @@ class Changing:
                 for text in TEXTS if variant.file else ():
                     self._expected[variant.name, text] = self._first(client, text, variant)
 
-    def run(self, seed: int, stopped: threading.Event) -> list[Entry]:
+    def run(self, seed: int, stopped: threading.Event, pause_s: float) -> list[Entry]:
         over, entries = threading.Event(), list[Entry]()
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(self._ask, np.random.default_rng(seed), over)
+            asking = threads.submit(self._ask, np.random.default_rng(seed), over, max(pause_s, PAUSE_S))
             try:
                 for variant in cycle(self._variants):
                     if stopped.is_set():
@@ -74,9 +74,13 @@ class Changing:
                 if time.monotonic() > applied + EFFECT_S:
                     raise ServerError(f"no answer as {variant.name} {EFFECT_S:g} s after the change")
                 time.sleep(PAUSE_S)
+            took = time.monotonic()
+            while not self._target.has_changed():
+                if time.monotonic() > took + EVERYWHERE_S:
+                    raise ServerError(f"a worker lacks the change after {EVERYWHERE_S:g} s")
+                time.sleep(PAUSE_S)
         except ServerError as exc:
             return Entry(NAME, CHANGING, began, time.monotonic(), FAILED, f"to {variant.name}: {exc}")
-        took = time.monotonic()
         stopped.wait(SETTLE_S)
         self._may = frozenset({variant})
         return Entry(NAME, CHANGING, began, took, RIGHT)
@@ -111,10 +115,10 @@ class Changing:
         options = {"lora": lora} if lora else {}
         return np.asarray(client.encode(CHANGING, text, timeout=TIMEOUT_S - 1, **options)["dense"])
 
-    def _ask(self, rng: np.random.Generator, over: threading.Event) -> list[Entry]:
+    def _ask(self, rng: np.random.Generator, over: threading.Event, pause_s: float) -> list[Entry]:
         entries = []
         with closing(SIEClient(self._target.grpc)) as client:
-            while not over.wait(PAUSE_S):
+            while not over.wait(pause_s):
                 entries.append(self._asked(client, TEXTS[rng.integers(len(TEXTS))]))
         return entries
 

@@ -73,8 +73,8 @@ class Client:
             for text in TEXTS:
                 self._expected[model, text] = self._ask(model, text)
 
-    def run(self, seed: int, stopped: threading.Event) -> list[Entry]:
-        """Ask until `stopped`; models by Zipf."""
+    def run(self, seed: int, stopped: threading.Event, pause_s: float) -> list[Entry]:
+        """Ask until `stopped`, with pauses of `pause_s` on average; models by Zipf."""
         rng, entries = np.random.default_rng(seed), []
         weights = 1 / np.arange(1, len(self.models) + 1)
         weights /= weights.sum()
@@ -89,8 +89,7 @@ class Client:
             except Exception as exc:
                 outcome, error = FAILED, f"{type(exc).__name__}: {exc}"
             entries.append(Entry(self.name, model, began, time.monotonic(), outcome, error))
-            if outcome != RIGHT:
-                stopped.wait(PAUSE_S)
+            stopped.wait(rng.exponential(pause_s) if outcome == RIGHT else PAUSE_S)
         return entries
 
 

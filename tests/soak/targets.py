@@ -184,6 +184,10 @@ class Target(ABC):
         with self._clock.open("r+b" if self._clock.exists() else "wb") as file:
             file.write(struct.pack("d", ahead_s))
 
+    def has_changed(self) -> bool:
+        """Return True if all servers have the latest change."""
+        return True
+
     def ask_admin(self, method: str, path: str, body: str = "") -> Any:
         """Send a request with the admin token to what changes models; raise ServerError."""
         return fetch(f"{self._admin}{path}", "server", "nothing", ADMIN_TOKEN, CHANGE_S, method, body.encode() or None)
@@ -308,6 +312,13 @@ class Cluster(Target):
     def delete(self, model: str) -> None:
         with _if_not_served():
             self.ask_admin("DELETE", f"/v1/configs/models/{model}")
+
+    def has_changed(self) -> bool:
+        try:
+            told = self.ask_admin("GET", "/v1/configs/epoch")
+        except ServerError:
+            return False
+        return all(worker["epoch"] >= told["epoch"] for worker in told["workers"])
 
 
 @contextmanager
