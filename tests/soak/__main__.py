@@ -41,7 +41,7 @@ CALM_S = 15.0
 # Errors of each fault in a report, and requests of a client that was back too late.
 MAX_ERRORS, MAX_WAITS = 4, 30
 
-HEAD = ("fault", "times", "back after, s (median, most)", "last client", "told to retry", "failed")
+HEAD = ("fault", "times", "back after, s (median, most)", "last client", "all clients, s", "told to retry", "failed")
 
 
 @click.command()
@@ -194,7 +194,8 @@ def rows_of(verdict: Verdict) -> list[list[str]]:
         ordered = sorted(times)
         (median, _), (longest, last) = ordered[len(ordered) // 2], ordered[-1]
         told = (str(verdict.num_told(outcome, name) or "") for outcome in (REFUSED, FAILED))
-        rows.append([name, str(len(times)), f"{median:.1f}, {longest:.1f}", last, *told])
+        of_all = f"{max(verdict.all_back_s[name]):.1f}"
+        rows.append([name, str(len(times)), f"{median:.1f}, {longest:.1f}", last, of_all, *told])
     return rows
 
 
@@ -206,7 +207,8 @@ def markdown(command: str, told: dict[str, Any], rows: Sequence[Sequence[str]], 
         f"- {len(told['unexplained'])} failed without such a reason",
         f"- {len(told['fallen_counters'])} counters fell without a fault",
         f"- {told['slowest_beside_no_fault_s']:g} s: the slowest answer beside no fault, loads included",
-        f"- {len(told['late'])} kinds of faults after which a client had no right answer within {BACK_S:g} s",
+        f"- {len(told['late'])} kinds of faults after which the service was not back within {BACK_S:g} s",
+        "- back: each client has a right answer; where a fault makes all models cold, the first client of each port",
     ]
     texts = [
         f"- {fault}: {number} x {outcome}, `{error}`"

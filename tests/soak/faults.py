@@ -82,7 +82,7 @@ def killing(part: str) -> Fault:
         with suppress(psutil.Error):
             if process is not None:
                 process.kill()
-        return Happened(f"kill {part}", now, time.monotonic(), target.hurt_by(part))
+        return Happened(f"kill {part}", now, time.monotonic(), target.hurt_by(part), target.is_cold_after(part))
 
     return kill
 

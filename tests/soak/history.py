@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 NO_FAULT = "no fault"
 
+# Clients of Triton's own port, or of a gateway's gRPC; the others speak HTTP to a door.
+OF_TRITON = ("tritonclient", "changes")
+
 # Characters of an error that are kept, and what differs from run to run.
 MAX_ERROR = 160
 OF_A_RUN = re.compile(r"(?:grpc://|http://|ipv4:)?127\.0\.0\.1:\d+|/\S*/sie-soak-\w+")
@@ -38,12 +41,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """A fault. `hurts`: clients whose own process it ended, so that their requests in progress may fail."""
+    """A fault.
+
+    `hurts`: clients whose own process it ended, so that their requests in progress may fail. `cools`: it ended the
+    process that holds all models, which load again with their next requests.
+    """
 
     name: str
     began: float
     ended: float
     hurts: frozenset[str] = frozenset()
+    cools: bool = False
 
     def is_beside(self, entry: Entry) -> bool:
         """Return True if a request was in progress, or began before the service had to be back."""
@@ -57,9 +65,11 @@ class Happened:
 class Verdict:
     """What a check found.
 
-    `back_s`: by fault, the seconds until every client had a right answer again, and the last. `told`: by fault, the
-    outcomes and errors of requests that got no answer. `waits`: by fault that lasted too long, what the last client
-    got until then. `calm_s`: the longest time of an answer beside no fault, which loads and evictions take, too.
+    `back_s`: by fault, the seconds until every client had a right answer again, and the last; after a fault that cools
+    all models, the first client of each port counts. `all_back_s`: the seconds until every client had one.
+    `told`: by fault, the outcomes and errors of requests that got no answer. `waits`: by fault that lasted too long,
+    what the last client got until then. `calm_s`: the longest time of an answer beside no fault, which loads and
+    evictions take, too.
     """
 
     num_right: int
@@ -68,6 +78,7 @@ class Verdict:
     unexplained: list[Entry] = field(default_factory=list)
     told: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
     back_s: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    all_back_s: dict[str, list[float]] = field(default_factory=dict)
     waits: dict[str, list[str]] = field(default_factory=dict)
     calm_s: float = 0.0
 
@@ -114,13 +125,21 @@ def check(entries: Sequence[Entry], faults: Iterable[Happened], timeout_s: float
     clients = {each.client for each in entries}
     for fault in faults:
         after = [(_first_right(entries, client, fault.ended) - fault.ended, client) for client in clients]
-        seconds, last = max(after, default=(float("inf"), ""))
+        verdict.all_back_s.setdefault(fault.name, []).append(max(after)[0])
+        seconds, last = max(_first_of_each_port(after)) if fault.cools else max(after)
         verdict.back_s.setdefault(fault.name, []).append((seconds, last))
         if seconds > BACK_S:
             verdict.waits[fault.name] = _waits(entries, last, fault, seconds)
     calm = (each for each in entries if not any(fault.is_beside(each) for fault in faults))
     verdict.calm_s = max((each.ended - each.began for each in calm), default=0.0)
     return verdict
+
+
+def _first_of_each_port(after: Iterable[tuple[float, str]]) -> list[tuple[float, str]]:
+    found: dict[bool, tuple[float, str]] = {}
+    for each in sorted(after):
+        found.setdefault(each[1] in OF_TRITON, each)
+    return [*found.values()]
 
 
 def _waits(entries: Iterable[Entry], client: str, fault: Happened, seconds: float) -> list[str]:

@@ -171,6 +171,10 @@ class Target(ABC):
     def hurt_by(self, part: str) -> frozenset[str]:
         """Return the clients whose own process a part is."""
 
+    def is_cold_after(self, part: str) -> bool:
+        """Return True if a part holds all models."""
+        return False
+
     @abstractmethod
     def put(self, model_file: str) -> None:
         """Serve a model; raise ServerError."""
@@ -276,6 +280,9 @@ class OneServer(Target):
         # still. The door asks again for its clients.
         of_triton = frozenset({"tritonclient"})
         return {"triton": of_triton, "stage": of_triton, "door": HTTP_CLIENTS}.get(part, frozenset())
+
+    def is_cold_after(self, part: str) -> bool:
+        return part == "triton"
 
     def put(self, model_file: str) -> None:
         self.ask_admin("PUT", "/v1/models", model_file)

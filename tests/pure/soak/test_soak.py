@@ -47,11 +47,19 @@ def test_nothing_is_not_good():
     assert not check([], [], TIMEOUT_S).is_good
 
 
-def test_the_service_is_back_when_every_client_has_an_answer_to_a_later_request():
-    entries = [entry(99, 104, RIGHT), entry(100, 103, RIGHT), entry(100, 105, RIGHT, "grpc")]
+def test_the_service_is_back_when_every_client_has_a_right_answer_that_was_not_on_its_way():
+    entries = [entry(99, 100.4, RIGHT), entry(100, 103, RIGHT), entry(99, 105, RIGHT, "grpc")]
     found = check(entries, (KILLED,), TIMEOUT_S)
     assert found.back_s == {"kill door": [(5.0, "grpc")]}
     assert found.is_good
+
+
+def test_after_a_fault_that_cools_all_models_the_first_client_of_each_port_counts():
+    cooled = Happened("kill triton", 100, 100, cools=True)
+    clients = {"cohere": 106, "openai": 103, "tritonclient": 104, "changes": 120}
+    found = check([entry(100, ended, RIGHT, name) for name, ended in clients.items()], [cooled], TIMEOUT_S)
+    assert found.back_s == {"kill triton": [(4, "tritonclient")]}
+    assert found.all_back_s == {"kill triton": [20]}
 
 
 @pytest.mark.parametrize(("ended", "seconds"), [(100 + BACK_S + 1, BACK_S + 1), (99.9, float("inf"))])
