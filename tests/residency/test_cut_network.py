@@ -16,12 +16,14 @@ from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR
 from sie_triton.cluster.up import PORTS, nats_config
 from sie_triton.host.ports import free_ports
 from tests.conftest import tiny_model_file
-from tests.server.test_serve import heed_signals
 from tests.support.controller import wait_for
 from tests.support.in_cluster import is_ready
 from tests.support.killing import Clients
 from tests.support.models import save_bert
 from tests.support.nats import HOST, NatsServer
+from tests.support.signals import heed_signals
+
+heed_signals()
 
 MODELS = ("t/m0", "t/m1")
 NAMESPACE, HERE, THERE = "sie-far", "10.77.0.1", "10.77.0.2"
@@ -74,7 +76,7 @@ def running(log: Path, *arguments: str, prefix: Sequence[str] = ()) -> Iterator[
     """Run `sie-triton` with these arguments."""
     command = [*prefix, str(Path(sys.executable).with_name("sie-triton")), *arguments]
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, preexec_fn=heed_signals)
+        process = subprocess.Popen(command, stdout=file, stderr=file)
         try:
             yield
         finally:

@@ -28,6 +28,9 @@ from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
 from tests.conftest import MINILM, OWL, TINY, tiny_model_file
 from tests.support.controller import wait_for
+from tests.support.signals import heed_signals
+
+heed_signals()
 
 ROOT = Path(__file__).parents[2]
 PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port", "--door-port")
@@ -36,13 +39,7 @@ PORT_FLAGS = ("--http-port", "--grpc-port", "--metrics-port", "--controller-port
 def sie(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     command = [str(Path(sys.executable).with_name("sie-triton")), *arguments]
     env, pipe = {**os.environ, **environment}, subprocess.PIPE
-    return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_signals)
-
-
-def heed_signals() -> None:
-    """Restore signal handling: in the background, tests and so their servers would ignore signals."""
-    for signum in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, signal.SIG_DFL)
+    return subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
 
 
 def port_flags(ports: list[int]) -> list[str]:

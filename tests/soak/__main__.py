@@ -27,6 +27,7 @@ from tests.soak.faults import schedule
 from tests.soak.history import BACK_S, FAILED, REFUSED, Entry, Happened, Verdict, check
 from tests.soak.leaks import Gate, leaking
 from tests.soak.targets import MODELS, TARGETS, OneServer, Target, save_models
+from tests.support.signals import heed_signals
 
 # Memory of one server, in bytes: about a third of the models fit.
 MEMORY_BYTES = 3_400_000_000
@@ -89,6 +90,7 @@ def main(
     scripts/soak --minutes 3 --fault "kill stage" --fault "full disk"
     scripts/soak --minutes 20 --no-faults --memory 12000000000     the leak gate
     """
+    heed_signals()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends, too
     with tempfile.TemporaryDirectory(prefix="sie-soak-") as scratch, ExitStack() as stack:
         root = Path(scratch)

@@ -22,7 +22,6 @@ from sie_triton.errors import ServerError
 from sie_triton.names import triton_name
 from sie_triton.records.status import Record, all_records
 from tests.conftest import gliner_file, model_file, tiny_model_file
-from tests.server.test_serve import heed_signals
 from tests.soak.clients import OF_HUB, SPOILED, Models
 from tests.support import hub, killing
 from tests.support.gliners import save_gliner
@@ -150,7 +149,6 @@ class Target(ABC):
             stderr=self._errors,
             text=True,
             env={**os.environ, **self._variables},
-            preexec_fn=heed_signals,
         )
         assert self._process.stdout is not None
         out: IO[str] = self._process.stdout
