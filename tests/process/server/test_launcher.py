@@ -81,12 +81,17 @@ def test_a_script_gets_them_too(tmp_path):
         assert process.stdout.read().decode().split() == ["--shown", SECRET]
 
 
-def test_a_server_that_cannot_hide_its_token_starts_with_a_warning(tmp_path, monkeypatch):
-    binary = tmp_path / "bin" / "tritonserver"
+def of_a_sleeping_triton(directory: Path) -> Settings:
+    """Return the settings of a server whose tritonserver does nothing."""
+    binary = directory / "bin" / "tritonserver"
     binary.parent.mkdir()
     binary.write_text("#!/bin/sh\nsleep 60")
     binary.chmod(0o755)
-    settings = read_settings(data_dir=tmp_path / "data", tritonserver=binary)
+    return read_settings(data_dir=directory / "data", tritonserver=binary)
+
+
+def test_a_server_that_cannot_hide_its_token_starts_with_a_warning(tmp_path, monkeypatch):
+    settings = of_a_sleeping_triton(tmp_path)
     for can_trace in (True, False):
         with monkeypatch.context() as patch:
             if not can_trace:
@@ -97,11 +102,7 @@ def test_a_server_that_cannot_hide_its_token_starts_with_a_warning(tmp_path, mon
 
 def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
     """Models may be added and removed while the server runs."""
-    binary = tmp_path / "bin" / "tritonserver"
-    binary.parent.mkdir()
-    binary.write_text("#!/bin/sh\nsleep 60")
-    binary.chmod(0o755)
-    settings = read_settings(data_dir=tmp_path / "data", tritonserver=binary)
+    settings = of_a_sleeping_triton(tmp_path)
 
     def loaded(*models):
         for name in (*models, "a@2-inference", ".a.old"):
@@ -120,11 +121,7 @@ def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
 
 def test_the_repository_does_not_change_while_triton_reads_it(tmp_path, monkeypatch):
     """Triton would end if a model that it is to load is gone; a change that takes long does not hold up its start."""
-    binary = tmp_path / "bin" / "tritonserver"
-    binary.parent.mkdir()
-    binary.write_text("#!/bin/sh\nsleep 60")
-    binary.chmod(0o755)
-    settings = read_settings(data_dir=tmp_path / "data", tritonserver=binary)
+    settings = of_a_sleeping_triton(tmp_path)
 
     def can_change() -> bool:
         with locked(settings.data_dir, 0.0) as is_ours:
