@@ -155,7 +155,7 @@ def _waits(entries: Iterable[Entry], client: str, fault: Happened, seconds: floa
 def shortened(error: str) -> str:
     """Return an error without addresses and directories.
 
-    >>> shortened("grpc://127.0.0.1:4000: no server answers; see /tmp/sie-soak-abc/data")
+    >>> shortened("grpc://127.0.0.1:4000: no server answers; see /scratch/sie-soak-abc/data")
     '…: no server answers; see …/data'
     """
     return OF_A_RUN.sub("…", error)[:MAX_ERROR]
