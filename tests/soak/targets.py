@@ -218,7 +218,7 @@ class Target(ABC):
 
     def servers(self) -> list[Path]:
         """Return the data directories of all servers."""
-        return [self.root / "data", *(self.root / "data" / "cluster").glob("worker-*")]
+        return [self.root / "data"]
 
     def names(self) -> dict[int, str]:
         """Return what the stages and workers are, by pid."""
@@ -307,6 +307,9 @@ class Cluster(Target):
         flags += [f"--memory-limit-bytes={2 * self._memory_bytes}"]
         names, data = _names(), f"--data-dir={self.root / 'data'}"
         return ["cluster", "up", *names, f"--models-dir={self.saved.models_dir}", data, *flags]
+
+    def servers(self) -> list[Path]:
+        return list((self.root / "data" / "cluster").glob("worker-*"))
 
     def hurt_by(self, part: str) -> frozenset[str]:
         return HTTP_CLIENTS | {"tritonclient"} if part == "gateway" else frozenset()
