@@ -102,9 +102,24 @@ TABLES: Mapping[str, Table] = {
         {"fault": "fault", "told": "response", "then": "next response", "seconds": "until it, s", "passed": ""},
     ),
     "query": Table(
-        "Latency of one query, medians", {"model": "model", "tokens": "tokens", "subject": "computed by", "ms": "ms"}
+        "Latency of one query and of small batches, medians",
+        {"model": "model", "tokens": "tokens", "subject": "computed by", "ms": "ms"},
     ),
-    "server": Table("The whole server", {"what": "", "value": "", "passed": ""}),
+    "server": Table("One client of the whole server", {"what": "", "value": "", "passed": ""}),
+    "residency": Table("More models than memory", {"what": "", "value": "", "passed": ""}),
+    "rivals": Table(
+        "The server beside others, texts of 20 to 60 tokens, medians of rounds in which they take turns",
+        {
+            "model": "model",
+            "load": "clients x texts",
+            "subject": "computed by",
+            "texts_per_s": "texts/s",
+            "p50_ms": "p50, ms",
+            "p99_ms": "p99, ms",
+            "ours": "server ÷ it, texts/s",
+            "passed": "",
+        },
+    ),
     "notes": Table("Left out", {"note": ""}),
 }
 

@@ -54,6 +54,12 @@ DEBERTA_V3 = Size("DebertaV2Config", DEBERTA, DEBERTA, (1, 7, 64, 300, 300, 512)
 
 SIZES: Mapping[str, Size] = {
     "BERT-base": Size("BertConfig", {}, {}, (1, 7, 64, 300, 300, 512)),
+    "MiniLM-L6": Size(
+        "BertConfig",
+        {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+        {},
+        (1, 7, 64, 300, 300, 512),
+    ),
     "BERT-large": Size(
         "BertConfig",
         {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},

@@ -3,7 +3,8 @@
 `EMPTY` computes nothing, so that only Triton's own time is left. `PLAIN` tokenizes, runs an encoder's graph and takes
 the mean, without checks, batches, deadlines or worker. Both take one text per request, and are a lower bound for the
 latency of this project, which adds these. `LIMIT` computes nothing either, for any number of texts, and Triton batches
-its requests as it does for this project: the upper bound of the throughput of three steps.
+its requests as it does for this project: the upper bound of the throughput of three steps. `LIBRARY` is the usual
+repository of one Python step, which computes with transformers what Triton has batched.
 """
 
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from sie_triton.names import triton_name
 from sie_triton.render.pbtxt import INSTANCE, model_config, parameters_of, step_of, to_text
 
-EMPTY, PLAIN, LIMIT = "bare/empty", "bare/plain", "bare/limit"
+EMPTY, PLAIN, LIMIT, LIBRARY = "bare/empty", "bare/plain", "bare/limit", "bare/library"
 
 TEXT: dict[str, Any] = {"name": "text", "dataType": "TYPE_STRING", "dims": [-1]}
 IDS: dict[str, Any] = {"name": "input_ids", "dataType": "TYPE_INT64", "dims": [-1, -1]}
@@ -83,3 +84,22 @@ def write_limit(repository: Path, max_batch_requests: int = 64) -> None:
     given, answered = {**TEXT, "reshape": {"shape": [1, -1]}}, {**DENSE, "reshape": {"shape": [1, -1, -1]}}
     fields = {"name": name, "platform": "ensemble", "input": [given], "output": [answered]}
     _written(repository, {**fields, "ensembleScheduling": {"step": steps}})
+
+
+def write_library(repository: Path, weights: Path, device: str, precision: str, max_batch_requests: int = 64) -> None:
+    """Write the model LIBRARY, whose weights are in the directory `weights`."""
+    directory = _written(
+        repository,
+        {
+            "name": triton_name(LIBRARY),
+            "backend": "python",
+            "maxBatchSize": max_batch_requests,
+            "input": [{**TEXT, "allowRaggedBatch": True}],
+            "output": [DENSE],
+            "instanceGroup": [INSTANCE],
+            "dynamicBatching": {"maxQueueDelayMicroseconds": 0},
+            "parameters": parameters_of({"weights": weights, "device": device, "precision": precision}),
+        },
+    )
+    source = "from sie_triton.bench.handmade.library import LibraryEncode as TritonPythonModel\n"
+    (directory / "1" / "model.py").write_text(source)

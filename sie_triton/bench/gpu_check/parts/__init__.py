@@ -16,12 +16,15 @@ ABOUT: Mapping[str, str] = {
     "speed": "tokens/s by kernel, number format and number of lanes; idle time of the GPU",
     "workers": "real worker processes: load, calibration, responses, kill -9, milliseconds until the memory is free",
     "faults": "a worker that runs out of memory in calibration and in a pass, and after a device assert",
-    "query": "latency of one short query: packed, as a CUDA graph, by the libraries",
-    "server": "the whole server, if a tritonserver is installed",
+    "query": "latency of one short query by the libraries; of it and larger batches packed and as CUDA graphs",
+    "server": "one client of the whole server, if a tritonserver is installed",
+    "residency": "more models than memory: requests while models are evicted, and a worker is killed",
+    "rivals": "the server beside sentence-transformers, and beside a Triton model written by hand",
 }
 
 KERNELS = ("flash_attention_2", "varlen", "native", "sdpa")
 MODELS = ("BERT-base", "ModernBERT-base", "Qwen3-0.6B", "DeBERTa-v3-base", "DeBERTa, large weights")
+RIVALED = ("BERT-base", "MiniLM-L6")
 TIMED = ("BERT-base", "Qwen3-0.6B")
 FAULTS = ("pass", "assert", "calibration")
 
@@ -44,8 +47,10 @@ def all_parts() -> list[CheckPart]:
             CheckPart(f"faults/{name}", _later("faults", "provoke", name), 25, is_needed=True, uses_workers=True)
             for name in FAULTS
         ),
-        *(CheckPart(f"query/{name}", _later("query", "measure", name), 10) for name in TIMED),
-        CheckPart("server", _later("server", "measure"), 40),
+        *(CheckPart(f"query/{name}", _later("query", "measure", name), 15) for name in TIMED),
+        CheckPart("server", _later("server", "measure"), 60),
+        CheckPart("residency", _later("residency", "measure"), 80),
+        *(CheckPart(f"rivals/{name}", _later("rivals", "measure", name), 150) for name in RIVALED),
     ]
 
 

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +14,10 @@ from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.gpu_check.timing import peak_flops, seconds_of
 from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, reason_unusable
 from sie_triton.host.device import visible_gpus
+from sie_triton.server.preflight import driver_version
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "flash-attn", "triton", "numpy", "nvidia-ml-py", "psutil")
 DTYPES = ("float32", "float16", "bfloat16")
-DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 Facts = dict[str, Callable[[], object]]
 
@@ -49,7 +48,7 @@ def _device(plan: Plan) -> Facts:
         "multiprocessors": lambda: properties.multi_processor_count,
         "memory": lambda: "{:.1f} GB free of {:.1f}".format(*(n / 1e9 for n in torch.cuda.mem_get_info(plan.device))),
         "GPUs": lambda: f"{', '.join(visible_gpus())}; CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}",
-        "driver": lambda: DRIVER_FILE.read_text().splitlines()[0],
+        "driver": lambda: driver_version().strip(),
         "power, clock, heat": lambda: (
             f"{torch.cuda.power_draw(plan.device) / 1000:.0f} W, {torch.cuda.clock_rate(plan.device)} MHz, "
             f"{torch.cuda.temperature(plan.device)} °C"

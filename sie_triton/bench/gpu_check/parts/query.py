@@ -1,4 +1,4 @@
-"""Latency of one short query: packed, as a CUDA graph, and by the libraries."""
+"""Latency of one short query by the libraries, packed and as a CUDA graph; of larger batches by the last two."""
 
 import statistics
 import tempfile
@@ -10,10 +10,14 @@ from typing import Any
 from sie_triton.bench.gpu_check.scope import Finding, Plan
 from sie_triton.bench.gpu_check.shapes import save
 from sie_triton.bench.gpu_check.timing import all_seconds_of
-from sie_triton.bench.gpu_check.work import QUERY_TOKENS, adapter_of, libraries, query
+from sie_triton.bench.gpu_check.work import QUERY_TOKENS, adapter_of, items_of, libraries, query
+from sie_triton.bench.lanes import token_batch
 from sie_triton.contract import Batch
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
 from sie_triton.families import Adapter
+
+# Tokens of larger batches, and of each of their items.
+BATCH_TOKENS, DRY_BATCH_TOKENS, ITEM_TOKENS = (256, 1024, 2048), (256,), 64
 
 
 def measure(name: str, plan: Plan) -> Iterator[Finding]:
@@ -22,12 +26,21 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
         directory = save(name, plan, Path(scratch))
         adapter = adapter_of(name, plan, directory, plan.precision)
         subjects, notes = libraries(name, plan, directory, [QUERY_TOKENS])
-        subjects |= {"packed": partial(adapter.forward, query()), "captured": captured(adapter, query())}
         yield from notes
         for subject, work in subjects.items():
-            ms = 1e3 * statistics.median(all_seconds_of(plan, work, 3 if plan.is_dry else 100))
-            row = {"model": name, "tokens": QUERY_TOKENS, "subject": subject, "ms": ms}
-            yield Finding("query", f"{name}, one query of {QUERY_TOKENS} tokens, {subject}: {ms:.2f} ms", row)
+            yield timed(name, plan, QUERY_TOKENS, subject, work)
+        for tokens in (QUERY_TOKENS, *(DRY_BATCH_TOKENS if plan.is_dry else BATCH_TOKENS)):
+            batch = (
+                query() if tokens == QUERY_TOKENS else token_batch(items_of([ITEM_TOKENS] * (tokens // ITEM_TOKENS)))
+            )
+            yield timed(name, plan, tokens, "packed", partial(adapter.forward, batch))
+            yield timed(name, plan, tokens, "captured", captured(adapter, batch))
+
+
+def timed(name: str, plan: Plan, tokens: int, subject: str, work: Callable[[], object]) -> Finding:
+    ms = 1e3 * statistics.median(all_seconds_of(plan, work, 3 if plan.is_dry else 100))
+    row = {"model": name, "tokens": tokens, "subject": subject, "ms": ms}
+    return Finding("query", f"{name}, {tokens} tokens, {subject}: {ms:.2f} ms", row)
 
 
 def captured(adapter: Adapter, batch: Batch) -> Callable[[], object]:
