@@ -27,7 +27,7 @@ Replay = Callable[[], torch.Tensor]
 # Records a function as a replay.
 Record = Callable[[Replay], Replay]
 
-SIZES = (8, 16, 32, 64, 128, 256)
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 # Passes before a recording, since libraries' one-time initialisation must not be recorded.
 WARM_UPS = 3
