@@ -3,6 +3,7 @@
 Every request is counted, subject to a limit, and answered once: at once, later, or at its deadline.
 """
 
+import errno
 import logging
 import math
 from abc import ABC, abstractmethod
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 RETRY_LOAD_AFTER_S = 30.0
 
+# Errors of a process or machine that has no file handle left now; the next request loads again.
+NO_HANDLES = (errno.EMFILE, errno.ENFILE)
+
 # Interval of log lines about the progress of loading, in seconds.
 LOG_S = 5.0
 
@@ -48,7 +52,8 @@ class ColdStage(ABC, Generic[Loaded]):
 
     Holds the status record of its process, the deferred requests, a background thread, and the loaded object. Requests
     that arrive before it is loaded wait, and are answered together afterwards. A failed load is remembered: every
-    request gets its error at once, for RETRY_LOAD_AFTER_S, or until this process ends if a retry cannot help.
+    request gets its error at once, for RETRY_LOAD_AFTER_S, or until this process ends if a retry cannot help. A lack
+    of file handles is not remembered.
 
     Triton's thread calls `execute`, one call at a time, and `close`. The background thread loads, and answers the
     requests that waited. `execute` returns errors as answers and never raises. `load` raises LoadError, or BusyError if
@@ -268,6 +273,10 @@ class ColdStage(ABC, Generic[Loaded]):
             self.status.record["state"] = COLD
             raise
         except BaseException as exc:
+            if isinstance(exc, OSError) and exc.errno in NO_HANDLES:
+                self.status.record["state"] = COLD
+                log.warning("%s cannot load now: %s", self.name, exc)
+                raise BusyError(f"{self.name} cannot load now ({exc.strerror}); retry") from exc
             error = exc if isinstance(exc, LoadError) else LoadError(str(internal_error(self.name, exc)))
             self.status.load_failed(error.reason, str(error))
             if error.is_permanent:

@@ -1,6 +1,8 @@
 """Tasks common to all stages: accepting, counting and refusing requests, and loading once."""
 
+import errno
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from time import monotonic_ns
@@ -94,6 +96,23 @@ def test_only_unanswered_requests_are_computed_after_the_load(echo):
     echo.close()
     assert echo.asked == [[second]]
     assert echo.status.record["num_open"] == 0
+
+
+@pytest.mark.parametrize(("code", "is_remembered"), [(errno.EMFILE, False), (errno.ENFILE, False), (errno.EIO, True)])
+def test_a_lack_of_file_handles_is_not_remembered(echo, monkeypatch, code, is_remembered):
+    load, problems = echo.load, [OSError(code, os.strerror(code))]
+
+    def load_later() -> str:
+        if problems:
+            raise problems.pop()
+        return load()
+
+    monkeypatch.setattr(echo, "load", load_later)
+    (told,) = run(echo, [FakeRequest()])
+    assert isinstance(told, LoadError if is_remembered else BusyError)
+    assert echo.status.record["load_failure"] == 0 or is_remembered
+    (later,) = run(echo, [FakeRequest()])
+    assert (later is told) if is_remembered else (later == {"x": 1})
 
 
 def test_a_request_counts_as_use_when_it_comes(echo):

@@ -49,8 +49,8 @@ def all_parts() -> list[CheckPart]:
         ),
         *(CheckPart(f"query/{name}", _later("query", "measure", name), 15) for name in TIMED),
         CheckPart("server", _later("server", "measure"), 60),
-        CheckPart("residency", _later("residency", "measure"), 80),
-        *(CheckPart(f"rivals/{name}", _later("rivals", "measure", name), 150) for name in RIVALED),
+        CheckPart("residency", _later("residency", "measure"), 100),
+        *(CheckPart(f"rivals/{name}", _later("rivals", "measure", name), 180) for name in RIVALED),
     ]
 
 
