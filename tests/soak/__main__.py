@@ -210,7 +210,8 @@ def markdown(command: str, told: dict[str, Any], rows: Sequence[Sequence[str]], 
         f"- {len(told['fallen_counters'])} counters fell without a fault",
         f"- {told['slowest_beside_no_fault_s']:g} s: the slowest answer beside no fault, loads included",
         f"- {len(told['late'])} kinds of faults after which the service was not back within {BACK_S:g} s",
-        "- back: each client has a right answer; where a fault makes all models cold, the first client of each port",
+        "- back: each client has a right answer, without that of the model that is changed all the time, which has to",
+        "  load; where a fault makes all models cold, the first client of each port",
     ]
     texts = [
         f"- {fault}: {number} x {outcome}, `{error}`"

@@ -170,7 +170,7 @@ class Target(ABC):
         """Return the clients whose own process a part is."""
 
     def is_cold_after(self, part: str) -> bool:
-        """Return True if a part holds all models."""
+        """Return True if a part holds all models of a server."""
         return False
 
     @abstractmethod
@@ -313,6 +313,10 @@ class Cluster(Target):
 
     def hurt_by(self, part: str) -> frozenset[str]:
         return HTTP_CLIENTS | {"tritonclient"} if part == "gateway" else frozenset()
+
+    def is_cold_after(self, part: str) -> bool:
+        # The models of a worker, which the other one has to load.
+        return part in ("triton", "launcher")
 
     def put(self, model_file: str) -> None:
         self.ask_admin("POST", "/v1/configs/models", model_file)

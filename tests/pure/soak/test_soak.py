@@ -54,6 +54,14 @@ def test_the_service_is_back_when_every_client_has_a_right_answer_that_was_not_o
     assert found.is_good
 
 
+def test_the_client_of_the_model_that_is_changed_need_not_be_back_as_soon():
+    ended = {"cohere": 103, "changes": 112}
+    found = check([entry(100, each, RIGHT, name) for name, each in ended.items()], [KILLED], TIMEOUT_S)
+    assert found.back_s == {"kill door": [(3.0, "cohere")]}
+    assert found.all_back_s == {"kill door": [12.0]}
+    assert found.is_good
+
+
 def test_after_a_fault_that_cools_all_models_the_first_client_of_each_port_counts():
     cooled = Happened("kill triton", 100, 100, cools=True)
     clients = {"cohere": 106, "openai": 103, "tritonclient": 104, "changes": 120}
