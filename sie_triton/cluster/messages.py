@@ -119,6 +119,11 @@ class Answer(Header):
             yield replace(answer, part=part, num_parts=num_parts).packed(body[part * room : (part + 1) * room])
 
 
+def unknown_model(name: str) -> str:
+    """Return Triton's own error text for a model that it does not serve."""
+    return f"Request for unknown model: '{name}' is not found"
+
+
 # The question whether the server knows a model, by its name in Triton, and will serve it. Its controller answers.
 SERVE_KNOWN = "ServeKnown"
 

@@ -15,7 +15,7 @@ from sie_triton.client.failures import our_errors
 from sie_triton.client.grpc_aio import InferResult, request_of
 from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.messages import OK, Answer
+from sie_triton.cluster.messages import OK, Answer, unknown_model
 from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
 from sie_triton.names import sie_name
 from sie_triton.settings import Settings, words
@@ -33,10 +33,9 @@ QUESTIONS: Mapping[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
-def unknown_model(name: str) -> InferenceServerException:
+def not_found(name: str) -> InferenceServerException:
     """Return Triton's own error for a model that it does not serve."""
-    text = f"Request for unknown model: '{name}' is not found"
-    return InferenceServerException(text, status=str(StatusCode.NOT_FOUND))
+    return InferenceServerException(unknown_model(name), status=str(StatusCode.NOT_FOUND))
 
 
 def raise_failure(answer: Answer) -> None:
@@ -61,7 +60,7 @@ class QueueConnection(AsyncConnection):
         if method == "infer":
             name = arguments["model_name"]
             if not (model := await queue.mentions.model_of(pool, name)):
-                raise unknown_model(name)
+                raise not_found(name)
             request = request_of(name, arguments["inputs"], arguments["parameters"], arguments.get("timeout"))
             answer, body = await queue.submit(pool, model, request.SerializeToString(), deadline.left_s, tenant.get())
             raise_failure(answer)

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.statistics import summed
-from sie_triton.cluster.messages import OK, Answer, with_parameters
+from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
 from sie_triton.doors.backend import QUESTION_S
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
@@ -110,7 +110,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         message = _parsed(service_pb2.ModelInferRequest, request)
         pool, name = self._pool(context), message.model_name
         if not (model := await self._queue.mentions.model_of(pool, name)):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+            await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name))
         metadata = _metadata(context)
         given = {name: metadata[name] for name in FORWARDED if name in metadata}
         left_s = _left_s(context, message) - (monotonic() - arrived)

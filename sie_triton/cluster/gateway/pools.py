@@ -177,8 +177,16 @@ class Pools:
             return False
         name, _, task = ensemble.rpartition("-")
         names = (ensemble, name) if task in TASKS and name else (ensemble,)
-        found = (self.model_files.get(key(each, name)) for name in names for each in (pool, ALL_POOLS))
-        return any(file is not None and not file.is_removed for file in found)
+        return any(not file.is_removed for name in names for file in self._files(pool, name))
+
+    def is_removed(self, pool: str, model: str) -> bool:
+        """Return True if the config service has removed a model, and no worker serves it any more."""
+        files = self._files(pool, model)
+        return bool(files) and all(file.is_removed for file in files) and not self.is_served(pool, model)
+
+    def _files(self, pool: str, model: str) -> list[ModelFile]:
+        found = (self.model_files.get(key(each, model)) for each in (pool, ALL_POOLS))
+        return [file for file in found if file is not None]
 
     def is_served(self, pool: str, ensemble: str) -> bool:
         served = self.served(pool)

@@ -19,6 +19,7 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
+from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
@@ -37,7 +38,7 @@ from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.unused import Unused
-from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work
+from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
 from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.cluster.permissions import GATEWAY
@@ -60,6 +61,11 @@ MEASURE_S = 5.0
 # Subjects and headers around a request's body, at most.
 FRAME_BYTES = 4096
 
+# Time after the removal of a model in which requests that a worker has fetched may be answered, in seconds.
+REMOVED_S = 5.0
+
+NOT_FOUND = StatusCode.NOT_FOUND.value[0]
+
 # Limit of the parts of an answer: 2 GiB at the usual size of NATS' messages.
 MAX_PARTS = 2100
 
@@ -69,7 +75,10 @@ FULL = frozenset({10077, 10047, 10122, 10028, 10023})
 
 @dataclass(slots=True)
 class _Waiting:
+    pool: str
+    model: str
     answer: asyncio.Future[tuple[Answer, bytes]]
+    sending: "asyncio.Task[PubAck]"
     parts: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
     def joined(self, answer: Answer, body: bytes) -> bytes | None:
@@ -100,6 +109,7 @@ class Queue:
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._gate = Gate(self.pools.window)
         self._announced: dict[tuple[str, str], float] = {}
+        self._removed_at: dict[tuple[str, str], float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._nats: Client
         self._js: JetStreamContext
@@ -191,9 +201,10 @@ class Queue:
         payload = await self._stored(number, deadline, request)
         work = Work(self.name, number, deadline, model, 0, payload, tenant)
         message = work.packed(b"" if payload else request)
-        waiting = self._waiting[number] = _Waiting(asyncio.get_running_loop().create_future())
         self._announce(pool, model)
         sending = asyncio.create_task(self._send(pool, model, message))
+        waiting = _Waiting(pool, model, asyncio.get_running_loop().create_future(), sending)
+        self._waiting[number] = waiting
         try:
             both: set[asyncio.Future[Any]] = {sending, waiting.answer}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -289,6 +300,18 @@ class Queue:
         self._announced[pool, model] = now
         self._start(self._nats.publish(subjects.wanted(pool), Wanted(model).packed()))
 
+    def _refuse_removed(self) -> None:
+        """Answer the requests for models that are removed: no worker fetches them any more."""
+        now, seen = time.monotonic(), self._removed_at
+        asked = {(each.pool, each.model) for each in self._waiting.values()}
+        self._removed_at = {each: seen.get(each, now) for each in asked if self.pools.is_removed(*each)}
+        for number, each in self._waiting.items():
+            since = self._removed_at.get((each.pool, each.model), now)
+            if now - since >= REMOVED_S and not each.answer.done():
+                answer = Answer(number, self.name, NOT_FOUND, unknown_model(each.model))
+                each.answer.set_result((answer, b""))
+                self._abandon(each.pool, number, each.sending)
+
     async def _take(self, message: Msg) -> None:
         """Take an answer, or a part of one."""
         try:
@@ -330,6 +353,7 @@ class Queue:
             with suppress(NatsError):
                 await self._nats.publish(subjects.gateway_health(self.name), f"{self._now():.6f}".encode())
             self.pools.forget_gateways()
+            self._refuse_removed()
             self._gate.look()
             waiting = self._gate.waiting()
             with suppress(NatsError):

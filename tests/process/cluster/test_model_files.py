@@ -9,10 +9,11 @@ import pytest
 from sie_triton.cluster import bucket, subjects
 from sie_triton.cluster.config import book
 from sie_triton.cluster.config import run as config_service
+from sie_triton.cluster.gateway import queue as queue_module
 from sie_triton.cluster.model_files import Version
 from sie_triton.cluster.sidecar import model_files
 from sie_triton.errors import Unreachable
-from tests.process.cluster.conftest import Cluster, model_file, until
+from tests.process.cluster.conftest import MODEL, Cluster, asked, model_file, request, until, until_empty
 
 A, B = model_file("t/a"), model_file("t/b")
 MODELS = "/v1/configs/models"
@@ -69,6 +70,51 @@ def test_a_changed_file_replaces_the_former_one_and_a_removed_one_is_removed(run
         assert (await refused(client, "DELETE", f"{MODELS}/t/a"))[0] == HTTPStatus.NOT_FOUND
         assert await posted(client, A) == (201, 4)
         await until(lambda: server.added == {"t__a": A})
+
+    run(test)
+
+
+def test_requests_for_a_removed_model_do_not_wait_for_their_deadline(run, monkeypatch):
+    """Here no worker has ever served it, as none does once all have removed it."""
+    monkeypatch.setattr(queue_module, "REMOVED_S", 0.2)
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await cluster.pair()
+        _, client = await cluster.config()
+        await posted(client, A)
+        waiting = [
+            asyncio.create_task(queue.submit("default", name, request("x", name), 30)) for name in ("t__a", "t__b")
+        ]
+        await until(lambda: queue.num_waiting == 2)
+        await client.delete(f"{MODELS}/t/a")
+        answer, body = await waiting[0]
+        assert (answer.status, answer.text, body) == (5, "Request for unknown model: 't__a' is not found", b"")
+        waiting[1].cancel()
+        await until_empty(queue)
+
+    run(test)
+
+
+def test_a_request_that_a_worker_has_when_its_model_is_removed_is_answered(run, monkeypatch):
+    monkeypatch.setattr(queue_module, "REMOVED_S", 0.2)
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+        _, client = await cluster.config()
+        may_answer = asyncio.Event()
+
+        async def answer_later(_: str) -> None:
+            await may_answer.wait()
+
+        triton.behave = answer_later
+        await posted(client, model_file(MODEL.replace("__", "/")))
+        waiting = asyncio.create_task(asked(queue, "x"))
+        await until(lambda: triton.seen == ["x"])
+        await client.delete(f"{MODELS}/t/m")
+        await until(lambda: any(file.is_removed for file in queue.model_files.values.values()))
+        assert not queue.pools.is_removed("default", MODEL)  # its worker still serves it
+        may_answer.set()
+        assert await waiting == "x"
 
     run(test)
 

@@ -229,7 +229,11 @@ def test_the_door_imports_no_heavy_library():
 def test_one_file_imports_tritons_python_api():
     """The handmade repository of the benchmark is the only exception."""
     users = [path for path in FILES if any("triton_python_backend" in name for name in imports_of(path))]
-    assert [str(path.relative_to(PACKAGE)) for path in users] == ["bench/handmade/library.py", "bench/handmade/steps.py", "stages/triton.py"]
+    assert [str(path.relative_to(PACKAGE)) for path in users] == [
+        "bench/handmade/library.py",
+        "bench/handmade/steps.py",
+        "stages/triton.py",
+    ]
 
 
 def imported(code: str, *modules: str) -> list[str]:
