@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import tritonclient.grpc as triton
 
 from sie_triton.bench import handmade
@@ -126,14 +127,15 @@ def by_hand(plan: Plan, weights: Path, scratch: Path) -> Iterator[int]:
         yield settings.grpc_port
 
 
-def first_vectors(address: str, model: str, texts: Sequence[str]) -> np.ndarray:
+def first_vectors(address: str, model: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """Request vectors, float32 [texts, dim]; the first request waits for the weights."""
     shape = [len(texts)] if model != triton_name(handmade.LIBRARY) else [1, len(texts)]
     given = triton.InferInput("text", shape, "BYTES")
     given.set_data_from_numpy(np.array([text.encode() for text in texts], np.object_).reshape(shape))
     with triton.InferenceServerClient(address) as client:
         answer = client.infer(model, [given], client_timeout=LOAD_S).as_numpy("dense")
-    return answer.reshape(len(texts), -1)
+    vectors: npt.NDArray[np.float32] = answer.reshape(len(texts), -1)
+    return vectors
 
 
 def words(count: int) -> list[str]:
