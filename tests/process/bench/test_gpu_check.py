@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from sie_triton.bench.architectures import build
 from sie_triton.bench.gpu_check import fidelity
 from sie_triton.bench.gpu_check import parts as table
 from sie_triton.bench.gpu_check.__main__ import _arguments
-from sie_triton.bench.gpu_check.parts import faults, graphs, kernels, models
+from sie_triton.bench.gpu_check.parts import faults, graphs, kernels, models, rivals
 from sie_triton.bench.gpu_check.parts.query import captured
 from sie_triton.bench.gpu_check.process import Gauge
 from sie_triton.bench.gpu_check.scope import CannotRun, Plan
@@ -29,6 +30,7 @@ from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.errors import ModelError
 from sie_triton.families.shared.token_batch import tokens
 from sie_triton.worker.process import WorkerDied
+from tests.support.controller import wait_for
 
 ROOT = Path(__file__).parents[3]
 DRY = Plan("cpu", is_dry=True)
@@ -53,7 +55,10 @@ PathFinder.find_spec = staticmethod(find_spec)
 """
 
 # Parts that need a GPU.
-SKIPPED_ON_CPU = {"kernels/flash_attention_2", "kernels/varlen", "faults/calibration", "server"}
+SKIPPED_ON_CPU = {"kernels/flash_attention_2", "kernels/varlen", "faults/calibration"}
+
+# Parts that need a tritonserver.
+OF_A_SERVER = {"server", "residency", *(f"rivals/{name}" for name in table.RIVALED)}
 
 
 def environment(directory: Path, hidden: tuple[str, ...]) -> dict[str, str]:
@@ -76,7 +81,7 @@ def gpu_check(directory: Path, *options: str, hidden: tuple[str, ...] = ()) -> t
 def check_all_parts_ran(found: dict) -> None:
     """Assert that every part ran and reported its measurements."""
     assert (found["holds"], found["failed"], found["cut_off"]) == (True, {}, {})
-    assert found["skipped"].keys() == SKIPPED_ON_CPU
+    assert found["skipped"].keys() == SKIPPED_ON_CPU | OF_A_SERVER
     assert found["checks"]["made"] == found["checks"]["passed"] > 70
 
     compared = {(row["model"], row["dtype"], row["kernel"]) for row in found["model_fidelity"]}
@@ -122,13 +127,41 @@ def test_a_dry_run_needs_torch_transformers_and_numpy_alone(tmp_path):
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("package", OPTIONAL)
 def test_without_one_package_every_other_part_runs(tmp_path, package):
-    status, lines = gpu_check(tmp_path, hidden=OPTIONAL[package])
+    status, lines = gpu_check(tmp_path, hidden=(*NEVER, *OPTIONAL[package]))
     found = json.loads(lines[-1])
     assert status == 0, lines
     check_all_parts_ran(found)
     # Without psutil there is no accelerate, which sentence-transformers may need.
     if package in ("rich", "pydantic"):
         assert "sentence-transformers, from text" in {row["subject"] for row in found["query"]}
+
+
+@pytest.mark.slow
+def test_the_parts_with_a_whole_server_run_on_a_cpu_too(tmp_path):
+    status, lines = gpu_check(tmp_path, "--only", "server,residency,rivals")
+    found = json.loads(lines[-1])
+    assert (status, found["cut_off"], found["failed"], found["skipped"]) == (0, {}, {}, {}), lines
+    assert found["checks"]["passed"] == 6
+    assert {row["what"]: row["value"] for row in found["residency"]}["requests with the right vector"] == "300 of 300"
+    loads = {(row["model"], row["load"], row["subject"]) for row in found["rivals"]}
+    servers = (rivals.OURS, rivals.IN_GROUPS, rivals.BY_HAND)
+    assert loads >= {(name, "2 x 4", subject) for name in table.RIVALED for subject in servers}
+
+
+@pytest.mark.slow
+def test_a_part_that_is_cut_off_leaves_no_server_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "server"]
+    process = subprocess.Popen(command, env=environment(tmp_path, ()), stdout=subprocess.PIPE, text=True)
+
+    def servers() -> list[psutil.Process]:
+        found = psutil.process_iter(["cmdline"])
+        return [each for each in found if str(tmp_path) in " ".join(each.info["cmdline"] or ())]
+
+    wait_for(lambda: any("tritonserver" in each.info["cmdline"][0] for each in servers()))
+    process.send_signal(signal.SIGTERM)
+    assert json.loads(process.communicate()[0].splitlines()[-1])["cut_off"] == {"server": "the run was stopped"}
+    wait_for(lambda: not servers())
 
 
 def test_an_interrupted_run_has_reported_all_results_before(tmp_path):
