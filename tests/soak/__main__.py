@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.soak.clients import OF_HUB, TIMEOUT_S, Client, clients_of
 from tests.soak.counters import Counters, fallen
 from tests.soak.faults import schedule
 from tests.soak.history import BACK_S, FAILED, REFUSED, Entry, Happened, Verdict, check
-from tests.soak.leaks import Gate, leaking
+from tests.soak.leaks import BOUNDS, Gate, Usage, fastest, leaking
 from tests.soak.targets import MODELS, TARGETS, OneServer, Target, save_models
 from tests.support.signals import heed_signals
 
@@ -103,21 +103,22 @@ def main(
         verdict = check(entries, happened, TIMEOUT_S)
         fell = fallen(counters.samples, happened)
         began, ended = entries[0].began, max(each.ended for each in entries)
-        leaks = leaking(gate.lasting(began, ended)) if not faults else {}
-    told = {**report(verdict, leaks), "fallen_counters": fell}
+        lasting = gate.lasting(began, ended) if not faults else []
+        leaks = leaking(lasting)
+    told = {**report(verdict, leaks), "growth": fastest(lasting), "fallen_counters": fell}
     command = f"scripts/soak --minutes {minutes:g} --seed {seed} --scope {scope} --clients {clients} --pause {pause:g}"
     command += "" if faults else " --no-faults"
     rows = rows_of(verdict)
     if faults:
         print_table("Faults", HEAD, rows)
     if output is not None:
-        output.write_text(markdown(command, told, rows, verdict))
+        output.write_text(markdown(command, told, rows, verdict, lasting))
     for each in (*verdict.wrong[:5], *verdict.unanswered[:5], *verdict.unexplained[:10]):
         click.echo(str(each), err=True)
     for fault, waits in verdict.waits.items():
         click.echo("\n  ".join([f"late after {fault}:", *waits[-MAX_WAITS:]]), err=True)
     click.echo(json.dumps(told))
-    if not verdict.is_good or leaks or fell:
+    if not verdict.is_good or leaks or fell or not (faults or lasting):
         raise SystemExit(1)
 
 
@@ -145,7 +146,8 @@ def soaked(
             each.learn()
         click.echo("faults begin", err=True)
         task = progress.add_task("faults", total=seconds)
-        with ThreadPoolExecutor(len(asking)) as threads, gate.watching(), counters.watching():
+        watching = nullcontext() if with_faults else gate.watching()
+        with ThreadPoolExecutor(len(asking)) as threads, watching, counters.watching():
             running = [threads.submit(each.run, 1000 * seed + i, stopped, pause_s) for i, each in enumerate(asking)]
             try:
                 began = time.monotonic()
@@ -201,7 +203,9 @@ def rows_of(verdict: Verdict) -> list[list[str]]:
     return rows
 
 
-def markdown(command: str, told: dict[str, Any], rows: Sequence[Sequence[str]], verdict: Verdict) -> str:
+def markdown(
+    command: str, told: dict[str, Any], rows: Sequence[Sequence[str]], verdict: Verdict, lasting: list[Usage]
+) -> str:
     counts = [
         f"- {told['right']:,} right answers, {told['wrong']} wrong, {told['unanswered']} without an answer in time",
         f"- {told['failed_with_their_process']} failed with the process that they were connected to",
@@ -212,6 +216,10 @@ def markdown(command: str, told: dict[str, Any], rows: Sequence[Sequence[str]], 
         f"- {len(told['late'])} kinds of faults after which the service was not back within {BACK_S:g} s",
         "- back: each client has a right answer, without that of the model that is changed all the time, which has to",
         "  load; where a fault makes all models cold, the first client of each port",
+    ]
+    counts += [
+        f"- {kind}: {growth:.1f} more an hour at most (bound {BOUNDS[kind]:g}), of {len(lasting)} processes: {name}"
+        for kind, (growth, name) in told["growth"].items()
     ]
     texts = [
         f"- {fault}: {number} x {outcome}, `{error}`"

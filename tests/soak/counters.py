@@ -1,9 +1,8 @@
 """Counters of a service over time: none may fall while no process has been killed or stopped."""
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,6 +10,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.soak.history import BACK_S, Happened
+from tests.soak.sampling import sampled
 
 INTERVAL_S = 2.0
 
@@ -27,21 +27,8 @@ class Counters:
     urls: Sequence[str]
     samples: list[tuple[float, Mapping[Name, float]]] = field(default_factory=list)
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        stopped = threading.Event()
-
-        def watch() -> None:
-            while not stopped.wait(INTERVAL_S):
-                self.sample()
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopped.set()
-            thread.join()
+    def watching(self) -> AbstractContextManager[None]:
+        return sampled(self.sample, INTERVAL_S)
 
     def sample(self) -> None:
         found: dict[Name, float] = {}

@@ -1,14 +1,14 @@
 """The leak gate: what the processes that live through a run use over time, and how fast that grows."""
 
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import numpy as np
 import psutil
 
+from tests.soak.sampling import sampled
 from tests.soak.targets import Target
 
 INTERVAL_S = 2.0
@@ -66,21 +66,8 @@ class Gate:
             usage.times.append(now)
             usage.rows.append(row)
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        stopped = threading.Event()
-
-        def watch() -> None:
-            while not stopped.wait(INTERVAL_S):
-                self.sample()
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield
-        finally:
-            stopped.set()
-            thread.join()
+    def watching(self) -> AbstractContextManager[None]:
+        return sampled(self.sample, INTERVAL_S)
 
     def lasting(self, began: float, ended: float) -> list[Usage]:
         """Return the processes that lived through a run, without its first part."""
@@ -100,3 +87,8 @@ def leaking(usages: list[Usage]) -> dict[str, dict[str, float]]:
         if beyond:
             found[usage.name] = beyond
     return found
+
+
+def fastest(usages: list[Usage]) -> dict[str, tuple[float, str]]:
+    """Return the largest growth of each kind, with the process."""
+    return {kind: max((usage.growth()[kind], usage.name) for usage in usages) for kind in BOUNDS} if usages else {}

@@ -1,11 +1,13 @@
 """The soak's own judgement: what is wrong, missing or unexplained is found, and so is what grows."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from tests.soak.counters import fallen
 from tests.soak.history import BACK_S, FAILED, REFUSED, RIGHT, WRONG, Entry, Happened, check
-from tests.soak.leaks import Usage, leaking
+from tests.soak.leaks import Gate, Usage, fastest, leaking
 
 KILLED = Happened("kill door", 100.0, 100.0, frozenset({"http"}))
 TIMEOUT_S = 60.0
@@ -99,3 +101,21 @@ def test_a_process_that_grows_is_found_and_one_that_does_not_is_not():
     assert leaking([usage(0), usage(50)]) == {}
     assert leaking([usage(400)])["process"]["memory, MB"] == pytest.approx(400, rel=0.1)
     assert list(leaking([usage(0, 60)])["process"]) == ["handles"]
+
+
+def test_the_fastest_growth_is_told():
+    assert fastest([]) == {}
+    assert fastest([usage(0), usage(400)])["memory, MB"] == (pytest.approx(400, rel=0.1), "process")
+
+
+def test_a_gate_that_cannot_look_fails_the_run(monkeypatch):
+    monkeypatch.setattr("tests.soak.leaks.INTERVAL_S", 0.01)
+    looked, gate = threading.Event(), Gate(None)
+
+    def sample() -> None:
+        looked.set()
+        raise FileNotFoundError("no records")
+
+    monkeypatch.setattr(gate, "sample", sample)
+    with pytest.raises(FileNotFoundError), gate.watching():
+        assert looked.wait(20)
