@@ -294,8 +294,11 @@ class OneServer(Target):
         self.ask_admin("POST", f"/v1/models/{triton_name(model)}/{action}")
 
 
+NUM_WORKERS = 2
+
+
 class Cluster(Target):
-    """`sie-triton cluster up` with two workers."""
+    """`sie-triton cluster up` with NUM_WORKERS workers."""
 
     parts = ("stage", "worker", "controller", "triton", "launcher", "sidecar", "gateway", "config", "nats")
 
@@ -303,8 +306,8 @@ class Cluster(Target):
         http, grpc, config = free_ports(3)
         self.http, self.grpc = f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}"
         self._admin = f"http://127.0.0.1:{config}"
-        flags = [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}", "--workers=2"]
-        flags += [f"--memory-limit-bytes={2 * self._memory_bytes}"]
+        flags = [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}", f"--workers={NUM_WORKERS}"]
+        flags += [f"--memory-limit-bytes={NUM_WORKERS * self._memory_bytes}"]
         names, data = _names(), f"--data-dir={self.root / 'data'}"
         return ["cluster", "up", *names, f"--models-dir={self.saved.models_dir}", data, *flags]
 
@@ -330,7 +333,9 @@ class Cluster(Target):
             told = self.ask_admin("GET", "/v1/configs/epoch")
         except ServerError:
             return False
-        return all(worker["epoch"] >= told["epoch"] for worker in told["workers"])
+        # A worker that has lost its controller may be missing, and still answer requests.
+        epochs = [worker["epoch"] for worker in told["workers"]]
+        return len(epochs) == NUM_WORKERS and min(epochs) >= told["epoch"]
 
 
 @contextmanager

@@ -241,6 +241,9 @@ class Runner:
                     return "dropped"
                 body = stored
             async with self._alone if work.num_deaths else nullcontext():
+                if work.num_deaths and not self.is_able:  # the Triton that ends must not count twice
+                    await self._return(message, AWAY_S)
+                    return "returned"
                 left_s = min(self._left_s(work), NETWORK_TIMEOUT_S)
                 if left_s <= 0:
                     await self._publish(message.reply)
@@ -262,6 +265,7 @@ class Runner:
     ) -> str:
         if is_away(response):
             if was_reached(response):
+                self.is_able = False  # until the next heartbeat finds a Triton that is ready
                 return await self._after_death(message, pool, work, body)
             await self._return(message, AWAY_S)
             return "returned"

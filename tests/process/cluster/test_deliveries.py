@@ -185,6 +185,33 @@ def test_requests_of_a_triton_that_died_are_answered_elsewhere(run):
     run(test)
 
 
+def test_a_triton_that_ends_slowly_ends_no_request_twice(run):
+    """A request comes again to the same Triton, which still breaks connections and is not ready."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+        ends, is_back = asyncio.Event(), asyncio.Event()
+
+        async def end(_: str) -> Response | None:
+            if is_back.is_set():
+                return None
+            ends.set()
+            return DIED
+
+        async def is_ready() -> bool:
+            return is_back.is_set() or not ends.is_set()
+
+        triton.behave, triton.is_ready = end, is_ready
+        waiting = asyncio.create_task(asked(queue, "x"))
+        await ends.wait()
+        await asyncio.sleep(1)  # in which it would come again
+        is_back.set()
+        assert await waiting == "x"
+        await until_empty(queue)
+
+    run(test)
+
+
 def test_a_request_that_ends_two_tritons_is_put_aside_and_its_neighbours_are_answered(run):
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
