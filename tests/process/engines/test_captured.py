@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from sie_triton.bench.architectures import ARCHITECTURES, build
 from sie_triton.engines.torch import graph_comparison
-from sie_triton.engines.torch.captured import SIZES, CapturedPasses
+from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder
 from sie_triton.engines.torch.graph_comparison import may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
@@ -155,7 +155,7 @@ def test_passes_of_many_threads_do_not_mix(xlm_roberta):
 
 
 def test_items_are_no_longer_than_the_table_of_positions(xlm_roberta):
-    assert CapturedPasses(xlm_roberta).max_length == min(SIZES[-1], 512)
+    assert CapturedPasses(xlm_roberta).max_length == 518
     xlm_roberta.config.max_position_embeddings, before = 80, xlm_roberta.config.max_position_embeddings
     passes = CapturedPasses(xlm_roberta)
     xlm_roberta.config.max_position_embeddings = before
