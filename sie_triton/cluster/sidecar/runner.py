@@ -8,9 +8,6 @@ message → (too late, withdrawn, its gateway gone) → dropped
 
 import asyncio
 import logging
-import math
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -34,6 +31,7 @@ from sie_triton.cluster.messages import Answer, Cancel, Malformed, Work, with_pa
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
+from sie_triton.cluster.sidecar.awaited import Awaited
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
 from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away, was_reached
@@ -59,12 +57,6 @@ CALLS_OF_TARGET = 2
 # Tritons that a request may end.
 MAX_DEATHS = 2
 
-# Requests that were withdrawn before they came, and gateways that have been heard of: the latest of them are kept.
-MAX_WITHDRAWN, MAX_GATEWAYS = 10_000, 1000
-
-# A gateway that was not heard of for so long is gone, in seconds.
-GATEWAY_S = 15.0
-
 # Responses of at most so many bytes are read for the time that their requests waited.
 MAX_READ_BYTES = 64 * 1024
 
@@ -83,14 +75,6 @@ INTERNAL, NOT_FOUND, UNAVAILABLE, CANCELLED = (
 
 # In place of the response to a request that was withdrawn before its call.
 WITHDRAWN = Response(CANCELLED, "withdrawn", b"")
-
-
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """The latest heartbeat of a gateway: when it came, by `monotonic`, and its clock; None if it told no time."""
-
-    at: float
-    clock: float | None
 
 
 @dataclass(slots=True)
@@ -139,9 +123,7 @@ class Runner:
         self.is_draining = False
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], _Open] = {}
-        self._withdrawn: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._gateways: OrderedDict[str, _Heard] = OrderedDict()
-        self._listening_since = monotonic()
+        self.awaited = Awaited()
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -187,17 +169,9 @@ class Runner:
         with suppress(Malformed):
             cancel, _ = Cancel.read(message.data)
             key = cancel.gateway, cancel.number
-            _remember(self._withdrawn, key, None, MAX_WITHDRAWN)
+            self.awaited.withdraw(key)
             if found := self._open.get(key):
                 found.withdraw()
-
-    async def hear_gateway(self, message: Msg) -> None:
-        name = message.subject.rpartition(".")[2]
-        _remember(self._gateways, name, _Heard(monotonic(), _number(message.data)), MAX_GATEWAYS)
-
-    def forget_silence(self) -> None:
-        """Take no gateway for gone because this sidecar heard nothing itself."""
-        self._listening_since = monotonic()
 
     async def _run(self, message: Msg, pool: str) -> None:
         try:
@@ -222,7 +196,7 @@ class Runner:
             else:
                 await self._publish(message.reply)  # sent twice
             return "dropped"
-        if not self._is_awaited(work):
+        if not self.awaited.is_awaited(work):
             await self._publish(message.reply)
             return "dropped"
         if self._tenants.note(work.tenant):
@@ -244,7 +218,7 @@ class Runner:
                 if work.num_deaths and not self.is_able:  # the Triton that ends must not count twice
                     await self._return(message, AWAY_S)
                     return "returned"
-                left_s = min(self._left_s(work), NETWORK_TIMEOUT_S)
+                left_s = min(self.awaited.left_s(work), NETWORK_TIMEOUT_S)
                 if left_s <= 0:
                     await self._publish(message.reply)
                     return "dropped"
@@ -271,7 +245,7 @@ class Runner:
             return "returned"
         if self._should_return(message, work, response):
             pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, _num_delivered(message) - 1))
-            await self._return(message, min(pause_s, self._left_s(work)))
+            await self._return(message, min(pause_s, self.awaited.left_s(work)))
             return "returned"
         await self._answer(message, work, response, waited_ms)
         self._take_wait(response)
@@ -284,7 +258,7 @@ class Runner:
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
-        if response.is_ok or self._left_s(work) < BUSY_S:
+        if response.is_ok or self.awaited.left_s(work) < BUSY_S:
             return False
         text = response.text
         error = without_prefix(text.partition(END_OF_FRAMING)[2] if text.startswith(FRAMING) else text)
@@ -323,19 +297,6 @@ class Runner:
         answer = Answer(work.number, self._worker, response.status, response.text, round(waited_ms, 3), receipt)
         for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):
             await self._publish(subjects.answers(work.gateway), part)
-
-    def _is_awaited(self, work: Work) -> bool:
-        if work.key in self._withdrawn:
-            return False
-        heard = self._gateways.get(work.gateway)
-        return monotonic() - max(heard.at if heard else 0.0, self._listening_since) <= GATEWAY_S
-
-    def _left_s(self, work: Work) -> float:
-        """Return the time until the deadline by the clock of the gateway: this machine's may be wrong, or jump."""
-        heard = self._gateways.get(work.gateway)
-        if heard is None or heard.clock is None:
-            return work.deadline - time.time()
-        return work.deadline - heard.clock - (monotonic() - heard.at)
 
     async def _return(self, message: Msg, pause_s: float) -> None:
         await self._publish(message.reply, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
@@ -393,15 +354,6 @@ def _check_names(work: Work) -> None:
     subjects.answers(work.gateway)
 
 
-def _number(data: bytes) -> float | None:
-    """Return the finite number that this is; None if it is none."""
-    try:
-        number = float(data[:32])
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _sequence(receipt: str) -> str:
     """Return the number in the stream of the message that a receipt belongs to."""
     return _parts(receipt)[1]
@@ -415,10 +367,3 @@ def _parts(receipt: str) -> list[str]:
 
 def _of(work: Work) -> tuple[str, str]:
     return work.gateway, work.model
-
-
-def _remember(table: "OrderedDict[Any, Any]", key: Any, value: Any, limit: int) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    while len(table) > limit:
-        table.popitem(last=False)

@@ -116,7 +116,7 @@ class Sidecar:
         self._runner.when_free = lambda: self._start(self._placing.pull_all())
         for subject, callback in (
             (subjects.ALL_WORKERS if self._may_move else subjects.all_of_pool(self._pool), self._workers.hear),
-            (subjects.ALL_GATEWAYS, self._runner.hear_gateway),
+            (subjects.ALL_GATEWAYS, self._runner.awaited.hear_gateway),
             (subjects.cancelled(self._pool), self._runner.withdraw),
             (subjects.wanted(self._pool), self._placing.want),
         ):
@@ -185,7 +185,7 @@ class Sidecar:
 
     async def _reconnected(self) -> None:
         log.info("the queue is back")
-        self._runner.forget_silence()
+        self._runner.awaited.forget_silence()
         self._claims.doubt()
         self._files.doubt()
         self._leases.doubt()

@@ -173,7 +173,7 @@ async def _worked(settings: Any, calls: CallBook, case: list[tuple[bytes, str, R
     for message in sent:
         for take in (
             sidecar.withdraw,
-            sidecar.hear_gateway,
+            sidecar.awaited.hear_gateway,
             queue._take,
             queue.pools.workers.hear,
             queue.pools.hear_gateway,

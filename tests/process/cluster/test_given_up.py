@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.sidecar import runner
+from sie_triton.cluster.sidecar import awaited
 from sie_triton.errors import BusyError, DeadlinePassed
 from tests.process.cluster.conftest import (
     MODEL,
@@ -58,7 +58,7 @@ def test_clocks_of_machines_that_differ_or_jump_make_no_request_late(run, monkey
 
         triton.call = noted
         await asked(queue, "a", seconds=40)
-        await until(lambda: queue.name in sidecar._runner._gateways)
+        await until(lambda: queue.name in sidecar._runner.awaited._gateways)
         monkeypatch.setattr(time, "time", lambda now=time.time: now() + jump_s)
         await asked(queue, "b", seconds=40)
         assert 20 < seen[-1] < 60
@@ -71,7 +71,7 @@ def test_clocks_of_machines_that_differ_or_jump_make_no_request_late(run, monkey
 
 
 def test_a_request_of_a_gateway_that_is_gone_is_not_run(run, monkeypatch):
-    monkeypatch.setattr(runner, "GATEWAY_S", 0.5)
+    monkeypatch.setattr(awaited, "GATEWAY_S", 0.5)
 
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()

@@ -56,7 +56,7 @@ def ran(tmp_path, queue):
             limits = {"target_ms": 50.0, "max_calls": 1, "max_requests": 8}
             runner = Runner(queue, queue, triton, CallBook(tmp_path), worker="w", payloads=None, **limits)
             if heartbeat is not None:
-                await runner.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
+                await runner.awaited.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
             messages = [SimpleNamespace(data=data, reply=f"$JS.ACK.s.c.1.{n}.1.1.0") for n, data in enumerate(works)]
             await gather(*(runner.start(each, "p") for each in messages))
             return triton.calls

@@ -1,0 +1,77 @@
+"""Which requests are still awaited, and until when: what gateways tell about themselves and their clients."""
+
+import math
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from nats.aio.msg import Msg
+
+from sie_triton.cluster.messages import Work
+
+# Requests that were withdrawn before they came, and gateways that have been heard of: the latest of them are kept.
+MAX_WITHDRAWN, MAX_GATEWAYS = 10_000, 1000
+
+# A gateway that was not heard of for so long is gone, in seconds.
+GATEWAY_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """The latest heartbeat of a gateway: when it came, by `monotonic`, and its clock; None if it told no time."""
+
+    at: float
+    clock: float | None
+
+
+class Awaited:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._withdrawn: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._gateways: OrderedDict[str, _Heard] = OrderedDict()
+        self._listening_since = monotonic()
+
+    async def hear_gateway(self, message: Msg) -> None:
+        name = message.subject.rpartition(".")[2]
+        _remember(self._gateways, name, _Heard(monotonic(), _number(message.data)), MAX_GATEWAYS)
+
+    def forget_silence(self) -> None:
+        """Take no gateway for gone because this sidecar heard nothing itself."""
+        self._listening_since = monotonic()
+
+    def withdraw(self, key: tuple[str, int]) -> None:
+        """Note that the client of a request no longer waits; the request itself may come later."""
+        _remember(self._withdrawn, key, None, MAX_WITHDRAWN)
+
+    def is_awaited(self, work: Work) -> bool:
+        """Return False if a request was withdrawn, or its gateway is gone."""
+        if work.key in self._withdrawn:
+            return False
+        heard = self._gateways.get(work.gateway)
+        return monotonic() - max(heard.at if heard else 0.0, self._listening_since) <= GATEWAY_S
+
+    def left_s(self, work: Work) -> float:
+        """Return the time until the deadline by the clock of the gateway: this machine's may be wrong, or jump."""
+        heard = self._gateways.get(work.gateway)
+        if heard is None or heard.clock is None:
+            return work.deadline - time.time()
+        return work.deadline - heard.clock - (monotonic() - heard.at)
+
+
+def _number(data: bytes) -> float | None:
+    """Return the finite number that this is; None if it is none."""
+    try:
+        number = float(data[:32])
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _remember(table: "OrderedDict[Any, Any]", key: Any, value: Any, limit: int) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > limit:
+        table.popitem(last=False)
