@@ -11,8 +11,6 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,6 +30,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
 from sie_triton.cluster.gateway import metrics
+from sie_triton.cluster.gateway.figures import Figures
 from sie_triton.cluster.gateway.gate import Gate
 from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.mentions import Mentions
@@ -54,9 +53,6 @@ CONFIRM_S = 2.0
 
 # Interval between two announcements of a model that no worker serves, in seconds.
 ANNOUNCE_S = 0.25
-
-# Interval between two looks at the number of requests in the queue, in seconds.
-MEASURE_S = 5.0
 
 # Subjects and headers around a request's body, at most.
 FRAME_BYTES = 4096
@@ -129,11 +125,12 @@ class Queue:
         self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s)
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools)
+        self._figures = Figures(self._js, self.pools, self.leases, self._settings.pool)
         self._start(self.model_files.watch())
         self._start(self.leases.bucket.watch())
         self._start(Unused(self._js, self.pools, self._settings.pool).keep_looking())
         self._start(self._live())
-        self._start(self._keep_measuring())
+        self._start(self._figures.keep_measuring())
         if self._payloads is not None:
             self._start(self._sweep(self._payloads))
         return self
@@ -359,33 +356,8 @@ class Queue:
             with suppress(NatsError):
                 for (pool, model), num in waiting.items():
                     await self._nats.publish(subjects.wanted(pool), Wanted(model, num).packed())
-            self._show(waiting)
+            self._figures.show(waiting)
             await asyncio.sleep(self._interval_s)
-
-    def _show(self, waiting: Mapping[tuple[str, str], int]) -> None:
-        """Publish as metrics what this gateway knows."""
-        by_pool, leased, ready = Counter[tuple[str, ...]](), Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
-        for (pool, _), num in waiting.items():
-            by_pool[pool,] += num
-        for lease in self.leases.all():
-            leased.update({(lease.source, profile): num for profile, num in lease.gpus.items()})
-        for worker in self.pools.workers.all():
-            ready[worker.pool,] += worker.is_ready
-        metrics.WAITING.show(by_pool)
-        metrics.LEASED.show(leased)
-        metrics.READY.show(ready)
-        metrics.DEMAND.show(dict.fromkeys(self.pools.demand.now(), 1))
-
-    async def _keep_measuring(self) -> None:
-        """Publish as a metric how many requests each pool's stream has, for ever."""
-        while True:
-            depths: dict[metrics.Labels, int] = {}
-            for pool in {self._settings.pool, *self.pools.workers.pools()}:
-                with suppress(NatsError, TimeoutError):
-                    found = await self._js.stream_info(subjects.stream(pool))
-                    depths[pool,] = found.state.messages
-            metrics.DEPTH.show(depths)
-            await asyncio.sleep(MEASURE_S)
 
     def _now(self) -> float:
         """Return seconds of the Unix epoch by a clock that does not jump, which workers know from the heartbeat."""
