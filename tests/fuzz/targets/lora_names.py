@@ -35,7 +35,7 @@ def lora_names(directory: Path) -> Iterator[Target]:
     made = spec(model="org/m", loras={"own": "./own"})
     made = replace(made, runtime=replace(made.runtime, loras_dir=str(directory), allow_client_lora=True))
     path = loras.added_path(directory, made.model)
-    listed: list[Any] = [{"banking": "hub://org/banking", "x": "/tmp/x"}]
+    listed: list[Any] = [{"banking": "hub://org/banking", "x": "/models/x"}]
     files = st.one_of(changed(listed).map(to_json), damaged([to_json(listed[0])]))
     names = st.one_of(one(NAMES), one([each for each in PLAIN if isinstance(each, str)]), st.text(max_size=20))
 
