@@ -1,4 +1,4 @@
-"""One client of a whole server, if tritonserver and its other packages are installed."""
+"""Measures one client of a whole server, if tritonserver and its other packages are installed."""
 
 import tempfile
 from collections.abc import Iterator
