@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import numpy as np
 
@@ -27,7 +28,8 @@ ALIKE = 0.999
 # Room for about three of the models. On a CPU the limit counts whole processes.
 LIMIT_BYTES, DRY_LIMIT_BYTES = 5_000_000_000, 1_000_000_000
 
-EVICTIONS = "sie_swaps_total"
+# The counter of restarts of stages, and the label of those that are evictions.
+SWAPS, EVICTION = "sie_swaps_total{", 'reason="evict:'
 
 
 def measure(plan: Plan) -> Iterator[Finding]:
@@ -44,7 +46,7 @@ def measure(plan: Plan) -> Iterator[Finding]:
                 rest = [clients.submit(ask, number) for number in range(NUM_REQUESTS // 2, NUM_REQUESTS)]
                 killed = kill_a_worker(data_dir, [each.name for each in models])
                 answers = first + [each.result() for each in rest]
-            evictions = figure(address, EVICTIONS)
+            evictions = num_evictions(address)
     failed = [why for why, _ in answers if why]
     seconds = sorted(took for _, took in answers)
     yield _fact("requests with the right vector", f"{len(answers) - len(failed)} of {len(answers)}", not failed)
@@ -63,7 +65,7 @@ def asked(address: Address, models: Sequence[str], expected: Any, number: int) -
     try:
         alike = cosine(address.infer(model, text_of(16))[None], expected)
     except OSError as exc:
-        body = exc.read().decode(errors="replace") if isinstance(exc, urllib.request.HTTPError) else ""
+        body = exc.read().decode(errors="replace") if isinstance(exc, HTTPError) else ""
         return f"{exc} {body}", time.monotonic() - began
     return "" if alike >= ALIKE else f"cosine {alike}", time.monotonic() - began
 
@@ -78,11 +80,10 @@ def kill_a_worker(data_dir: Path, models: Sequence[str]) -> int:
     return 0
 
 
-def figure(address: Address, name: str) -> float:
-    """Return the sum of a counter over its labels."""
+def num_evictions(address: Address) -> float:
     with urllib.request.urlopen(f"{address.url('door_port')}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name}{{"))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(SWAPS) and EVICTION in line)
 
 
 def _fact(what: str, value: object, passed: bool | None = None) -> Finding:
