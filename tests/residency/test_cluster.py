@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.bench.ports import free_ports
-from sie_triton.records.status import records_of
+from sie_triton.records.status import records_of_revisions
 from tests.conftest import tiny_model_file
 from tests.server.test_serve import sie
 from tests.support.controller import wait_for
@@ -135,7 +135,7 @@ def test_a_request_that_ends_two_tritons_is_put_aside_and_costs_no_other_answer(
 
     def kill_where_it_runs() -> bool:
         for status_dir in root.glob("data/cluster/worker-*/status"):
-            for record in records_of(status_dir, "t__fatal", "inference"):
+            for _, record in records_of_revisions(status_dir, "t__fatal", "inference"):
                 if record["busy_since_ns"] and (pid := int(record["triton_pid"])) not in killed:
                     killed.append(pid)
                     psutil.Process(pid).kill()

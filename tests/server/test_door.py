@@ -169,7 +169,8 @@ def test_a_pdf_has_a_result_of_each_page(http, sie):
     assert found[0]["id"] == "p"
     assert [page["page"] for page in found[0]["pages"]] == [page["page"] for page in expected["pages"]]
     for page, wanted in zip(found[0]["pages"], expected["pages"], strict=True):
-        assert np.array_equal(page["dense"]["values"], wanted["dense"])
+        # Lanes may share the pages of a request, and a pass of other pages rounds differently.
+        assert np.allclose(page["dense"]["values"], wanted["dense"], atol=1e-6)
     assert found[1]["dense"]["dims"] == 32
 
 

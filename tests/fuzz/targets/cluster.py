@@ -133,7 +133,7 @@ def use_version(version: Any, body: bytes) -> None:
 
 
 def use_answer(answer: Any, body: bytes) -> None:
-    waiting = _Waiting(None)  # type: ignore[arg-type]
+    waiting = _Waiting("p", "m", None, None)  # type: ignore[arg-type]
     waiting.joined(answer, body)
     first = next(Answer(5, "w").parts(b"x" * 40_000, 20_000))
     waiting.joined(*Answer.read(first))
