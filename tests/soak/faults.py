@@ -39,7 +39,11 @@ CONDITIONS: Mapping[str, Condition] = {
 }
 
 # Clients of a model that a fault takes away.
-HURTS = {"truncated weights": frozenset({SPOILED}), "faulty hub": frozenset({OF_HUB})}
+HURTS = {
+    "truncated weights": frozenset({SPOILED}),
+    "exchanged weights": frozenset({SPOILED}),
+    "faulty hub": frozenset({OF_HUB}),
+}
 
 
 def schedule(target: Target, seed: int, only: Collection[str] = ()) -> Iterator[tuple[float, str, Fault]]:
@@ -67,6 +71,7 @@ def conditions_of(target: Target) -> dict[str, Condition]:
         found["full disk"] = machine.full_disk
     if isinstance(target, OneServer):
         found["truncated weights"] = machine.truncated_weights
+        found["exchanged weights"] = machine.exchanged_weights
         found["faulty hub"] = machine.faulty_hub
     return found
 

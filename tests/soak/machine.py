@@ -1,7 +1,8 @@
 """Faults of a machine: no space, memory, cores or file handles, and bytes that are not what was written."""
 
+import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from resource import RLIMIT_NOFILE
@@ -138,19 +139,41 @@ def chosen(rng: np.random.Generator, paths: Iterable[Path]) -> Sequence[Path]:
 
 @contextmanager
 def truncated_weights(target: Target, rng: np.random.Generator) -> Iterator[None]:
-    """Cut a model's weights in half and evict it: requests get an error with the reason until they are back."""
+    """Cut a model's weights in half."""
+    with spoiled_weights(target, lambda path: os.truncate(path, path.stat().st_size // 2)):
+        yield
+
+
+@contextmanager
+def exchanged_weights(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """Put weights of another architecture in the place of a model's."""
+    other = target.saved.other_weights.read_bytes()
+    with spoiled_weights(target, lambda path: put(path, other)):
+        yield
+
+
+@contextmanager
+def spoiled_weights(target: Target, spoil: Callable[[Path], None]) -> Iterator[None]:
+    """Spoil a model's weights and evict it: requests get an error with the reason until they are back."""
     assert isinstance(target, OneServer)
-    path = target.saved.spoiled / "model.safetensors"
-    whole = path.read_bytes()
+    path = target.saved.weights
+    before = path.read_bytes()
     try:
-        path.write_bytes(whole[: len(whole) // 2])
+        spoil(path)
         with suppress(ServerError):
             target.act(MODELS.spoiled, "evict")
         yield
     finally:
-        path.write_bytes(whole)
+        put(path, before)
     with suppress(ServerError):  # it may be loaded already
         target.act(MODELS.spoiled, "load")
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write a file in the place of another one, which those who have mapped it keep: workers compute from it."""
+    new = path.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(path)
 
 
 @contextmanager

@@ -77,13 +77,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class Saved:
-    """Models on disk: the directory of their files, what one of them is changed to, weights to be spoiled, and those
-    that a hub has.
+    """Models on disk: the directory of their files, and what one of them is changed to.
+
+    `weights`: file of weights to be spoiled; `other_weights`: one of another architecture; `of_hub`: a model that a hub
+    has.
     """
 
     models_dir: Path
     variants: Sequence[Variant]
-    spoiled: Path
+    weights: Path
+    other_weights: Path
     of_hub: Path
 
 
@@ -113,7 +116,8 @@ def save_models(root: Path, tokenizer: Path) -> Saved:
     mean, cls = (tiny_model_file(CHANGING, pooling) for pooling in poolings)
     adapted = Variant("adapted", f"{mean}loras: {{{LORA}: {root / LORA}}}\n", LORA)
     variants = [Variant("mean", mean), Variant("cls", cls), adapted, Variant("removed", "")]
-    return Saved(directory, variants, spoiled, poolings[0])
+    weights, other = (path / "model.safetensors" for path in (spoiled, root / "clip"))
+    return Saved(directory, variants, weights, other, poolings[0])
 
 
 class Target(ABC):

@@ -1,0 +1,26 @@
+"""`scripts/soak` in short: faults of a seed, and every answer is right."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("scope", "faults"),
+    [
+        ("server", ["kill worker", "exchanged weights"]),
+        pytest.param("cluster", ["kill stage", "stop sidecar"], marks=pytest.mark.slow),
+    ],
+)
+def test_faults_cost_no_answer(tmp_path, scope, faults):
+    flags = [f"--scope={scope}", "--minutes=0.75", "--seed=1", *(f"--fault={fault}" for fault in faults)]
+    command = [sys.executable, "-m", "tests.soak", *flags, f"--logs={tmp_path / 'logs'}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    bad = {name: told[name] for name in ("wrong", "unanswered", "unexplained", "fallen_counters") if told[name]}
+    assert bad == {}, done.stderr[-3000:]
+    assert told["right"] > 100
+    assert told["back_s"]
