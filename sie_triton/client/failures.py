@@ -31,6 +31,10 @@ UNKNOWN_MODEL = "Request for unknown model"
 UNHEALTHY = "is not healthy"
 
 
+# gRPC's text of a call that reached no server; its status is UNAVAILABLE, as that of a busy server.
+NOT_REACHED = "failed to connect"
+
+
 class StageDied(BusyError):
     """A stage of the model died, or stands still; the server replaces it within seconds. The request may be why."""
 

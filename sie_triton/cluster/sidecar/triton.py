@@ -6,6 +6,7 @@ from typing import Any
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2
 
+from sie_triton.client.failures import NOT_REACHED
 from sie_triton.cluster.messages import OK
 from sie_triton.settings import Settings
 
@@ -22,9 +23,6 @@ CHANNEL = [
 
 # Timeout of questions, in seconds.
 QUESTION_S = 5.0
-
-# gRPC's text of a call that reached no server; another text means that the server ended during the call.
-NOT_REACHED = "failed to connect"
 
 # Time between a request's deadline and the end of its call, in seconds: the stages answer at the deadline.
 GRACE_S = 1.0
@@ -88,4 +86,5 @@ BROKEN = ("Socket closed", "Connection reset", "recvmsg", "Broken pipe", "GOAWAY
 
 
 def was_reached(response: Response) -> bool:
+    """Return True if a Triton that is away ended during the call."""
     return NOT_REACHED not in response.text

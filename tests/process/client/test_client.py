@@ -1,5 +1,6 @@
 """Both clients over both transports: servers that are silent, away, come back or are none, and connections."""
 
+import asyncio
 import gc
 import http.server
 import os
@@ -16,7 +17,10 @@ import tritonclient.http.aio  # noqa: F401, imported before a timeout runs
 
 from sie_triton import BusyError, Item, SIEClient, SIEError
 from sie_triton.client import retry
+from sie_triton.client.address import Address
+from sie_triton.client.connections import AsyncConnection, GrpcConnection
 from sie_triton.client.failures import NotTriton
+from sie_triton.client.retry import Deadline
 from sie_triton.errors import Cancelled, DeadlinePassed, Unreachable
 from tests.support.clients import KINDS, MODEL, raises_exactly
 from tests.support.doubles import FakeTriton
@@ -116,6 +120,21 @@ def test_a_server_that_never_comes_back(kind, fake, impatient):
         raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, fake.url)
         raises_exactly(lambda: client.encode(MODEL, "a"), Unreachable, fake.url)
         fake.start()
+
+
+@pytest.mark.parametrize("kind", [GrpcConnection, AsyncConnection])
+def test_a_server_that_was_not_reached_is_unreachable_also_without_time_to_ask_again(kind):
+    with socket.socket() as closed:  # nobody listens
+        closed.bind(("127.0.0.1", 0))
+        address = Address.parse("grpc://{}:{}".format(*closed.getsockname()))
+
+        async def ask() -> None:
+            found = kind(address).ask("is_server_live", Deadline(at=time.monotonic()))
+            if asyncio.iscoroutine(found):
+                await found
+
+        with pytest.raises(Unreachable, match="no server answers"):
+            asyncio.run(ask())
 
 
 @KINDS
