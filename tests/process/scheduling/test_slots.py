@@ -119,6 +119,7 @@ def test_bulk_work_takes_turns(path):
     assert other.has_taken.wait(60)
     other.may_release.set()
     assert again.has_taken.wait(60)
+    again.may_release.set()
     assert log == ["other", "again"]
 
 
@@ -134,6 +135,7 @@ def test_images_have_a_bound_of_their_own_and_count_as_workers(path):
         for each in texts:
             each.release()
     assert other.has_taken.wait(60)
+    other.may_release.set()
 
 
 def test_one_worker_serves_all(path):
