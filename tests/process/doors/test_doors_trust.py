@@ -234,7 +234,7 @@ def test_a_disconnected_clients_call_is_cancelled():
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, 25.0), ({"X-Request-Timeout": "0.5"}, 0.5)])
 def test_the_client_may_set_the_timeout(given, seconds):
-    door, backend = door_of()
+    door, backend = door_of(door_timeout_s=25)
     assert post(door, headers=given).status_code == 200
     assert backend.asked[0][2] == seconds
 
