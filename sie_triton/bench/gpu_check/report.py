@@ -120,6 +120,20 @@ TABLES: Mapping[str, Table] = {
             "passed": "",
         },
     ),
+    "steps": Table(
+        "Where a request's time goes beside that load: medians of the slower half of one more client's requests, in ms",
+        {
+            "model": "model",
+            "load": "clients x texts",
+            "subject": "computed by",
+            "preprocess": "preprocess",
+            "queue": "queues",
+            "batch_wait": "wait for a lane",
+            "inference": "inference",
+            "postprocess": "postprocess",
+            "total": "in all",
+        },
+    ),
     "notes": Table("Left out", {"note": ""}),
 }
 

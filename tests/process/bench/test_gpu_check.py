@@ -146,6 +146,8 @@ def test_the_parts_with_a_whole_server_run_on_a_cpu_too(tmp_path):
     loads = {(row["model"], row["load"], row["subject"]) for row in found["rivals"]}
     servers = (rivals.OURS, rivals.IN_GROUPS, rivals.BY_HAND)
     assert loads >= {(name, "2 x 4", subject) for name in table.RIVALED for subject in servers}
+    steps = {(row["model"], row["subject"]) for row in found["steps"] if 0 < row["inference"] < row["total"]}
+    assert steps == {(name, subject) for name in table.RIVALED for subject in servers[:2]}
 
 
 @pytest.mark.slow

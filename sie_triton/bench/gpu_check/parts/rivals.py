@@ -3,6 +3,7 @@
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from sie_triton.bench.gpu_check.shapes import save
 from sie_triton.bench.gpu_check.work import cosine
 from sie_triton.bench.lanes import timed
 from sie_triton.bench.ports import ports_of_a_server
+from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import ServerError
 from sie_triton.names import triton_name
 from sie_triton.perf import perf_analyzer
@@ -66,6 +68,8 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
             yield from in_process(name, plan, weights, texts)
             for load in DRY_LOADS if plan.is_dry else LOADS:
                 yield from under(name, load, servers, texts, root)
+                if load[0] > load[1] == 1:
+                    yield from times_beside(name, load[0], servers, texts, root)
 
 
 def under(
@@ -95,6 +99,27 @@ def under(
         }
         line = f"{clients} client(s), {size} text(s) a request, {server}: {row['texts_per_s']:.0f} texts/s"
         yield _row(name, f"{line}, p50 {row['p50_ms']:.2f} ms", row)
+
+
+def times_beside(
+    name: str, clients: int, servers: dict[str, tuple[str, str]], texts: Sequence[str], root: Path
+) -> Iterator[Finding]:
+    """Ask beside a load of single texts, and return where the time of a request to our servers goes: medians, in ms."""
+    for server in (OURS, IN_GROUPS):
+        address, model = servers[server]
+        taken: list[npt.NDArray[np.float32]] = []
+        with ThreadPoolExecutor(1) as pool, triton.InferenceServerClient(address) as client:
+            load = pool.submit(perf_analyzer.measure, model, address, root / "1.json", clients, SECONDS)
+            while not load.done():
+                taken.append(client.infer(model, [given(texts[:1], [1])]).as_numpy("timing_ms"))
+            load.result()
+        # Those before the load begins and after it ends are the fast ones.
+        by_total = sorted(taken, key=lambda times: float(times[TIMING_FIELDS.index("total")]))
+        medians = np.median(by_total[len(taken) // 2 :], 0).tolist()
+        row = dict(zip(TIMING_FIELDS, medians, strict=True))
+        line = ", ".join(f"{field} {value:.2f}" for field, value in row.items())
+        named = {"model": name, "load": f"{clients} x 1", "subject": server}
+        yield Finding("steps", f"{name}, {clients} client(s), {server}, ms: {line}", named | row)
 
 
 def in_process(name: str, plan: Plan, weights: Path, texts: Sequence[str]) -> Iterator[Finding]:
@@ -130,12 +155,16 @@ def by_hand(plan: Plan, weights: Path, scratch: Path) -> Iterator[int]:
 def first_vectors(address: str, model: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
     """Request vectors, float32 [texts, dim]; the first request waits for the weights."""
     shape = [len(texts)] if model != triton_name(handmade.LIBRARY) else [1, len(texts)]
-    given = triton.InferInput("text", shape, "BYTES")
-    given.set_data_from_numpy(np.array([text.encode() for text in texts], np.object_).reshape(shape))
     with triton.InferenceServerClient(address) as client:
-        answer = client.infer(model, [given], client_timeout=LOAD_S).as_numpy("dense")
+        answer = client.infer(model, [given(texts, shape)], client_timeout=LOAD_S).as_numpy("dense")
     vectors: npt.NDArray[np.float32] = answer.reshape(len(texts), -1)
     return vectors
+
+
+def given(texts: Sequence[str], shape: Sequence[int]) -> triton.InferInput:
+    tensor = triton.InferInput("text", shape, "BYTES")
+    tensor.set_data_from_numpy(np.array([text.encode() for text in texts], np.object_).reshape(shape))
+    return tensor
 
 
 def words(count: int) -> list[str]:
