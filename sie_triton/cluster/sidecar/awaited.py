@@ -1,4 +1,4 @@
-"""Which requests are still awaited, and until when: what gateways tell about themselves and their clients."""
+"""Keeps what gateways tell: which of them are alive, what their clocks show, and whose clients have stopped waiting."""
 
 import math
 import time
