@@ -13,7 +13,7 @@ from typing import Any
 
 from sie_triton.client.address import Address
 from sie_triton.client.door import refuse_door
-from sie_triton.client.failures import NOT_REACHED, NotTriton, is_of_a_step, our_errors, unreachable
+from sie_triton.client.failures import NotTriton, is_of_a_step, our_errors, unreachable, was_reached
 from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
 from sie_triton.errors import BusyError, Cancelled
 
@@ -64,7 +64,7 @@ class AsyncConnection:
             raise
         except BusyError as exc:
             is_doubtful = self._address.transport == "grpc" and not is_of_a_step(exc)
-            if is_doubtful and not (await self._is_live() if deadline.left_s else _was_reached(exc)):
+            if is_doubtful and not (await self._is_live() if deadline.left_s else was_reached(str(exc))):
                 if not self.is_met:
                     await asyncio.to_thread(refuse_door, self._address)
                 raise unreachable(self._address, exc) from exc
@@ -100,11 +100,6 @@ class AsyncConnection:
         return self._opened
 
 
-def _was_reached(error: BusyError) -> bool:
-    """Return True if a server may have answered, by the text: where there is no time to ask it."""
-    return not str(error).startswith(NOT_REACHED)
-
-
 async def _to_its_end(call: Coroutine[Any, Any, Any]) -> Any:
     task = asyncio.create_task(call)
     try:
@@ -132,7 +127,7 @@ class GrpcConnection:
             with our_errors(self._address, deadline.left_s):
                 answer = getattr(self._client, method)(client_timeout=deadline.wait_s("grpc"), **arguments)
         except BusyError as exc:
-            if not is_of_a_step(exc) and not (self._is_live() if deadline.left_s else _was_reached(exc)):
+            if not is_of_a_step(exc) and not (self._is_live() if deadline.left_s else was_reached(str(exc))):
                 if not self.is_met:
                     refuse_door(self._address)
                 raise unreachable(self._address, exc) from exc

@@ -30,8 +30,7 @@ UNKNOWN_MODEL = "Request for unknown model"
 # Triton's text about a stage that has died or stands still: "Stub process", its name, and this.
 UNHEALTHY = "is not healthy"
 
-
-# gRPC's text of a call that reached no server; its status is UNAVAILABLE, as that of a busy server.
+# gRPC's text: the beginning of its message about a call that reached no server. The status is that of a busy server.
 NOT_REACHED = "failed to connect"
 
 
@@ -89,6 +88,11 @@ def is_of_a_step(error: SIEError) -> bool:
     """Return True if a step of a model caused the error, so that a server must be running."""
     cause = error.__cause__
     return isinstance(cause, InferenceServerException) and (cause.message() or "").startswith(FRAMING)
+
+
+def was_reached(text: str) -> bool:
+    """Return True unless gRPC says that its call reached no server; `text` is the message of an error."""
+    return not text.startswith(NOT_REACHED)
 
 
 def unreachable(address: Address, cause: Exception) -> Unreachable:

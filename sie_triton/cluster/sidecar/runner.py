@@ -22,7 +22,7 @@ from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
 from tritonclient.grpc import service_pb2
 
-from sie_triton.client.failures import END_OF_FRAMING, FRAMING
+from sie_triton.client.failures import END_OF_FRAMING, FRAMING, was_reached
 from sie_triton.client.grpc_aio import InferResult
 from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
@@ -34,7 +34,7 @@ from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.awaited import Awaited
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
-from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away, was_reached
+from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away
 from sie_triton.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.records.calls import CallBook, OpenCall
@@ -238,7 +238,7 @@ class Runner:
         self, message: Msg, pool: str, work: Work, body: bytes, response: Response, waited_ms: float
     ) -> str:
         if is_away(response):
-            if was_reached(response):
+            if was_reached(response.text):  # it ended during the call
                 self.is_able = False  # until the next heartbeat finds a Triton that is ready
                 return await self._after_death(message, pool, work, body)
             await self._return(message, AWAY_S)

@@ -6,7 +6,7 @@ from typing import Any
 from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2
 
-from sie_triton.client.failures import NOT_REACHED
+from sie_triton.client.failures import was_reached
 from sie_triton.cluster.messages import OK
 from sie_triton.settings import Settings
 
@@ -77,14 +77,9 @@ class LocalTriton:
 def is_away(response: Response) -> bool:
     """Return True if Triton was not reached, or ended during the call: the status of a busy Triton has other texts."""
     return response.status == StatusCode.UNAVAILABLE.value[0] and (
-        response.text.startswith(NOT_REACHED) or any(text in response.text for text in BROKEN)
+        not was_reached(response.text) or any(text in response.text for text in BROKEN)
     )
 
 
 # gRPC's texts of a connection that broke during a call.
 BROKEN = ("Socket closed", "Connection reset", "recvmsg", "Broken pipe", "GOAWAY", "connection attempt", "EOF")
-
-
-def was_reached(response: Response) -> bool:
-    """Return True if a Triton that is away ended during the call."""
-    return NOT_REACHED not in response.text
