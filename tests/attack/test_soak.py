@@ -19,6 +19,7 @@ def test_faults_cost_no_answer(tmp_path, scope, faults):
     flags = [f"--scope={scope}", "--minutes=0.75", "--seed=1", *(f"--fault={fault}" for fault in faults)]
     command = [sys.executable, "-m", "tests.soak", *flags, f"--logs={tmp_path / 'logs'}"]
     done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
     bad = {name: told[name] for name in ("wrong", "unanswered", "unexplained", "fallen_counters") if told[name]}
     assert bad == {}, done.stderr[-3000:]
