@@ -7,8 +7,8 @@ import msgpack
 import pytest
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.messages import VERSION
+from sie_triton.cluster.gateway.queue import MAX_PARTS, Queue, _Waiting
+from sie_triton.cluster.messages import VERSION, Answer
 from sie_triton.cluster.policies.quantum import MIN_OPEN, WINDOW, Quantum
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, split
 from sie_triton.cluster.sidecar.triton import Response
@@ -130,6 +130,13 @@ def test_a_gateway_acknowledges_work_and_publishes_to_nothing_else_that_a_worker
     head = msgpack.packb((VERSION, 1, "w", 0, "", 0.0, receipt, 0, 1), unicode_errors="surrogatepass")
     asyncio.run(queue._take(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
     assert published == [receipt] * is_taken
+
+
+@pytest.mark.parametrize(("part", "num_parts"), [(0, MAX_PARTS + 1), (0, 2**62), (1, 1), (-1, 1), (0, 0)])
+def test_a_part_that_no_answer_can_have_is_not_kept(part, num_parts):
+    waiting = _Waiting("p", "m", None, None)
+    assert waiting.joined(Answer(1, "w", part=part, num_parts=num_parts), b"x") is None
+    assert waiting.parts == {}
 
 
 def test_requests_that_wait_are_not_joined_after_a_failed_split():
