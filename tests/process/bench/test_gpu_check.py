@@ -137,6 +137,7 @@ def test_without_one_package_every_other_part_runs(tmp_path, package):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(700)
 def test_the_parts_with_a_whole_server_run_on_a_cpu_too(tmp_path):
     status, lines = gpu_check(tmp_path, "--only", "server,residency,rivals")
     found = json.loads(lines[-1])
