@@ -66,19 +66,16 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
             row = {"load": "cosine of their vectors", "subject": f"{alike:.5f}", "passed": alike >= ALIKE}
             yield _row(name, f"cosine of the servers' vectors: {alike:.5f}", row)
             yield from in_process(name, plan, weights, texts)
-            for load in DRY_LOADS if plan.is_dry else LOADS:
-                yield from under(name, load, servers, texts, root)
-                if load[0] > load[1] == 1:
-                    yield from times_beside(name, load[0], servers, texts, root)
+            for clients, size in DRY_LOADS if plan.is_dry else LOADS:
+                data = root / f"{size}.json"
+                write_input_data(data, list(texts), size=size)
+                yield from under(name, clients, size, servers, data)
+                if clients > 1 and size == 1:
+                    yield from times_beside(name, clients, servers, texts, data)
 
 
-def under(
-    name: str, load: tuple[int, int], servers: dict[str, tuple[str, str]], texts: Sequence[str], root: Path
-) -> Iterator[Finding]:
-    """Measure the servers in turns under one load; return a row for each."""
-    clients, size = load
-    data = root / f"{size}.json"
-    write_input_data(data, list(texts), size=size)
+def under(name: str, clients: int, size: int, servers: dict[str, tuple[str, str]], data: Path) -> Iterator[Finding]:
+    """Measure the servers in turns under one load, whose texts are in `data`; return a row for each."""
     rounds = [
         {
             server: perf_analyzer.measure(model, address, data, clients, SECONDS)
@@ -102,14 +99,14 @@ def under(
 
 
 def times_beside(
-    name: str, clients: int, servers: dict[str, tuple[str, str]], texts: Sequence[str], root: Path
+    name: str, clients: int, servers: dict[str, tuple[str, str]], texts: Sequence[str], data: Path
 ) -> Iterator[Finding]:
     """Ask beside a load of single texts, and return where the time of a request to our servers goes: medians, in ms."""
     for server in (OURS, IN_GROUPS):
         address, model = servers[server]
         taken: list[npt.NDArray[np.float32]] = []
         with ThreadPoolExecutor(1) as pool, triton.InferenceServerClient(address) as client:
-            load = pool.submit(perf_analyzer.measure, model, address, root / "1.json", clients, SECONDS)
+            load = pool.submit(perf_analyzer.measure, model, address, data, clients, SECONDS)
             while not load.done():
                 taken.append(client.infer(model, [given(texts[:1], [1])]).as_numpy("timing_ms"))
             load.result()
