@@ -1,8 +1,8 @@
 """The seam between the routes and what answers requests: one Triton, or a queue before many."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -77,23 +77,23 @@ class Backend(ABC):
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> list[EncodeResult]:
-        with self._call(parameters) as options:
+        async with self._call(parameters) as options:
             return await self._client.encode(_ensemble(model), items, options=options, timeout=seconds)
 
     async def score(
         self, model: str, query: Mapping[str, Any], items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> ScoreResult:
-        with self._call(parameters) as options:
+        async with self._call(parameters) as options:
             return await self._client.score(_ensemble(model), query, items, options=options, timeout=seconds)
 
     async def extract(
         self, model: str, items: Items, labels: Sequence[str], seconds: float, parameters: Mapping[str, Any]
     ) -> list[ExtractResult]:
-        with self._call(parameters) as options:
+        async with self._call(parameters) as options:
             return await self._client.extract(_ensemble(model), items, labels, options=options, timeout=seconds)
 
-    @contextmanager
-    def _call(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    @asynccontextmanager
+    async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """Give the parameters of a request, and those that name its client's request."""
         yield {**_without_none(parameters), **forwarded.get()}
 

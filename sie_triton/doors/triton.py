@@ -4,8 +4,8 @@ import asyncio
 import json
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from http.client import HTTPException
 from time import monotonic
 from typing import Any
@@ -14,12 +14,13 @@ from sie_triton.client import AsyncSIEClient
 from sie_triton.client.address import Address
 from sie_triton.client.calls import ClientCall
 from sie_triton.client.connections import AsyncConnection
+from sie_triton.client.failures import StageDied
 from sie_triton.client.known import ControllerAddress
 from sie_triton.client.retry import Deadline
 from sie_triton.doors.backend import MAX_CONCURRENCY, Backend, States
 from sie_triton.doors.memory import hold
 from sie_triton.errors import SIEError
-from sie_triton.records.calls import CallBook
+from sie_triton.records.calls import CallBook, CallLost, unless_lost
 from sie_triton.settings import Settings, words
 
 # Server version of Triton 25.01. Earlier versions can crash if a client cancels a gRPC call at the moment of the
@@ -28,6 +29,9 @@ HANGS_UP_SAFELY = (2, 54)
 
 # Polling interval while Triton does not respond yet, in seconds.
 LEARN_S = 1.0
+
+# Interval of looks for calls that will get no answer, in seconds.
+LOOK_S = 0.5
 
 # Timeout of a question to the controller, in seconds.
 CONTROLLER_S = 2.0
@@ -68,17 +72,21 @@ class TritonBackend(Backend):
             "triton": urllib.request.Request(triton_metrics),
         }
         self._learning: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir
         self._calls: CallBook | None = None
 
     async def __aenter__(self) -> "TritonBackend":
         self._calls = CallBook(self._status_dir)
         self._learning = asyncio.create_task(self._learn())
+        self._looking = asyncio.create_task(self._end_lost(self._calls))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._learning is not None
+        assert self._looking is not None
         self._learning.cancel()
+        self._looking.cancel()
         await super().__aexit__()
 
     async def _learn(self) -> None:
@@ -92,11 +100,23 @@ class TritonBackend(Backend):
                 self._triton.may_hang_up(version_of(metadata.version) >= HANGS_UP_SAFELY)
                 return
 
-    @contextmanager
-    def _call(self, parameters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    async def _end_lost(self, calls: CallBook) -> None:
+        """End, for ever, the calls that Triton will not answer."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            calls.end_lost()
+
+    @asynccontextmanager
+    async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Give the parameters of a request. StageDied if a stage has died with it."""
         assert self._calls is not None
-        with self._calls.call() as token, super()._call(parameters) as given:
-            yield {**given, **token}
+        call = self._calls.call()
+        with call as token:
+            try:
+                async with unless_lost(call), super()._call(parameters) as given:
+                    yield {**given, **token}
+            except CallLost as exc:
+                raise StageDied(str(exc)) from exc
 
     async def states(self) -> States:
         return await asyncio.to_thread(self._ask_controller)

@@ -1,23 +1,31 @@
-"""Open calls, whose client still waits: a small mapped file per door process, written by it and read by the stages.
+"""Open calls, whose client still waits: a small mapped file per door process, shared by it and the stages.
 
 A door cannot cancel a call, because Triton does not pass a cancellation to the steps of an ensemble. Each call
 therefore has a slot in the file, which holds the call's number while its client waits. Its token, a request parameter,
 names slot and number. The call is over once the slot holds another number, or its door has ended.
+
+Triton never answers a request that a stage has deferred if the stage's process dies. A stage therefore writes its pid
+into the slots of the calls that it has deferred, and the door looks whether those processes live.
 """
 
+import asyncio
 import os
 import re
 from collections import deque
-from functools import cache
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from sie_triton.errors import InputError
-from sie_triton.processes.pids import ProcessId
+from sie_triton.processes.pids import ProcessId, is_alive
+from sie_triton.records.status import STAGES
 
 # Request parameter that carries the token of a call.
 CALL = "sie_call"
@@ -27,11 +35,18 @@ NUM_PLACES = 4096
 
 CALLS_FILE = re.compile(r"door-(\d{1,10})-(\d{1,20})\.calls", re.ASCII)
 
+# Columns of a slot: the number of its call, and for each stage the pid of the process that has deferred it, or 0.
+NUMBER, NUM_COLUMNS = 0, 1 + len(STAGES)
+
 # Slot of a call that found no free one.
 NO_PLACE = -1
 
 # Seconds for which a door counts as alive after a check.
 ALIVE_S = 1.0
+
+
+class CallLost(Exception):
+    """A process died that had deferred a request of the call, which Triton will not answer."""
 
 
 class CallBook:
@@ -49,10 +64,11 @@ class CallBook:
         remove_dead(directory)
         # "w+" shortens a file, which would kill the stages that map it.
         mode: Literal["r+", "w+"] = "r+" if self._path.exists() else "w+"
-        self._numbers = np.asarray(np.memmap(self._path, "<i8", mode, shape=(NUM_PLACES,)))
-        self._num_calls = int(self._numbers.max())  # no later call is taken for one of an earlier book
-        self._numbers[:] = 0
+        self._slots = _mapped(self._path, mode)
+        self._num_calls = int(self._slots[:, NUMBER].max())  # no later call is taken for one of an earlier book
+        self._slots[:] = 0
         self._free = deque(range(NUM_PLACES))
+        self._open: dict[int, OpenCall] = {}
 
     @property
     def is_there(self) -> bool:
@@ -62,31 +78,46 @@ class CallBook:
     def call(self) -> "OpenCall":
         return OpenCall(self)
 
-    def begin(self) -> tuple[int, str]:
+    def begin(self, call: "OpenCall") -> tuple[int, str]:
         """Return a slot for a new call, and the call's token; NO_PLACE and no token if no slot is free."""
         if not self._free:
             return NO_PLACE, ""
         place = self._free.popleft()
         self._num_calls += 1
-        self._numbers[place] = self._num_calls
+        self._slots[place] = self._num_calls, *[0] * len(STAGES)
+        self._open[place] = call
         return place, f"{self._name}.{place}.{self._num_calls}"
 
     def end(self, place: int) -> None:
         if place != NO_PLACE:
-            self._numbers[place] = 0
+            self._slots[place, NUMBER] = 0
+            del self._open[place]
             self._free.append(place)
+
+    def end_lost(self) -> None:
+        """End the calls that will get no answer, because a process died that had deferred them."""
+        deferred = self._slots[:, NUMBER + 1 :]
+        dead = [pid for pid in np.unique(deferred[deferred != 0]).tolist() if not is_alive(pid)]
+        for place in np.flatnonzero(np.isin(deferred, dead).any(axis=1)).tolist() if dead else ():
+            if (call := self._open.get(place)) is not None:
+                call.end()
+                call.when_lost()
 
 
 class OpenCall:
-    """Context manager of one call: gives its token as a request parameter, or no parameter if no slot is free."""
+    """Context manager of one call: gives its token as a request parameter, or no parameter if no slot is free.
 
-    __slots__ = ("_book", "_place")
+    `when_lost()` is called if the call will get no answer.
+    """
+
+    __slots__ = ("_book", "_place", "when_lost")
 
     def __init__(self, book: CallBook) -> None:
         self._book, self._place = book, NO_PLACE
+        self.when_lost: Callable[[], None] = lambda: None
 
     def __enter__(self) -> dict[str, str]:
-        self._place, token = self._book.begin()
+        self._place, token = self._book.begin(self)
         return {CALL: token} if token else {}
 
     def __exit__(self, *_: object) -> None:
@@ -98,31 +129,60 @@ class OpenCall:
         self._place = NO_PLACE
 
 
-class Call:
-    """A door's call, as a stage sees it. Any thread may call the methods."""
+@asynccontextmanager
+async def unless_lost(call: OpenCall) -> AsyncIterator[None]:
+    """Context of work that waits for the answer to `call`. If that will not come, the work is cancelled: CallLost."""
+    try:
+        async with asyncio.timeout(None) as patience:
+            call.when_lost = partial(patience.reschedule, 0.0)
+            yield
+    except TimeoutError:
+        if not patience.expired():
+            raise
+        raise CallLost("a process of the model died before it answered; the server replaces it; retry") from None
 
-    __slots__ = ("_book", "_number", "_place")
 
-    def __init__(self, book: "Book", place: int, number: int) -> None:
-        self._book, self._place, self._number = book, place, number
+class Call(NamedTuple):
+    """A door's call, as a stage sees it. Any thread may call the methods. Equal for the requests of one call."""
+
+    book: "Book"
+    place: int
+    number: int
 
     def is_over(self) -> bool:
         """True once the client has disconnected, or the door has ended."""
-        return self._book.number(self._place) != self._number
+        return self.book.number(self.place) != self.number
+
+    def hold(self) -> None:
+        """Tell the door that this process has deferred a request of the call."""
+        self.book.replace(self.place, self.number, None, os.getpid())
+
+    def release(self) -> None:
+        """Tell the door that this process has answered all requests of the call that it had deferred."""
+        self.book.replace(self.place, self.number, os.getpid(), 0)
 
 
 class Book:
-    """Read-only view of the file of one door process."""
+    """The file of one door process, as the stage of column `column` sees it."""
 
-    def __init__(self, directory: Path, door: ProcessId) -> None:
+    def __init__(self, directory: Path, door: ProcessId, column: int) -> None:
         """Raise OSError or ValueError if there is no such file."""
-        self._door = door
-        self._numbers = np.asarray(np.memmap(_path(directory, door), "<i8", "r", shape=(NUM_PLACES,)))
+        self._door, self._column = door, column
+        self._slots = _mapped(_path(directory, door), "r+")
         self._is_alive, self._seen = True, 0.0
 
     def number(self, place: int) -> int:
         """Return the number of the call in the slot `place`; 0 if its client no longer waits."""
-        return int(self._numbers[place]) if self.is_alive else 0
+        return int(self._slots[place, NUMBER]) if self.is_alive else 0
+
+    def replace(self, place: int, number: int, old: int | None, pid: int) -> None:
+        """Write which process of the stage has deferred call `number`, unless another call has its slot.
+
+        If `old` is given and another process of the stage stands there, nothing is written.
+        """
+        slot = self._slots[place]
+        if slot[NUMBER] == number and old in (None, slot[self._column]):
+            slot[self._column] = pid
 
     @property
     def is_alive(self) -> bool:
@@ -136,8 +196,8 @@ class Book:
 class Calls:
     """Calls of all doors that serve from one directory, for one stage. Any thread may call the methods."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, stage: str) -> None:
+        self._directory, self._column = directory, NUMBER + 1 + STAGES.index(stage)
         self._books: dict[ProcessId, Book] = {}
         self._lock = Lock()
 
@@ -162,10 +222,14 @@ class Calls:
             if found is None:
                 self._books = {each: book for each, book in self._books.items() if book.is_alive}
                 try:
-                    found = self._books[door] = Book(self._directory, door)
+                    found = self._books[door] = Book(self._directory, door, self._column)
                 except (OSError, ValueError):
                     return None
             return found
+
+
+def _mapped(path: Path, mode: Literal["r+", "w+"]) -> npt.NDArray[np.int64]:
+    return np.asarray(np.memmap(path, "<i8", mode, shape=(NUM_PLACES, NUM_COLUMNS)))
 
 
 @cache

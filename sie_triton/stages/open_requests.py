@@ -2,6 +2,7 @@
 
 import heapq
 import logging
+from collections import Counter
 from collections.abc import Callable
 from threading import Condition, Thread
 from time import monotonic, monotonic_ns
@@ -42,8 +43,9 @@ class OpenRequests:
     Each request is answered once, by the first of two: a thread of the stage through `reply`, or the clock. Any thread
     may call any method. `answered(is_expired)` is called after each response, on the thread that sent it. If Triton
     rejects a response, this is logged, not raised, and `fault()` is called too. `loading()` returns the progress of
-    loading, for the error of expired requests. `call_of(request)` returns the request's call at the door; every POLL_S
-    the clock checks if its client has disconnected. `gone()` is called for each such request. The clock calls
+    loading, for the error of expired requests. `call_of(request)` returns the request's call at the door, which is held
+    while a request of it is deferred; every POLL_S the clock checks if its client has disconnected. `gone()` is called
+    for each such request. The clock calls
     `overdue()` every LOOK_S while requests are open; if it returns an error, all of them get that error.
     `failed(request, error)` is called before each response that is an error, on the thread that sends it.
     """
@@ -70,6 +72,7 @@ class OpenRequests:
         self._open: dict[int, Request] = {}
         self._keys: dict[Request, int] = {}
         self._calls: dict[int, tuple[Request, Call]] = {}
+        self._held: Counter[Call] = Counter()
         self._deadlines: list[tuple[int, int]] = []
         self._polled_ns = 0
         self._wakes_ns = NEVER
@@ -91,6 +94,7 @@ class OpenRequests:
             self._open[key], self._keys[request] = request, key
             if call := self._call_of(request):
                 self._calls[key] = request, call
+                self._hold(call)
             if deadline < NEVER:
                 heapq.heappush(self._deadlines, (deadline, key))
             self._start_clock()
@@ -134,7 +138,8 @@ class OpenRequests:
             if key is None:
                 return False
             del self._open[key]
-            self._calls.pop(key, None)
+            if found := self._calls.pop(key, None):
+                self._release(found[1])
             self._forget_answered()
         if isinstance(answer, SIEError):
             self._failed(request, answer)
@@ -145,6 +150,17 @@ class OpenRequests:
             self._fault()
         self._answered(is_expired)
         return True
+
+    def _hold(self, call: Call) -> None:
+        if not self._held[call]:
+            call.hold()
+        self._held[call] += 1
+
+    def _release(self, call: Call) -> None:
+        self._held[call] -= 1
+        if not self._held[call]:
+            del self._held[call]
+            call.release()
 
     def _cancel(self, request: Request) -> None:
         if self.reply(request, Cancelled(GONE)):

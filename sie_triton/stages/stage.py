@@ -74,7 +74,7 @@ class ColdStage(ABC, Generic[Loaded]):
             Leaving(status.is_awaited).overdue,
             self._failed_with,
         )
-        self._calls = Calls(status.directory)
+        self._calls = Calls(status.directory, self.name)
         self._model_name = sie_name(model_of(status.model))
         self._log = RequestLog(self._model_name)
         self.background = Background(self.name, self.fault)

@@ -1,5 +1,6 @@
 """Recovery without help after processes, the controller among them, are killed, stopped, and kept busy for ever."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -11,14 +12,17 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.client.failures import StageDied
+from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import ModelError, ServerError, SIEError
 from sie_triton.names import triton_name
 from sie_triton.processes.pids import is_alive
-from sie_triton.records.status import records_of
+from sie_triton.records.status import Record, records_of
 from tests.residency.conftest import EXTRACTOR, LONG, MODELS, TEXT, Crowd, answer, busy, serving, wait_for
 from tests.support.gliners import LABELS, save_gliner
 
 FORWARD_TIMEOUT_S = 1.0
+LONG_TEXT = " ".join([TEXT] * 20)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
@@ -94,6 +98,23 @@ def test_a_stage_that_dies_is_healed(crowd, vector, stage, sent):
     wait_for(lambda: num_regions(crowd) <= regions, 20)
 
 
+def test_a_door_does_not_wait_for_a_stage_that_died_with_its_request(crowd):
+    """Triton would never answer, because the stage had deferred the request."""
+    model, many = MODELS[2], [{"text": LONG_TEXT}] * 400
+
+    async def ask() -> None:
+        async with TritonBackend(crowd.settings) as door:
+            await door.encode(model, [{"text": TEXT}], 60, {})
+            (record,) = records_of(crowd.settings.status_dir, triton_name(model), "inference")
+            asking = asyncio.create_task(door.encode(model, many, 600, {}))
+            await asyncio.to_thread(wait_for, lambda: record_of(crowd, model, record["pid"])["num_open"])
+            os.kill(record["pid"], signal.SIGKILL)
+            with pytest.raises(StageDied, match="a process of the model died before it answered"):
+                await asyncio.wait_for(asking, 300)
+
+    asyncio.run(ask())
+
+
 def test_traffic_continues_while_a_dead_controller_is_replaced(crowd, vector):
     before = crowd.companion.pid
     with busy(crowd, MODELS[3], vector, clients=2) as log:
@@ -136,6 +157,13 @@ def test_a_controller_killed_during_load_or_evict_fails_no_request(crowd, vector
 def is_back(crowd: Crowd, model: str, worker: int) -> bool:
     now = crowd.models()[model]
     return now["state"] == "resident" and now["worker_pid"] not in (worker, None)
+
+
+def record_of(crowd: Crowd, model: str, pid: int) -> Record:
+    (found,) = (
+        each for each in records_of(crowd.settings.status_dir, triton_name(model), "inference") if each["pid"] == pid
+    )
+    return found
 
 
 def seconds_until(condition) -> float:

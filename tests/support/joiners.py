@@ -5,12 +5,15 @@ import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.records.calls import CallBook, OpenCall
 from tests.support.joined import add, elements_of, request, respond
 
 NOW, SECONDS = 1000.0, 60.0
@@ -79,12 +82,29 @@ async def all_ran() -> None:
         await asyncio.sleep(0)
 
 
+def joiner_of(
+    triton: FakeTriton, max_calls: int = 1, max_requests: int = 64, *, opened: list[OpenCall] | None = None, **more: Any
+) -> Joiner:
+    """Return a joiner; `opened` gets the calls of its joined requests."""
+    with TemporaryDirectory() as directory:
+        book = CallBook(Path(directory))
+
+    def open_call() -> OpenCall:
+        call = book.call()
+        if opened is not None:
+            opened.append(call)
+        return call
+
+    return Joiner(triton, open_call, max_calls, max_requests, **more)  # type: ignore[arg-type]
+
+
 class Clients:
     """Requests on their way through a joiner."""
 
     def __init__(self, max_calls: int = 1, max_requests: int = 64) -> None:
         self.triton = FakeTriton()
-        self.joiner = Joiner(self.triton, max_calls, max_requests)
+        self.opened: list[OpenCall] = []
+        self.joiner = joiner_of(self.triton, max_calls, max_requests, opened=self.opened)
 
     def send(self, *texts: bytes, model: str = "m", seconds: float = SECONDS, **options: Any) -> "asyncio.Task[Any]":
         return self.send_message(request(*texts, model=model, **options), seconds)

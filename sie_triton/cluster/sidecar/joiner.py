@@ -18,10 +18,12 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.messages import with_parameters
 from sie_triton.cluster.policies.calls import num_joined, smoothed
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import observe_joined
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
+from sie_triton.records.calls import CallLost, OpenCall, unless_lost
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +69,21 @@ class _Line:
 class Joiner:
     """Belongs to one event loop. `max_calls`: calls of a line at a time; `max_requests`: requests of one call.
 
+    `open_call` returns a new call for each joined request.
+
     A joined call has as many requests as take `call_s` seconds, by the calls before, so that those of others do not
     wait long for it.
     """
 
     def __init__(
-        self, triton: LocalTriton, max_calls: int, max_requests: int, call_s: Callable[[], float] = lambda: float("inf")
+        self,
+        triton: LocalTriton,
+        open_call: Callable[[], OpenCall],
+        max_calls: int,
+        max_requests: int,
+        call_s: Callable[[], float] = lambda: float("inf"),
     ) -> None:
-        self._triton = triton
+        self._triton, self._open_call = triton, open_call
         self._call_s = call_s
         self._max_calls, self._max_requests = max_calls, max_requests
         self._lines: dict[Line, _Line] = {}
@@ -167,8 +176,11 @@ class Joiner:
         now = monotonic()
         seconds = min(each.ends_at for each in together) - now
         try:
-            whole = joined(messages).SerializeToString()
-            response = await self._triton.call("ModelInfer", whole, max(0.001, seconds))
+            whole, call = joined(messages).SerializeToString(), self._open_call()
+            with call as token:
+                async with unless_lost(call):
+                    request = with_parameters(whole, token)
+                    response = await self._triton.call("ModelInfer", request, max(0.001, seconds))
             if is_away(response):  # each of them may be what ended Triton: none is called again here
                 for each in together:
                     if not each.response.done():
@@ -177,6 +189,8 @@ class Joiner:
             if not response.is_ok:
                 return False
             parts = split(service_pb2.ModelInferResponse.FromString(response.body), messages)
+        except CallLost:
+            return False
         except (NotJoinable, ValueError, LookupError, TypeError, DecodeError) as exc:
             log.warning("requests are not joined: %s", exc)
             self._keep_apart(together[0].key)

@@ -37,7 +37,7 @@ from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
 from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away
 from sie_triton.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
-from sie_triton.records.calls import CallBook, OpenCall
+from sie_triton.records.calls import CallBook, CallLost, OpenCall, unless_lost
 from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Runner:
         self._worker, self._payloads = worker, payloads
         self._tenants = Tenants()
         self._call_s = CALLS_OF_TARGET * target_ms / 1000
-        self._joiner = Joiner(triton, max_calls, max_requests, self._longest_call_s)
+        self._joiner = Joiner(triton, lambda: self.calls.call(), max_calls, max_requests, self._longest_call_s)
         self.quantum = Quantum(target_ms)
         self.when_free: Callable[[], None] = lambda: None
         self.is_draining = False
@@ -156,9 +156,10 @@ class Runner:
             task.cancel()
 
     async def report(self) -> None:
-        """Tell the queue, for ever, which work is in progress."""
+        """Tell the queue, for ever, which work is in progress. End the calls that Triton will not answer."""
         while True:
             await asyncio.sleep(REPORT_S)
+            self.calls.end_lost()
             now = monotonic()
             for each in list(self._open.values()):
                 if now - each.since >= REPORT_S:
@@ -224,11 +225,11 @@ class Runner:
                     return "dropped"
                 request = with_parameters(body, {"timeout": max(1, int(left_s * 1e6)), **token})
                 waited_ms = (monotonic() - received) * 1000
-                if work.num_deaths:
-                    response = await self._triton.call("ModelInfer", request, left_s + GRACE_S)
-                else:
-                    line, seconds = (work.model, work.tenant), left_s + GRACE_S
-                    response = await self._joiner.call(line, request, seconds, current.wait_for)
+                try:
+                    async with unless_lost(call):
+                        response = await self._called(work, request, left_s + GRACE_S, current)
+                except CallLost as exc:
+                    response = Response(UNAVAILABLE, str(exc), b"")
             if current.was_withdrawn:
                 await self._publish(message.reply)
                 return "withdrawn"
@@ -250,6 +251,11 @@ class Runner:
         await self._answer(message, work, response, waited_ms)
         self._take_wait(response)
         return "answered" if response.is_ok else "failed"
+
+    async def _called(self, work: Work, request: bytes, seconds: float, current: _Open) -> Response:
+        if work.num_deaths:
+            return await self._triton.call("ModelInfer", request, seconds)
+        return await self._joiner.call((work.model, work.tenant), request, seconds, current.wait_for)
 
     async def _stored(self, work: Work) -> bytes | None:
         if self._payloads is None:

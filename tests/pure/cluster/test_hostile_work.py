@@ -13,20 +13,9 @@ from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import CallBook
 from tests.support.joined import request
+from tests.support.queues import Queue
 
 BODY = request(b"a").SerializeToString()
-
-
-class Queue:
-    """Stands for NATS; it keeps what is published."""
-
-    max_payload = 1 << 20
-
-    def __init__(self) -> None:
-        self.published = []
-
-    async def publish(self, subject, data=b"", **_):
-        self.published.append((subject, data))
 
 
 class Triton:

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_triton.cluster.sidecar import joiner as module
-from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.triton import Response
 from tests.support.joined import request
 from tests.support.joiners import (
@@ -18,6 +17,7 @@ from tests.support.joiners import (
     FakeTriton,
     all_ran,
     answer_to,
+    joiner_of,
     texts_of_calls,
     with_clients,
 )
@@ -268,7 +268,7 @@ def test_in_any_order_each_request_gets_what_it_would_get_alone(requests, max_ca
 def test_each_tenant_has_calls_of_its_own():
     async def check() -> None:
         triton = FakeTriton()
-        joiner, message = Joiner(triton, 1, 64), request(b"a").SerializeToString()
+        joiner, message = joiner_of(triton), request(b"a").SerializeToString()
         tasks = [asyncio.create_task(joiner.call(("m", tenant), message, 5)) for tenant in ("one", "one", "two")]
         await all_ran()
         assert len(triton.calls) == 2  # the first of each tenant
@@ -287,7 +287,7 @@ def test_a_joined_call_has_as_many_requests_as_its_time_allows(monkeypatch):
 
     async def check() -> list[int]:
         triton = FakeTriton()
-        joiner, message = Joiner(triton, 1, 64, call_s=lambda: 1.0), request(b"a").SerializeToString()
+        joiner, message = joiner_of(triton, call_s=lambda: 1.0), request(b"a").SerializeToString()
         tasks = [asyncio.create_task(joiner.call(("m", ""), message, 1000)) for _ in range(30)]
         await all_ran()
         sizes = []

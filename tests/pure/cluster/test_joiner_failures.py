@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from sie_triton.cluster.sidecar import joiner as module
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.records.calls import CALL
 from tests.support.joined import request
 from tests.support.joiners import (
     AWAY,
@@ -47,6 +48,23 @@ async def test_only_the_bad_request_of_a_joined_call_fails(clients):
     assert good == answer_to(request(b"a"))
     assert bad == Response(INVALID, "bad is invalid", b"")
     assert also_good == answer_to(request(b"c"))
+
+
+@with_clients()
+async def test_the_requests_of_a_joined_call_that_is_lost_are_called_alone(clients):
+    """A stage died that had deferred it, so that Triton never answers."""
+    [running] = await clients.occupy()
+    tasks = [clients.send(text) for text in (b"a", b"b")]
+    await clients.waiting(*tasks)
+    running.answer()
+    call, (opened,) = await clients.triton.next(), clients.opened
+    assert call.message.parameters[CALL].string_param
+    opened.when_lost()
+    for text in (b"a", b"b"):
+        call = await clients.triton.next()
+        assert call.texts == [text]
+        call.answer()
+    assert [await task for task in tasks] == [answer_to(request(text)) for text in (b"a", b"b")]
 
 
 @with_clients()

@@ -1,17 +1,19 @@
 """Open calls, written by a door and read by a stage."""
 
+import asyncio
 import multiprocessing
 import os
+import subprocess
 
 import pytest
 
 from sie_triton.errors import InputError
 from sie_triton.records import calls
-from sie_triton.records.calls import CALL, CallBook, Calls
+from sie_triton.records.calls import CALL, CallBook, CallLost, Calls, unless_lost
 
 
 def test_a_call_is_over_when_its_client_has_gone(tmp_path):
-    book, stage = CallBook(tmp_path), Calls(tmp_path)
+    book, stage = CallBook(tmp_path), Calls(tmp_path, "inference")
     with book.call() as first:
         call = stage.find(first[CALL])
         with book.call() as second:
@@ -23,7 +25,7 @@ def test_a_call_is_over_when_its_client_has_gone(tmp_path):
 
 def test_a_place_that_is_taken_again_is_another_call(tmp_path, monkeypatch):
     monkeypatch.setattr(calls, "NUM_PLACES", 1)
-    book, stage = CallBook(tmp_path), Calls(tmp_path)
+    book, stage = CallBook(tmp_path), Calls(tmp_path, "inference")
     with book.call() as first:
         before = stage.find(first[CALL])
         with book.call() as second:
@@ -39,21 +41,21 @@ def test_a_token_that_no_door_wrote_is_refused(tmp_path, token):
     with book.call() as right:
         me = ".".join(right[CALL].split(".")[:3])
         with pytest.raises(InputError, match=r"^parameter sie_call: is set by the server's own HTTP routes"):
-            Calls(tmp_path).find(token.format(me=me))
+            Calls(tmp_path, "inference").find(token.format(me=me))
 
 
 def test_a_door_with_a_directory_of_its_own_has_no_calls_here(tmp_path):
     for each in ("here", "there"):
         (tmp_path / each).mkdir()
     with CallBook(tmp_path / "there").call() as elsewhere:
-        assert Calls(tmp_path / "here").find(elsewhere[CALL]) is None
+        assert Calls(tmp_path / "here", "inference").find(elsewhere[CALL]) is None
 
 
 def test_a_door_in_another_pid_namespace_has_no_calls_here(tmp_path, monkeypatch):
     """It may share the directory, but not the meaning of a pid."""
     with CallBook(tmp_path).call() as elsewhere:
         monkeypatch.setattr(calls, "_namespace", lambda: 1)
-        assert Calls(tmp_path).find(elsewhere[CALL]) is None
+        assert Calls(tmp_path, "inference").find(elsewhere[CALL]) is None
 
 
 def _call_and_die(directory, told):
@@ -71,14 +73,14 @@ def test_calls_of_a_door_that_has_ended_are_over(tmp_path, monkeypatch):
     process.start()
     token = told.get(timeout=60)[CALL]
     process.join()
-    assert Calls(tmp_path).find(token).is_over()
+    assert Calls(tmp_path, "inference").find(token).is_over()
     left = {path.name for path in tmp_path.glob("*.calls")}
     CallBook(tmp_path)
     assert left.isdisjoint(path.name for path in tmp_path.glob("*.calls"))
 
 
 def test_stages_that_know_a_door_see_the_calls_of_its_next_book(tmp_path):
-    stage = Calls(tmp_path)
+    stage = Calls(tmp_path, "inference")
     first = CallBook(tmp_path).call()
     before = stage.find(first.__enter__()[CALL])
     assert not before.is_over()
@@ -96,3 +98,99 @@ def test_a_next_book_does_not_shorten_the_file(tmp_path, monkeypatch):
     for _ in range(2):
         CallBook(tmp_path)
     assert modes == ["w+", "r+"]
+
+
+@pytest.fixture
+def other_process():
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def held_by(pid, token, stage, tmp_path, monkeypatch):
+    """Return the call as a stage sees that has deferred it in the process `pid`."""
+    call = Calls(tmp_path, stage).find(token[CALL])
+    with monkeypatch.context() as context:
+        context.setattr(calls.os, "getpid", lambda: pid)
+        call.hold()
+    return call
+
+
+@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
+def test_a_call_is_lost_with_the_process_that_deferred_it(tmp_path, monkeypatch, other_process, stage):
+    book, lost = CallBook(tmp_path), []
+    with book.call() as living, (call := book.call()) as token:
+        call.when_lost = lambda: lost.append("call")
+        there = held_by(other_process.pid, token, stage, tmp_path, monkeypatch)
+        held_by(os.getpid(), living, stage, tmp_path, monkeypatch)
+        book.end_lost()
+        assert not lost
+        assert not there.is_over()
+        other_process.kill()
+        other_process.wait()
+        for _ in range(2):
+            book.end_lost()
+        assert lost == ["call"]
+        assert there.is_over()
+        assert not Calls(tmp_path, stage).find(living[CALL]).is_over()
+
+
+def test_a_call_is_not_lost_with_a_process_that_has_answered(tmp_path, monkeypatch, other_process):
+    book, lost = CallBook(tmp_path), []
+    with (call := book.call()) as token:
+        call.when_lost = lambda: lost.append("call")
+        there = held_by(other_process.pid, token, "preprocess", tmp_path, monkeypatch)
+        with monkeypatch.context() as context:
+            context.setattr(calls.os, "getpid", lambda: other_process.pid)
+            there.release()
+        other_process.kill()
+        other_process.wait()
+        book.end_lost()
+        assert not lost
+
+
+def test_a_process_that_replaces_another_keeps_the_call(tmp_path, monkeypatch, other_process):
+    """The first answers its request of the call after the second has deferred another one."""
+    book, lost = CallBook(tmp_path), []
+    with (call := book.call()) as token:
+        call.when_lost = lambda: lost.append("call")
+        first = held_by(os.getpid(), token, "inference", tmp_path, monkeypatch)
+        held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
+        first.release()
+        other_process.kill()
+        other_process.wait()
+        book.end_lost()
+        assert lost == ["call"]
+
+
+def test_a_slot_that_is_taken_again_is_not_held(tmp_path, monkeypatch, other_process):
+    monkeypatch.setattr(calls, "NUM_PLACES", 1)
+    book, lost = CallBook(tmp_path), []
+    with book.call() as token:
+        there = held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
+    other_process.kill()
+    other_process.wait()
+    with (call := book.call()) as token:
+        call.when_lost = lambda: lost.append("call")
+        there.hold()
+        book.end_lost()
+        assert not lost
+
+
+def test_work_for_a_lost_call_is_cancelled(tmp_path, monkeypatch, other_process):
+    async def wait() -> None:
+        book = CallBook(tmp_path)
+        with (call := book.call()) as token:
+            held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
+            other_process.kill()
+            other_process.wait()
+            asyncio.get_running_loop().call_soon(book.end_lost)
+            with pytest.raises(CallLost, match="a process of the model died before it answered"):
+                async with unless_lost(call):
+                    await asyncio.sleep(600)
+            with pytest.raises(TimeoutError, match="of its own"):
+                async with unless_lost(call):
+                    raise TimeoutError("of its own")
+
+    asyncio.run(wait())

@@ -152,12 +152,18 @@ def test_a_cancelled_request_is_over_and_answered(requests, clock):
 
 
 class Gone:
-    """A call at the door. `is_gone`: its client has disconnected."""
+    """A call at the door. `is_gone`: its client has disconnected; `is_held`: the door knows that it is deferred."""
 
-    is_gone = False
+    is_gone = is_held = False
 
     def is_over(self):
         return self.is_gone
+
+    def hold(self):
+        self.is_held = True
+
+    def release(self):
+        self.is_held = False
 
 
 def test_a_request_whose_client_has_gone_is_over_and_answered(clock):
@@ -187,6 +193,22 @@ def test_disconnected_clients_are_found_by_polling(clock):
     assert request.answered.wait(30)
     assert isinstance(request.answers[0], Cancelled)
     requests.close()
+
+
+def test_a_call_is_held_until_all_its_requests_are_answered(clock):
+    call, other = Gone(), Gone()
+    first, second, third = (Request(clock) for _ in range(3))
+    requests = OpenRequests(lambda _: None, lambda: None, call_of={first: call, second: call, third: other}.get)
+    held = []
+    for act in (lambda: requests.add(first, NEVER), lambda: requests.add(second, NEVER)):
+        act()
+        held.append([call.is_held, other.is_held])
+    requests.add(third, NEVER)
+    for each in (first, third, second):
+        requests.reply(each, {})
+        held.append([call.is_held, other.is_held])
+    requests.close()
+    assert held == [[True, False], [True, False], [True, True], [True, False], [False, False]]
 
 
 def test_the_clock_sleeps_on_unless_a_request_needs_it_earlier(requests, clock):

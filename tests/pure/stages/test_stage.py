@@ -27,7 +27,7 @@ LIMIT = 4
 class Echo(ColdStage[str]):
     """Answers at once; loading waits for `may_load`."""
 
-    name = "echo"
+    name = "preprocess"
 
     def __init__(self, status: StatusWriter) -> None:
         super().__init__(status, LIMIT)
