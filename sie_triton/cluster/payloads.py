@@ -4,12 +4,10 @@ payloads/DEADLINE/GATEWAY.NUMBER     removed after the answer, and by any gatewa
 dead/GATEWAY.NUMBER                  of a request that was put aside
 """
 
-import asyncio
 import re
-import time
 from functools import cached_property
 
-from sie_triton.weights.object_store import ObjectStore
+from sie_triton.weights.object_store import AsyncObjectStore
 
 PATH = re.compile(r"payloads/(\d{1,12})/[\w.-]{1,200}", re.ASCII)
 
@@ -24,7 +22,7 @@ MAX_BYTES = 1024**3
 
 
 class Payloads:
-    """The payload store at a URL. Its methods raise StoreError. Belongs to one event loop; threads do the work."""
+    """The payload store at a URL. Its methods raise StoreError. Belongs to one event loop."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -32,33 +30,31 @@ class Payloads:
     async def put(self, gateway: str, number: int, deadline: float, body: bytes) -> str:
         """Store a request; return its path."""
         path = f"payloads/{int(deadline)}/{gateway}.{number}"
-        await asyncio.to_thread(lambda: self._store.write(path, body))
+        await self._store.write(path, body)
         return path
 
     async def get(self, path: str) -> bytes | None:
         """Return a stored request; None if it has been removed."""
-        return await asyncio.to_thread(lambda: self._store.read(path, MAX_BYTES))
+        return await self._store.read(path, MAX_BYTES)
 
     async def remove(self, path: str) -> None:
-        await asyncio.to_thread(lambda: self._store.remove(path))
+        await self._store.remove(path)
 
     async def keep(self, gateway: str, number: int, body: bytes) -> str:
         """Store a request that was put aside, for people; return its path."""
         path = f"dead/{gateway}.{number}"
-        await asyncio.to_thread(lambda: self._store.write(path, body))
+        await self._store.write(path, body)
         return path
 
-    async def sweep(self) -> int:
-        """Remove what gateways that ended have left; return the number of payloads."""
-        return await asyncio.to_thread(self._sweep, time.time() - GRACE_S)
-
-    def _sweep(self, before: float) -> int:
-        found = (PATH.fullmatch(each.path) for each in self._store.list("payloads"))
-        late = [match[0] for match in found if match and int(match[1]) < before][:MAX_REMOVED]
+    async def sweep(self, now: float) -> int:
+        """Remove what gateways that ended have left; return the number of payloads. `now`: by a gateway's clock."""
+        before = now - GRACE_S
+        found = [match async for path in self._store.paths("payloads") if (match := PATH.fullmatch(path))]
+        late = [match[0] for match in found if int(match[1]) < before][:MAX_REMOVED]
         for path in late:
-            self._store.remove(path)
+            await self._store.remove(path)
         return len(late)
 
     @cached_property
-    def _store(self) -> ObjectStore:
-        return ObjectStore(self._url)
+    def _store(self) -> AsyncObjectStore:
+        return AsyncObjectStore(self._url)

@@ -4,19 +4,25 @@ Endpoint and credentials come from the usual environment variables: AWS_ENDPOINT
 AWS_SECRET_ACCESS_KEY, AWS_REGION, GOOGLE_APPLICATION_CREDENTIALS and so on.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Opened
+
+T = TypeVar("T")
 
 # Bytes of one request; each has a timeout of its own, so that a slow connection still makes progress.
 PIECE_BYTES = 8 << 20
 TIMEOUT_S, CONNECT_TIMEOUT_S, RETRY_S = 60, 5, 10
 MAX_RETRIES = 2
+
+# Time that a call on an event loop has, in seconds, and what it has more for its bytes, by bytes a second.
+ANSWER_S, LEAST_BYTES_PER_S = 10.0, 4 << 20
 
 # Objects of one page of a listing.
 PAGE = 1000
@@ -55,16 +61,16 @@ class ObjectStore:
             timeouts = {"timeout": f"{TIMEOUT_S}s", "connect_timeout": f"{CONNECT_TIMEOUT_S}s"}
             # A store in one's own network often has no certificate; AWS_ENDPOINT_URL decides.
             options = {"client_options": {**timeouts, "allow_http": True}, "retry_config": retry}
-        with self._explained(""):
-            self._store: Opened = from_url(self.url, **options)
+        with self.explained(""):
+            self.opened: Opened = from_url(self.url, **options)
 
     def read(self, path: str, max_bytes: int) -> bytes | None:
         """Return the content of a small object; None if there is none."""
         import obstore
 
-        with self._explained(path):
+        with self.explained(path):
             try:
-                found = obstore.get(self._store, path)
+                found = obstore.get(self.opened, path)
             except FileNotFoundError:
                 return None
             if found.meta["size"] > max_bytes:
@@ -75,9 +81,9 @@ class ObjectStore:
         """Return the size of an object in bytes; None if there is none."""
         import obstore
 
-        with self._explained(path):
+        with self.explained(path):
             try:
-                return obstore.head(self._store, path)["size"]
+                return obstore.head(self.opened, path)["size"]
             except FileNotFoundError:
                 return None
 
@@ -86,8 +92,8 @@ class ObjectStore:
         import obstore
 
         while start < end:
-            with self._explained(path):
-                piece = bytes(obstore.get_range(self._store, path, start=start, end=min(start + PIECE_BYTES, end)))
+            with self.explained(path):
+                piece = bytes(obstore.get_range(self.opened, path, start=start, end=min(start + PIECE_BYTES, end)))
             if not piece:
                 raise StoreError(f"{self.url}/{path} is shorter than its manifest says")
             yield piece
@@ -97,14 +103,14 @@ class ObjectStore:
         """Write an object; it appears complete or not at all."""
         import obstore
 
-        with self._explained(path):
-            obstore.put(self._store, path, content if isinstance(content, bytes) else iter(content))
+        with self.explained(path):
+            obstore.put(self.opened, path, content if isinstance(content, bytes) else iter(content))
 
     def list(self, prefix: str = "") -> Iterator[Listed]:
         import obstore
 
-        with self._explained(prefix):
-            for page in obstore.list(self._store, prefix or None, chunk_size=PAGE):
+        with self.explained(prefix):
+            for page in obstore.list(self.opened, prefix or None, chunk_size=PAGE):
                 for each in page:
                     version = each.get("e_tag") or str(each["last_modified"])
                     yield Listed(each["path"], each["size"], version)
@@ -112,14 +118,15 @@ class ObjectStore:
     def remove(self, path: str) -> None:
         import obstore
 
-        with self._explained(path):
+        with self.explained(path):
             try:
-                obstore.delete(self._store, path)
+                obstore.delete(self.opened, path)
             except FileNotFoundError:
                 return
 
     @contextmanager
-    def _explained(self, path: str) -> Iterator[None]:
+    def explained(self, path: str) -> Iterator[None]:
+        """Raise StoreError in the place of the library's errors about an object."""
         from obstore.exceptions import BaseError
 
         try:
@@ -128,3 +135,62 @@ class ObjectStore:
             where = f"{self.url}/{path}" if path else self.url
             line = next(iter(str(exc).splitlines()), type(exc).__name__).strip()
             raise StoreError(f"{where}: {line[:MAX_MESSAGE]}") from exc
+
+
+class AsyncObjectStore:
+    """The objects below a URL for one event loop. No thread waits for the store, and a cancelled call ends.
+
+    Every method raises StoreError as those of ObjectStore do, and if the store does not answer in time.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._store = ObjectStore(url)
+
+    async def read(self, path: str, max_bytes: int) -> bytes | None:
+        """Return the content of an object; None if there is none."""
+        import obstore
+
+        with self._store.explained(path):
+            try:
+                found = await _in_time(obstore.get_async(self._store.opened, path))
+            except FileNotFoundError:
+                return None
+            num_bytes = found.meta["size"]
+            if num_bytes > max_bytes:
+                raise StoreError(f"{self._store.url}/{path} has {num_bytes} bytes, at most {max_bytes} are allowed")
+            return bytes(await _in_time(found.bytes_async(), num_bytes))
+
+    async def write(self, path: str, content: bytes) -> None:
+        """Write an object; it appears complete or not at all."""
+        import obstore
+
+        with self._store.explained(path):
+            await _in_time(obstore.put_async(self._store.opened, path, content), len(content))
+
+    async def remove(self, path: str) -> None:
+        import obstore
+
+        with self._store.explained(path), suppress(FileNotFoundError):
+            await _in_time(obstore.delete_async(self._store.opened, path))
+
+    async def paths(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the paths of all objects below `prefix`."""
+        import obstore
+
+        pages = obstore.list(self._store.opened, prefix, chunk_size=PAGE)
+        while True:
+            with self._store.explained(prefix):
+                page = await _in_time(anext(pages, None))
+            if page is None:
+                return
+            for each in page:
+                yield each["path"]
+
+
+async def _in_time(answer: Awaitable[T], num_bytes: int = 0) -> T:
+    """Return the answer to a call with so many bytes; TimeoutError if it takes too long."""
+    seconds = ANSWER_S + num_bytes / LEAST_BYTES_PER_S
+    try:
+        return await asyncio.wait_for(answer, seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no answer within {seconds:.3g} s") from None

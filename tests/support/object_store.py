@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +27,10 @@ class Asked:
 
 @dataclass
 class Store:
-    """The server at `endpoint`. Reads of blobs past the first `held_after` wait for `may_send`; `away`: status 403."""
+    """The server at `endpoint`. Reads of blobs past the first `held_after` wait for `may_send`; `away`: status 403.
+
+    `silent`: methods that are not answered until there are none.
+    """
 
     endpoint: str = ""
     asked: list[Asked] = field(default_factory=list)
@@ -34,6 +38,7 @@ class Store:
     held_after: int = 1 << 40
     may_send: threading.Event = field(default_factory=threading.Event)
     away: bool = False
+    silent: tuple[str, ...] = ()
 
     url: str = f"s3://{BUCKET}/cache"
 
@@ -64,6 +69,8 @@ class Store:
         def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
             asked = Asked(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("HTTP_RANGE", ""))
             self.asked.append(asked)
+            while asked.method in self.silent:
+                time.sleep(0.05)
             if self.away:
                 start("403 Forbidden", [("Content-Length", "0")])
                 return [b""]
@@ -92,5 +99,6 @@ def running() -> Iterator[Store]:
         yield store
     finally:
         store.may_send.set()
+        store.silent = ()
         server.shutdown()
         server.server_close()

@@ -245,7 +245,7 @@ class Queue:
         """Remove payloads that gateways have left behind, for ever."""
         while True:
             try:
-                if num_removed := await payloads.sweep():
+                if num_removed := await payloads.sweep(self._now()):
                     log.info("payload store: removed %d payloads whose time had passed", num_removed)
             except StoreError as exc:
                 log.warning("payload store: %s", exc)

@@ -57,6 +57,9 @@ CALLS_OF_TARGET = 2
 # Tritons that a request may end.
 MAX_DEATHS = 2
 
+# Requests that are read from the payload store at a time. While it does not answer, others have the places.
+MAX_READS = 4
+
 # Responses of at most so many bytes are read for the time that their requests waited.
 MAX_READ_BYTES = 64 * 1024
 
@@ -125,6 +128,7 @@ class Runner:
         self._open: dict[tuple[str, int], _Open] = {}
         self.awaited = Awaited()
         self._alone = asyncio.Lock()
+        self._num_reads = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -205,6 +209,9 @@ class Runner:
         call = self.calls.call()
         with call as token, self._registered(work, _Open(message.reply, call)) as current:
             if work.payload:
+                if self._num_reads >= MAX_READS:
+                    await self._return(message, AWAY_S)
+                    return "returned"
                 try:
                     stored = await self._stored(work)
                 except StoreError as exc:
@@ -260,7 +267,11 @@ class Runner:
     async def _stored(self, work: Work) -> bytes | None:
         if self._payloads is None:
             raise StoreError("this sidecar has none (SIE_PAYLOAD_STORE_URL)")
-        return await self._payloads.get(work.payload)
+        self._num_reads += 1
+        try:
+            return await self._payloads.get(work.payload)
+        finally:
+            self._num_reads -= 1
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""

@@ -9,17 +9,21 @@ from tritonclient.grpc import service_pb2
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Work
 from sie_triton.cluster.payloads import Payloads
+from sie_triton.cluster.sidecar.runner import MAX_READS
 from sie_triton.cluster.sidecar.triton import Response
-from sie_triton.errors import InputError
+from sie_triton.errors import BusyError, InputError
+from sie_triton.weights import object_store
 from tests.process.cluster.conftest import (
     DIED,
     MODEL,
     Cluster,
+    asked,
     request,
     served,
     until,
     until_empty,
 )
+from tests.support.object_store import BUCKET
 
 
 def large(name: str) -> bytes:
@@ -57,6 +61,45 @@ def test_a_request_larger_than_a_message_goes_through_the_payload_store(run, tmp
     run(test)
 
 
+URL = f"s3://{BUCKET}/payloads"
+
+
+def test_a_store_that_does_not_answer_reads_holds_up_no_other_request(run, s3, monkeypatch):
+    """Reads have few of the places. Once the store answers again, every request is answered."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, _ = await cluster.pair(payload_store_url=URL)
+        s3.silent = ("GET",)
+        tasks = [asyncio.create_task(queue.submit("default", MODEL, large(str(i)), 50)) for i in range(10)]
+        await until(lambda: s3.num_asked("payloads") >= MAX_READS and s3.num_asked("payloads", "PUT") >= 10)
+        monkeypatch.setattr(object_store, "ANSWER_S", 1.0)
+        for i in range(3 * MAX_READS):
+            assert await asked(queue, f"small {i}") == f"small {i}"
+        assert sidecar._runner._num_reads <= MAX_READS
+        s3.silent = ()
+        answers = [await task for task in tasks]
+        assert {answer.status for answer, _ in answers} == {0}
+        names = {service_pb2.ModelInferResponse.FromString(body).id for _, body in answers}
+        assert names == {str(i) for i in range(10)}
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "refuses"])
+def test_a_faulty_store_refuses_large_requests_alone(run, s3, monkeypatch, is_silent):
+    monkeypatch.setattr(object_store, "ANSWER_S", 0.2)
+    monkeypatch.setattr(object_store, "LEAST_BYTES_PER_S", 1 << 30)
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await cluster.pair(payload_store_url=URL)
+        s3.silent, s3.away = ("PUT", "POST") if is_silent else (), not is_silent
+        with pytest.raises(BusyError, match="the payload store does not take the request; retry"):
+            await queue.submit("default", MODEL, large("a"), 50)
+        assert await asked(queue, "small") == "small"
+
+    run(test)
+
+
 def payloads(tmp_path) -> list[str]:
     return [path.name for path in (tmp_path / "objects").rglob("*") if path.is_file()]
 
@@ -66,7 +109,7 @@ def test_payloads_of_a_gateway_that_ended_are_removed(tmp_path):
     asyncio.run(store.put("gone", 1, time.time() - 1000, b"late"))
     asyncio.run(store.put("alive", 2, time.time() + 1000, b"in time"))
     asyncio.run(store.keep("gone", 3, b"dead"))
-    assert asyncio.run(store.sweep()) == 1
+    assert asyncio.run(store.sweep(time.time())) == 1
     assert sorted(payloads(tmp_path)) == ["alive.2", "gone.3"]
 
 
