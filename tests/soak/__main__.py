@@ -21,12 +21,12 @@ from rich.progress import Progress, TimeElapsedColumn
 from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.weights import locate
 from tests.soak.changes import Changing
-from tests.soak.clients import OF_HUB, TIMEOUT_S, Client, clients_of
+from tests.soak.clients import TIMEOUT_S, Client, clients_of
 from tests.soak.counters import Counters, fallen
 from tests.soak.faults import schedule
 from tests.soak.history import BACK_S, FAILED, REFUSED, Entry, Happened, Verdict, check
 from tests.soak.leaks import BOUNDS, Gate, Usage, fastest, leaking
-from tests.soak.targets import MODELS, TARGETS, OneServer, Target, save_models
+from tests.soak.targets import MODELS, TARGETS, Target, save_models
 from tests.support.signals import heed_signals
 
 # Memory of one server, in bytes: about a third of the models fit.
@@ -132,9 +132,7 @@ def soaked(
     only: Sequence[str] = (),
 ) -> tuple[list[Entry], list[Happened], Gate, Counters]:
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
-    clients = clients_of(target.http, target.grpc, MODELS)
-    if not isinstance(target, OneServer):
-        clients = [each for each in clients if each.name != OF_HUB]
+    clients = [each for each in clients_of(target.http, target.grpc, MODELS) if each.name not in target.without]
     asking: list[Client | Changing] = clients * num_threads
     if with_faults:
         asking.append(Changing(target))

@@ -29,6 +29,12 @@ ENTITIES = "Ada Lovelace planted vines in Berlin."
 IMAGES = pictures([(97, 61), (40, 90)])
 SOUND = sounds()[0]
 
+# Image file that a cluster's queue does not take: bytes follow the image. It goes through the payload store.
+LARGE_IMAGE = IMAGES[0] + bytes(9 * 1024**2)
+
+# Name of its client.
+LARGE = "large images"
+
 # Name of the client of a model whose weights are spoiled.
 SPOILED = "spoiled weights"
 
@@ -161,7 +167,12 @@ def clients_of(http: str, grpc: str, models: Models) -> list[Client]:
         return np.array([[each["start"], each["end"], LABELS.index(each["label"]), each["score"]] for each in found])
 
     def looking(model: str, text: str) -> np.ndarray:
-        image = IMAGES[len(text) % len(IMAGES)]
+        return vector_of(model, IMAGES[len(text) % len(IMAGES)])
+
+    def looking_at_a_large_file(model: str, text: str) -> np.ndarray:
+        return vector_of(model, LARGE_IMAGE)
+
+    def vector_of(model: str, image: bytes) -> np.ndarray:
         return dense_of(posted(f"/v1/encode/{model}", {"items": [{"images": [{"data": image}]}]}, packed=True))
 
     def listening(model: str, text: str) -> np.ndarray:
@@ -175,6 +186,7 @@ def clients_of(http: str, grpc: str, models: Models) -> list[Client]:
         Client("extract", [models.extractor], extracting),
         Client("images", [models.images], looking),
         Client("sounds", [models.sounds], listening),
+        Client(LARGE, [models.images], looking_at_a_large_file),
         Client(SPOILED, [models.spoiled], by_json),
         Client(OF_HUB, [models.of_hub], by_json),
     ]

@@ -11,7 +11,7 @@ import psutil
 from tests.soak import callers, machine
 from tests.soak.clients import OF_HUB, SPOILED
 from tests.soak.history import Happened
-from tests.soak.targets import OneServer, Target
+from tests.soak.targets import Cluster, OneServer, Target
 
 # Durations of a stop, and of a condition, in seconds.
 STOP_S, CONDITION_S = 3.0, 5.0
@@ -73,6 +73,8 @@ def conditions_of(target: Target) -> dict[str, Condition]:
         found["truncated weights"] = machine.truncated_weights
         found["exchanged weights"] = machine.exchanged_weights
         found["faulty hub"] = machine.faulty_hub
+    if isinstance(target, Cluster):
+        found["faulty object store"] = machine.faulty_store
     return found
 
 

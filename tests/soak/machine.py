@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 
 from sie_triton.errors import ServerError
-from tests.soak.targets import MODELS, OneServer, Target
+from tests.soak.targets import MODELS, Cluster, OneServer, Target
 
 SHM = Path("/dev/shm")
 
@@ -26,6 +26,9 @@ CLOCK_S = 3600.0
 # A larger file system is the machine's: filling it would take the machine's memory or disk. scripts/soak mounts small
 # ones.
 MAX_FILLED = 4_000_000_000
+
+# Methods of an object store.
+ALL_METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
 
 # Files of each kind that are spoiled at once, and a number above those of all processes.
 NUM_SPOILED, NO_PID = 3, 5_000_000
@@ -190,3 +193,15 @@ def faulty_hub(target: Target, rng: np.random.Generator) -> Iterator[None]:
         target.hub.refused.clear()
     with suppress(ServerError):  # it may be loaded already
         target.act(MODELS.of_hub, "load")
+
+
+@contextmanager
+def faulty_store(target: Target, rng: np.random.Generator) -> Iterator[None]:
+    """The payload store refuses everything, or answers nothing."""
+    assert isinstance(target, Cluster)
+    store = target.store
+    store.away, store.silent = ((True, ()), (False, ALL_METHODS))[rng.integers(2)]
+    try:
+        yield
+    finally:
+        store.away, store.silent = False, ()

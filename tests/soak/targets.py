@@ -22,8 +22,8 @@ from sie_triton.errors import ServerError
 from sie_triton.names import triton_name
 from sie_triton.records.status import Record, all_records
 from tests.conftest import gliner_file, model_file, tiny_model_file
-from tests.soak.clients import OF_HUB, SPOILED, Models
-from tests.support import hub, killing
+from tests.soak.clients import LARGE, OF_HUB, SPOILED, Models
+from tests.support import hub, killing, object_store
 from tests.support.gliners import save_gliner
 from tests.support.loras import save_lora
 from tests.support.models import save_bert, save_cross_encoder
@@ -123,10 +123,12 @@ def save_models(root: Path, tokenizer: Path) -> Saved:
 class Target(ABC):
     """A running service. Use as a context manager. `parts`: names of what faults may end, with `of`.
 
-    `habits`: what its workers do beside their work, of `in_processes`.
+    `without`: clients that have nothing to ask here. `habits`: what its workers do beside their work, of
+    `in_processes`.
     """
 
     parts: Sequence[str]
+    without: frozenset[str]
 
     def __init__(self, root: Path, saved: Saved, memory_bytes: int, habits: Sequence[str] = ()) -> None:
         self.root, self.saved = root, saved
@@ -239,13 +241,14 @@ class Target(ABC):
                     yield from ((f"{model}-{stage}", record) for record in records)
 
 
-HTTP_CLIENTS = frozenset({"SIE's HTTP", "openai", "cohere", "extract", "images", "sounds", SPOILED, OF_HUB})
+HTTP_CLIENTS = frozenset({"SIE's HTTP", "openai", "cohere", "extract", "images", "sounds", LARGE, SPOILED, OF_HUB})
 
 
 class OneServer(Target):
     """`sie-triton serve` with its door, and a hub for one of its models."""
 
     parts = ("stage", "worker", "controller", "door", "triton")
+    without = frozenset({LARGE})
 
     def __enter__(self) -> "OneServer":
         with ExitStack() as stack:
@@ -302,9 +305,23 @@ NUM_WORKERS = 2
 
 
 class Cluster(Target):
-    """`sie-triton cluster up` with NUM_WORKERS workers."""
+    """`sie-triton cluster up` with NUM_WORKERS workers, and a payload store (S3)."""
 
     parts = ("stage", "worker", "controller", "triton", "launcher", "sidecar", "gateway", "config", "nats")
+    without = frozenset({OF_HUB})
+
+    def __enter__(self) -> "Cluster":
+        with ExitStack() as stack:
+            self.store = stack.enter_context(object_store.running())
+            url = f"s3://{object_store.BUCKET}/payloads"
+            self._variables |= {**self.store.environment, "SIE_PAYLOAD_STORE_URL": url}
+            super().__enter__()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._stack.close()
 
     def _command(self) -> list[str]:
         http, grpc, config = free_ports(3)
