@@ -28,8 +28,9 @@ LONGEST_PAUSE_S = 30.0
 # Seconds until an idle process that was replaced is killed; normally Triton ends it within seconds.
 SUPERSEDED_S = 30.0
 
-# Seconds between scans for orphaned shared memory; it is removed if two consecutive scans find it.
-ORPHANS_EVERY_S = 3.0
+# Seconds between scans for orphaned shared memory, which is removed if two consecutive scans find it. A scan reads the
+# maps of all processes, so it is seldom unless a process has died in the last AFTER_DEATH_S, or the last one found some.
+ORPHANS_EVERY_S, ORPHANS_SELDOM_S, AFTER_DEATH_S = 3.0, 60.0, 30.0
 
 
 class Healing:
@@ -47,7 +48,7 @@ class Healing:
         self._superseded: dict[ProcessId, float] = {}
         self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
         self._orphans: set[Path] = set()
-        self._orphans_sought = monotonic()
+        self._orphans_sought = self._died_at = monotonic()
 
     def heal(self, stages: Stages, models: Mapping[str, ModelState], leaving: Container[str] = ()) -> None:
         """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
@@ -57,6 +58,7 @@ class Healing:
         for stage, by_steps in stages.items():
             for steps, processes in by_steps.items():
                 self.end_stopped(map(process_of, processes.living))
+                self._died_at = monotonic() if processes.dead else self._died_at
                 model = models.get(model_of(steps))
                 if processes.living or steps in leaving:
                     self._attempts.pop((steps, stage), None)
@@ -91,8 +93,10 @@ class Healing:
 
     def remove_orphans(self, triton: int) -> None:
         """Remove shared memory of processes that died with requests in them, which Triton leaks."""
-        if monotonic() - self._orphans_sought > ORPHANS_EVERY_S:
-            self._orphans_sought = monotonic()
+        now = monotonic()
+        is_likely = self._orphans or now - self._died_at < AFTER_DEATH_S
+        if now - self._orphans_sought > (ORPHANS_EVERY_S if is_likely else ORPHANS_SELDOM_S):
+            self._orphans_sought = now
             orphans = orphaned_regions(triton)
             for region in orphans & self._orphans:
                 log.info("removing orphaned shared memory %s", region)

@@ -194,6 +194,29 @@ def test_an_idle_tokenizer_of_a_cold_model_is_evicted(world, monkeypatch):
     world.tick(swapped=["a-preprocess"])
 
 
+def test_shared_memory_is_scanned_often_only_after_a_death(world, monkeypatch):
+    now, scans = [time.monotonic() + 1000], []
+    monkeypatch.setattr("sie_triton.controller.healing.monotonic", lambda: now[0])
+    monkeypatch.setattr("sie_triton.controller.healing.orphaned_regions", lambda _: scans.append(now[0]) or set())
+
+    def num_scans(seconds: int) -> int:
+        before = len(scans)
+        for _ in range(seconds):
+            now[0] += 1
+            round_of(world._controller)
+        return len(scans) - before
+
+    world.process("a")
+    assert 1 <= num_scans(100) <= 2
+    world._processes[0].kill()
+    world._processes[0].wait()
+    assert num_scans(20) >= 4
+    world.process("a", generation=1)
+    assert num_scans(20) >= 4
+    num_scans(20)
+    assert 1 <= num_scans(100) <= 2
+
+
 def test_shared_memory_orphaned_in_two_scans_is_removed(world, monkeypatch):
     """Triton, the parent of the stages, is this process here."""
     monkeypatch.setattr("sie_triton.controller.healing.ORPHANS_EVERY_S", -1.0)
