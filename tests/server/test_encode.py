@@ -41,15 +41,16 @@ def expected(reference):
 
 
 def test_parity_with_sentence_transformers(server, reference):
-    """≥ 300 texts of 0 to 10,000 words: the same as the library, and the same alone as in any batch."""
-    texts = varied_texts(320)
+    """≥ 300 texts of 0 to 10,000 words: the same as the library, and every fourth the same alone as in any batch."""
+    texts, some = varied_texts(320), slice(None, None, 4)
+    few = texts[some]
     with SIEClient(server.grpc) as client:
         bulk = np.stack([r["dense"] for r in client.encode(MINILM, texts)])
-        small = [r["dense"] for i in range(0, 320, 8) for r in client.encode(MINILM, texts[i : i + 8])]
-        alone = [client.encode(MINILM, text)["dense"] for text in texts]
+        small = [r["dense"] for i in range(0, len(few), 8) for r in client.encode(MINILM, few[i : i + 8])]
+        alone = [client.encode(MINILM, text)["dense"] for text in few]
     assert_parity(bulk, reference(texts))
     assert_parity(np.stack(small), np.stack(alone), TO_ITSELF)
-    assert_parity(bulk, np.stack(alone), TO_ITSELF)
+    assert_parity(bulk[some], np.stack(alone), TO_ITSELF)
     np.testing.assert_allclose(np.linalg.norm(bulk, axis=1), 1, atol=1e-6)
 
 

@@ -247,13 +247,14 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path):
     assert measurements.get("probe") == 1
 
 
-def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_directory):
+def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_directory, fork_server_directory):
     for size, calibrated in ((0, True), (300, False)):
         runtime = Runtime(device="cpu", cache_dir=str(tmp_path / str(size)), max_sub_batch_cost=size)
         spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 128, 16384, runtime=runtime)
-        stage = Inference(spec, "cpu", StatusWriter(tmp_path, f"m{size}", "inference", 0))
+        stage = Inference(spec, "cpu", StatusWriter(fork_server_directory, f"calibrated{size}", "inference", 0))
         stage.load()
         stage.close()
+        stage.status.remove()
         (kept,) = (json.loads(path.read_text()) for path in (tmp_path / str(size) / "measurements").iterdir())
         assert kept["probe"]["path"] == PACKED
         assert any(name.startswith("calibration") for name in kept) == calibrated

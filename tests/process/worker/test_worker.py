@@ -85,10 +85,11 @@ def test_a_lane_at_rest_keeps_no_threads(worker):
     wait_for(lambda: psutil.Process(worker.pid).num_threads() == without)
 
 
-def test_loading_leaves_no_threads(minilm_directory, tmp_path, deaths):
+def test_loading_leaves_no_threads(minilm_directory, fork_server_directory, tmp_path, deaths):
     """Loading compares forward passes, with as many threads as there are processors."""
     spec = replace(SPEC, dims={"dense": 384}).to_json()
-    worker = Worker(replace(order(minilm_directory, tmp_path), spec=spec, cache=tmp_path), deaths.append, **LIMITS)
+    load = replace(order(minilm_directory, fork_server_directory), spec=spec, cache=tmp_path)
+    worker = Worker(load, deaths.append, **LIMITS)
     after_load = psutil.Process(worker.pid).num_threads()
     for _ in range(2):  # the loading thread releases its team after it has answered each order
         worker.remove_lora("none")
