@@ -28,8 +28,8 @@ LONGEST_PAUSE_S = 30.0
 # Seconds until an idle process that was replaced is killed; normally Triton ends it within seconds.
 SUPERSEDED_S = 30.0
 
-# Seconds between scans for orphaned shared memory, which is removed if two consecutive scans find it. A scan reads the
-# maps of all processes, so it is seldom unless a process has died in the last AFTER_DEATH_S, or the last one found some.
+# Seconds between scans for orphaned shared memory, which two consecutive scans must find. They read the maps of
+# all processes, and are seldom unless a process has died in the last AFTER_DEATH_S, or the last scan has found some.
 ORPHANS_EVERY_S, ORPHANS_SELDOM_S, AFTER_DEATH_S = 3.0, 60.0, 30.0
 
 
