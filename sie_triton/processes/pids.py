@@ -8,15 +8,19 @@ import os
 import select
 import signal
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 STATE, PARENT, STARTED = 0, 1, 19  # fields of /proc/PID/stat, counted from the state
 
 
 class ProcessId(NamedTuple):
-    """Permanent id of a process. `started` is in clock ticks after boot; 0 if there was no such process."""
+    """Permanent id of a process. `started` is in clock ticks after boot; 0 if there was no such process.
+
+    A process counts as alive, and as running, while this process has no file handle left to look at it.
+    """
 
     pid: int
     started: int
@@ -28,11 +32,11 @@ class ProcessId(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        return _is_alive(self._stat())
+        return _is_alive(self._stat)
 
     @property
     def is_stopped(self) -> bool:
-        return self._stat()[:1] == ["T"]
+        return _is_stopped(self._stat)
 
     def send(self, signum: int) -> None:
         """Send a signal to the process, and to no other if it has ended."""
@@ -75,11 +79,11 @@ class Process:
 
 def is_alive(pid: int) -> bool:
     """True if a process with this pid is alive; a process that has ended but was not reaped is not."""
-    return _is_alive(_stat(pid))
+    return _is_alive(partial(_stat, pid))
 
 
 def is_stopped(pid: int) -> bool:
-    return _stat(pid)[:1] == ["T"]
+    return _is_stopped(partial(_stat, pid))
 
 
 def parent_of(pid: int) -> int:
@@ -95,12 +99,21 @@ def children_by_parent() -> Mapping[int, Sequence[int]]:
     return found
 
 
-def _is_alive(stat: list[str]) -> bool:
-    return stat[:1] not in ([], ["Z"], ["X"])
+def _is_alive(stat: Callable[[], list[str]]) -> bool:
+    """A process counts as alive if this process has no file handle left to look at it."""
+    with suppress(OSError):
+        return stat()[:1] not in ([], ["Z"], ["X"])
+    return True
+
+
+def _is_stopped(stat: Callable[[], list[str]]) -> bool:
+    with suppress(OSError):
+        return stat()[:1] == ["T"]
+    return False
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat, from the state; empty if there is no such process."""
-    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+    """Return the fields of /proc/PID/stat, from the state; empty if there is no such process. OSError if unknown."""
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()
     return []

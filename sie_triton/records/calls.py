@@ -96,8 +96,8 @@ class CallBook:
 
     def end_lost(self) -> None:
         """End the calls that will get no answer, because a process died that had deferred them."""
-        deferred = self._slots[:, NUMBER + 1 :]
-        dead = [pid for pid in np.unique(deferred[deferred != 0]).tolist() if not is_alive(pid)]
+        deferred = self._slots[:, NUMBER + 1 :]  # stages change it meanwhile
+        dead = [pid for pid in np.unique(deferred).tolist() if pid and not is_alive(pid)]
         for place in np.flatnonzero(np.isin(deferred, dead).any(axis=1)).tolist() if dead else ():
             if (call := self._open.get(place)) is not None:
                 call.end()

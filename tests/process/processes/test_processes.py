@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -364,3 +365,18 @@ def test_a_companion_that_ends_while_it_is_closed_is_not_started_again(tmp_path)
     for _ in range(5):
         with Companion("the clock", SERVER, Log(tmp_path / "log"), {}) as companion:
             os.kill(companion.pid, signal.SIGKILL)
+
+
+def test_a_process_counts_as_alive_while_no_file_handle_is_left(child):
+    """Else a door would give up all requests, and the controller replace all processes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    dead, found = ProcessId(child.pid, 1), ProcessId.of(child.pid)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            Path("/proc/self/stat").read_text()
+        answers = [is_alive(child.pid), found.is_alive, dead.is_alive, is_stopped(child.pid), found.is_stopped]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert answers == [True, True, True, False, False]
+    assert not dead.is_alive

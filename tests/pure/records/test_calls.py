@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import subprocess
+from threading import Event, Thread
 
 import pytest
 
@@ -194,3 +195,26 @@ def test_work_for_a_lost_call_is_cancelled(tmp_path, monkeypatch, other_process)
                     raise TimeoutError("of its own")
 
     asyncio.run(wait())
+
+
+def test_a_call_that_is_answered_during_a_look_is_not_lost(tmp_path, monkeypatch):
+    """A stage changes its column at any time: no process has the pid 0."""
+    book, lost = CallBook(tmp_path), []
+    with (call := book.call()) as token, (other := book.call()):
+        call.when_lost = other.when_lost = lambda: lost.append("call")
+        there = held_by(os.getpid(), token, "inference", tmp_path, monkeypatch)
+        stopped, looks = Event(), 0
+
+        def answer_and_defer() -> None:
+            while not stopped.is_set():
+                there.release()
+                there.hold()
+
+        thread = Thread(target=answer_and_defer)
+        thread.start()
+        while looks < 40 and not lost:
+            book.end_lost()
+            looks += 1
+        stopped.set()
+        thread.join()
+    assert not lost
