@@ -71,7 +71,7 @@ class InferenceServerClient(aio.InferenceServerClient):  # type: ignore[misc]
         )
         try:
             if not hangs_up:
-                await _end_of(call)
+                await end_of(call)
             return InferResult(await call)
         except RpcError as exc:
             aio.raise_error_grpc(exc)
@@ -88,7 +88,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(triton_to_np_dtype(name))
 
 
-async def _end_of(call: Any) -> None:
+async def end_of(call: Any) -> None:
     """Return once `call` has ended; unlike awaiting `call` itself, this does not cancel it when cancelled."""
     ended = asyncio.get_running_loop().create_future()
 

@@ -4,10 +4,11 @@ payloads/DEADLINE/GATEWAY.NUMBER     removed after the answer, and by any gatewa
 dead/GATEWAY.NUMBER                  of a request that was put aside
 """
 
+import asyncio
 import re
 from functools import cached_property
 
-from sie_triton.weights.object_store import AsyncObjectStore
+from sie_triton.weights.object_store import AsyncObjectStore, StoreError
 
 PATH = re.compile(r"payloads/(\d{1,12})/[\w.-]{1,200}", re.ASCII)
 
@@ -19,6 +20,9 @@ MAX_REMOVED = 10_000
 
 # Largest payload that is read, in bytes.
 MAX_BYTES = 1024**3
+
+# Payloads that a sidecar reads at a time, and time in seconds that a request waits for its turn.
+MAX_READS, TURN_S = 4, 1.0
 
 
 class Payloads:
@@ -58,3 +62,32 @@ class Payloads:
     @cached_property
     def _store(self) -> AsyncObjectStore:
         return AsyncObjectStore(self._url)
+
+
+class Reads:
+    """Reads of a payload store, MAX_READS at a time. Belongs to one event loop.
+
+    While the store does not answer, requests would fill a sidecar's places, so they wait for their turn at most TURN_S
+    in all, and then go back to the queue.
+    """
+
+    def __init__(self, payloads: Payloads) -> None:
+        self._payloads = payloads
+        self._turns = asyncio.Semaphore(MAX_READS)
+        self._is_stalled = False
+
+    async def get(self, path: str) -> bytes | None:
+        """Return a stored request; None if it has been removed. StoreError also if its turn does not come."""
+        if self._is_stalled and self._turns.locked():
+            raise StoreError("earlier reads have not ended")
+        try:
+            async with asyncio.timeout(TURN_S):
+                await self._turns.acquire()
+        except TimeoutError:
+            self._is_stalled = True
+            raise StoreError("earlier reads have not ended") from None
+        try:
+            return await self._payloads.get(path)
+        finally:
+            self._is_stalled = False
+            self._turns.release()

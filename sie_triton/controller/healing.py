@@ -28,9 +28,9 @@ LONGEST_PAUSE_S = 30.0
 # Seconds until an idle process that was replaced is killed; normally Triton ends it within seconds.
 SUPERSEDED_S = 30.0
 
-# Seconds between scans for orphaned shared memory, which two consecutive scans must find. They read the maps of
-# all processes, and are seldom unless a process has died in the last AFTER_DEATH_S, or the last scan has found some.
-ORPHANS_EVERY_S, ORPHANS_SELDOM_S, AFTER_DEATH_S = 3.0, 60.0, 30.0
+# Seconds between scans for orphaned shared memory; it is removed if two consecutive scans find it. A scan reads the
+# maps of all processes. The short interval applies for AFTER_DEATH_S after a death, and while some is found.
+ORPHANS_EVERY_S, ORPHANS_RARELY_S, AFTER_DEATH_S = 3.0, 60.0, 30.0
 
 
 class Healing:
@@ -94,8 +94,8 @@ class Healing:
     def remove_orphans(self, triton: int) -> None:
         """Remove shared memory of processes that died with requests in them, which Triton leaks."""
         now = monotonic()
-        is_likely = self._orphans or now - self._died_at < AFTER_DEATH_S
-        if now - self._orphans_sought > (ORPHANS_EVERY_S if is_likely else ORPHANS_SELDOM_S):
+        is_urgent = self._orphans or now - self._died_at < AFTER_DEATH_S
+        if now - self._orphans_sought > (ORPHANS_EVERY_S if is_urgent else ORPHANS_RARELY_S):
             self._orphans_sought = now
             orphans = orphaned_regions(triton)
             for region in orphans & self._orphans:

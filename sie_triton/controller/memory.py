@@ -129,8 +129,11 @@ def orphaned_regions(triton_pid: int) -> set[Path]:
 
 
 def mapped_regions(pid: int) -> set[Path]:
-    """Return mapped regions whose names our launcher or Triton chose; those of clients are excluded."""
-    with suppress(OSError):
+    """Return mapped regions whose names our launcher or Triton chose; those of clients are excluded.
+
+    Raise OSError if there is no file handle left to look: nothing may be taken for unused then.
+    """
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         return {Path(found) for found in REGION.findall(Path(f"/proc/{pid}/maps").read_text())}
     return set()
 

@@ -30,7 +30,7 @@ HANGS_UP_SAFELY = (2, 54)
 # Polling interval while Triton does not respond yet, in seconds.
 LEARN_S = 1.0
 
-# Interval of looks for calls that will get no answer, in seconds.
+# Polling interval for lost calls, in seconds.
 LOOK_S = 0.5
 
 # Timeout of a question to the controller, in seconds.

@@ -28,7 +28,10 @@ class ProcessId(NamedTuple):
     @classmethod
     def of(cls, pid: int) -> "ProcessId":
         """Return the id of the process that has this pid now."""
-        return cls(pid, int((_stat(pid) or ["0"] * (STARTED + 1))[STARTED]))
+        found: list[str] = []
+        with suppress(OSError):
+            found = _stat(pid)
+        return cls(pid, int(found[STARTED]) if found else 0)
 
     @property
     def is_alive(self) -> bool:

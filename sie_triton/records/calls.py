@@ -30,13 +30,15 @@ from sie_triton.records.status import STAGES
 # Request parameter that carries the token of a call.
 CALL = "sie_call"
 
-# Maximum number of calls of one door process that can be cancelled; further calls run to their deadline.
+# Maximum number of calls of one door process that can be cancelled, or found lost; further ones run to their deadline.
 NUM_PLACES = 4096
 
 CALLS_FILE = re.compile(r"door-(\d{1,10})-(\d{1,20})\.calls", re.ASCII)
 
-# Columns of a slot: the number of its call, and for each stage the pid of the process that has deferred it, or 0.
-NUMBER, NUM_COLUMNS = 0, 1 + len(STAGES)
+# Columns of a slot: the number of its call, and for each stage the pids of the processes that have deferred it, or 0.
+# A stage has two processes while one takes the place of the other.
+NUMBER, PIDS_OF_STAGE = 0, 2
+NUM_COLUMNS = 1 + PIDS_OF_STAGE * len(STAGES)
 
 # Slot of a call that found no free one.
 NO_PLACE = -1
@@ -84,62 +86,78 @@ class CallBook:
             return NO_PLACE, ""
         place = self._free.popleft()
         self._num_calls += 1
-        self._slots[place] = self._num_calls, *[0] * len(STAGES)
+        self._slots[place] = self._num_calls, *[0] * (NUM_COLUMNS - 1)
         self._open[place] = call
         return place, f"{self._name}.{place}.{self._num_calls}"
 
-    def end(self, place: int) -> None:
+    def revoke(self, place: int) -> None:
+        """Tell the stages that the client of a call no longer waits."""
         if place != NO_PLACE:
             self._slots[place, NUMBER] = 0
+
+    def end(self, place: int) -> None:
+        if place != NO_PLACE:
+            self.revoke(place)
             del self._open[place]
             self._free.append(place)
 
     def end_lost(self) -> None:
-        """End the calls that will get no answer, because a process died that had deferred them."""
+        """Revoke each call that will get no answer, because a process died that had deferred it, and tell its owner."""
         deferred = self._slots[:, NUMBER + 1 :]  # stages change it meanwhile
         dead = [pid for pid in np.unique(deferred).tolist() if pid and not is_alive(pid)]
         for place in np.flatnonzero(np.isin(deferred, dead).any(axis=1)).tolist() if dead else ():
             if (call := self._open.get(place)) is not None:
-                call.end()
+                call.revoke()
                 call.when_lost()
 
 
 class OpenCall:
     """Context manager of one call: gives its token as a request parameter, or no parameter if no slot is free.
 
-    `when_lost()` is called if the call will get no answer.
+    `when_lost()` is called, perhaps more than once, if the call will get no answer.
     """
 
     __slots__ = ("_book", "_place", "when_lost")
 
     def __init__(self, book: CallBook) -> None:
         self._book, self._place = book, NO_PLACE
-        self.when_lost: Callable[[], None] = lambda: None
+        self.when_lost: Callable[[], None] = nothing
 
     def __enter__(self) -> dict[str, str]:
         self._place, token = self._book.begin(self)
         return {CALL: token} if token else {}
 
     def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """End the call, if it has not ended yet."""
         self._book.end(self._place)
         self._place = NO_PLACE
+
+    def revoke(self) -> None:
+        """Tell the stages that the client no longer waits."""
+        self._book.revoke(self._place)
 
 
 @asynccontextmanager
 async def unless_lost(call: OpenCall) -> AsyncIterator[None]:
     """Context of work that waits for the answer to `call`. If that will not come, the work is cancelled: CallLost."""
     try:
-        async with asyncio.timeout(None) as patience:
-            call.when_lost = partial(patience.reschedule, 0.0)
+        async with asyncio.timeout(None) as loss:
+            call.when_lost = partial(_expire, loss)
             yield
     except TimeoutError:
-        if not patience.expired():
+        if not loss.expired():
             raise
         raise CallLost("a process of the model died before it answered; the server replaces it; retry") from None
+    finally:
+        call.when_lost = nothing
+
+
+def _expire(timeout: asyncio.Timeout) -> None:
+    if not timeout.expired():
+        timeout.reschedule(0.0)
+
+
+def nothing() -> None:
+    """Do nothing about the loss of a call that nobody waits for."""
 
 
 class Call(NamedTuple):
@@ -155,7 +173,7 @@ class Call(NamedTuple):
 
     def hold(self) -> None:
         """Tell the door that this process has deferred a request of the call."""
-        self.book.replace(self.place, self.number, None, os.getpid())
+        self.book.replace(self.place, self.number, 0, os.getpid())
 
     def release(self) -> None:
         """Tell the door that this process has answered all requests of the call that it had deferred."""
@@ -163,26 +181,31 @@ class Call(NamedTuple):
 
 
 class Book:
-    """The file of one door process, as the stage of column `column` sees it."""
+    """The file of one door process, as the stage with the number `stage` sees it."""
 
-    def __init__(self, directory: Path, door: ProcessId, column: int) -> None:
-        """Raise OSError or ValueError if there is no such file."""
-        self._door, self._column = door, column
-        self._slots = _mapped(_path(directory, door), "r+")
+    def __init__(self, directory: Path, door: ProcessId, stage: int) -> None:
+        """Raise OSError or ValueError if there is no such file, or if it has another size."""
+        path, first = _path(directory, door), NUMBER + 1 + PIDS_OF_STAGE * stage
+        if path.stat().st_size != 8 * NUM_PLACES * NUM_COLUMNS:
+            raise ValueError(f"{path} is damaged")
+        self._door, self._columns = door, range(first, first + PIDS_OF_STAGE)
+        self._slots = _mapped(path, "r+")
         self._is_alive, self._seen = True, 0.0
 
     def number(self, place: int) -> int:
         """Return the number of the call in the slot `place`; 0 if its client no longer waits."""
         return int(self._slots[place, NUMBER]) if self.is_alive else 0
 
-    def replace(self, place: int, number: int, old: int | None, pid: int) -> None:
-        """Write which process of the stage has deferred call `number`, unless another call has its slot.
+    def replace(self, place: int, number: int, old: int, pid: int) -> None:
+        """Replace a pid of the stage in the slot of call `number` by another; 0 is none.
 
-        If `old` is given and another process of the stage stands there, nothing is written.
+        Do nothing if the slot has another call, or does not have the pid `old`.
         """
         slot = self._slots[place]
-        if slot[NUMBER] == number and old in (None, slot[self._column]):
-            slot[self._column] = pid
+        if slot[NUMBER] == number:
+            found = next((column for column in self._columns if slot[column] == old), None)
+            if found is not None:
+                slot[found] = pid
 
     @property
     def is_alive(self) -> bool:
@@ -197,7 +220,7 @@ class Calls:
     """Calls of all doors that serve from one directory, for one stage. Any thread may call the methods."""
 
     def __init__(self, directory: Path, stage: str) -> None:
-        self._directory, self._column = directory, NUMBER + 1 + STAGES.index(stage)
+        self._directory, self._stage = directory, STAGES.index(stage)
         self._books: dict[ProcessId, Book] = {}
         self._lock = Lock()
 
@@ -222,7 +245,7 @@ class Calls:
             if found is None:
                 self._books = {each: book for each, book in self._books.items() if book.is_alive}
                 try:
-                    found = self._books[door] = Book(self._directory, door, self._column)
+                    found = self._books[door] = Book(self._directory, door, self._stage)
                 except (OSError, ValueError):
                     return None
             return found

@@ -138,8 +138,8 @@ class OpenRequests:
             if key is None:
                 return False
             del self._open[key]
-            if found := self._calls.pop(key, None):
-                self._release(found[1])
+            if held := self._calls.pop(key, None):
+                self._release(held[1])
             self._forget_answered()
         if isinstance(answer, SIEError):
             self._failed(request, answer)

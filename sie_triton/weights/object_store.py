@@ -21,7 +21,7 @@ PIECE_BYTES = 8 << 20
 TIMEOUT_S, CONNECT_TIMEOUT_S, RETRY_S = 60, 5, 10
 MAX_RETRIES = 2
 
-# Time that a call on an event loop has, in seconds, and what it has more for its bytes, by bytes a second.
+# Timeout of a call of AsyncObjectStore, in seconds, and the bytes for each of which it has one second more.
 ANSWER_S, LEAST_BYTES_PER_S = 10.0, 4 << 20
 
 # Objects of one page of a listing.
@@ -161,11 +161,15 @@ class AsyncObjectStore:
             return bytes(await _in_time(found.bytes_async(), num_bytes))
 
     async def write(self, path: str, content: bytes) -> None:
-        """Write an object; it appears complete or not at all."""
+        """Write an object by one request; it appears complete or not at all.
+
+        Parts of an upload that is cancelled would stay in the bucket.
+        """
         import obstore
 
         with self._store.explained(path):
-            await _in_time(obstore.put_async(self._store.opened, path, content), len(content))
+            put = obstore.put_async(self._store.opened, path, content, use_multipart=False)
+            await _in_time(put, len(content))
 
     async def remove(self, path: str) -> None:
         import obstore
@@ -191,6 +195,7 @@ async def _in_time(answer: Awaitable[T], num_bytes: int = 0) -> T:
     """Return the answer to a call with so many bytes; TimeoutError if it takes too long."""
     seconds = ANSWER_S + num_bytes / LEAST_BYTES_PER_S
     try:
-        return await asyncio.wait_for(answer, seconds)
+        async with asyncio.timeout(seconds):
+            return await answer
     except TimeoutError:
         raise TimeoutError(f"no answer within {seconds:.3g} s") from None

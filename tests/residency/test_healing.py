@@ -100,14 +100,15 @@ def test_a_stage_that_dies_is_healed(crowd, vector, stage, sent):
 
 def test_a_door_does_not_wait_for_a_stage_that_died_with_its_request(crowd):
     """Triton would never answer, because the stage had deferred the request."""
-    model, many = MODELS[2], [{"text": LONG_TEXT}] * 400
+    model, many = MODELS[2], [{"text": LONG_TEXT}] * 100  # they go in one piece
 
     async def ask() -> None:
         async with TritonBackend(crowd.settings) as door:
             await door.encode(model, [{"text": TEXT}], 60, {})
             (record,) = records_of(crowd.settings.status_dir, triton_name(model), "inference")
+            before = record["num_deferred"]
             asking = asyncio.create_task(door.encode(model, many, 600, {}))
-            await asyncio.to_thread(wait_for, lambda: record_of(crowd, model, record["pid"])["num_open"])
+            await asyncio.to_thread(wait_for, lambda: record_of(crowd, model, record["pid"])["num_deferred"] > before)
             os.kill(record["pid"], signal.SIGKILL)
             with pytest.raises(StageDied, match="a process of the model died before it answered"):
                 await asyncio.wait_for(asking, 300)

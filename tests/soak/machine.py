@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,9 @@ CLOCK_S = 3600.0
 # A larger file system is the machine's: filling it would take the machine's memory or disk. scripts/soak mounts small
 # ones.
 MAX_FILLED = 4_000_000_000
+
+# Time for which an object store is silent beyond that of other faults, in seconds: longer than its clients wait.
+SILENT_S = 10.0
 
 # Methods of an object store.
 ALL_METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
@@ -202,6 +206,8 @@ def faulty_store(target: Target, rng: np.random.Generator) -> Iterator[None]:
     store = target.store
     store.away, store.silent = ((True, ()), (False, ALL_METHODS))[rng.integers(2)]
     try:
+        if store.silent:
+            time.sleep(SILENT_S)
         yield
     finally:
         store.away, store.silent = False, ()

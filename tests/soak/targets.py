@@ -282,7 +282,7 @@ class OneServer(Target):
 
     def hurt_by(self, part: str) -> frozenset[str]:
         # A client of Triton itself is connected to tritonserver, and gets Triton's own error if a stage dies or stands
-        # still. The door asks again for its clients.
+        # still. The door tells its clients when to retry.
         of_triton = frozenset({"tritonclient"})
         return {"triton": of_triton, "stage": of_triton, "door": HTTP_CLIENTS}.get(part, frozenset())
 

@@ -29,7 +29,7 @@ class Asked:
 class Store:
     """The server at `endpoint`. Reads of blobs past the first `held_after` wait for `may_send`; `away`: status 403.
 
-    `silent`: methods that are not answered until there are none.
+    `silent`: HTTP methods whose requests wait for as long as they stand here.
     """
 
     endpoint: str = ""

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -207,7 +206,14 @@ class Joiner:
                 self._apart.popitem(last=False)
 
     async def _alone(self, waiting: _Waiting) -> None:
+        """Answer a request by a call of its own. Return early if it no longer waits."""
         now = monotonic()
-        response = await self._triton.call("ModelInfer", waiting.data, max(0.001, waiting.ends_at - now))
-        with suppress(asyncio.InvalidStateError):
-            waiting.response.set_result(replace(response, waited_s=now - waiting.since))
+        call = self._triton.call("ModelInfer", waiting.data, max(0.001, waiting.ends_at - now))
+        calling = asyncio.create_task(call)
+        try:
+            both: set[asyncio.Future[Response]] = {calling, waiting.response}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            calling.cancel()
+        if not waiting.response.done():
+            waiting.response.set_result(replace(calling.result(), waited_s=now - waiting.since))

@@ -22,13 +22,13 @@ from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
 from tritonclient.grpc import service_pb2
 
-from sie_triton.client.failures import END_OF_FRAMING, FRAMING, was_reached
+from sie_triton.client.failures import END_OF_FRAMING, FRAMING, UNHEALTHY, was_reached
 from sie_triton.client.grpc_aio import InferResult
 from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Work, with_parameters
-from sie_triton.cluster.payloads import Payloads
+from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.awaited import Awaited
@@ -56,9 +56,6 @@ CALLS_OF_TARGET = 2
 
 # Tritons that a request may end.
 MAX_DEATHS = 2
-
-# Requests that are read from the payload store at a time. While it does not answer, others have the places.
-MAX_READS = 4
 
 # Responses of at most so many bytes are read for the time that their requests waited.
 MAX_READ_BYTES = 64 * 1024
@@ -95,7 +92,7 @@ class _Open:
 
     def withdraw(self) -> None:
         self.was_withdrawn = True
-        self.call.end()
+        self.call.revoke()
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(WITHDRAWN)
 
@@ -118,6 +115,7 @@ class Runner:
     ) -> None:
         self._nats, self._js, self._triton, self.calls = client, js, triton, calls
         self._worker, self._payloads = worker, payloads
+        self._reads = None if payloads is None else Reads(payloads)
         self._tenants = Tenants()
         self._call_s = CALLS_OF_TARGET * target_ms / 1000
         self._joiner = Joiner(triton, lambda: self.calls.call(), max_calls, max_requests, self._longest_call_s)
@@ -128,7 +126,6 @@ class Runner:
         self._open: dict[tuple[str, int], _Open] = {}
         self.awaited = Awaited()
         self._alone = asyncio.Lock()
-        self._num_reads = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -209,9 +206,6 @@ class Runner:
         call = self.calls.call()
         with call as token, self._registered(work, _Open(message.reply, call)) as current:
             if work.payload:
-                if self._num_reads >= MAX_READS:
-                    await self._return(message, AWAY_S)
-                    return "returned"
                 try:
                     stored = await self._stored(work)
                 except StoreError as exc:
@@ -236,7 +230,7 @@ class Runner:
                     async with unless_lost(call):
                         response = await self._called(work, request, left_s + GRACE_S, current)
                 except CallLost as exc:
-                    response = Response(UNAVAILABLE, str(exc), b"")
+                    response = Response(INTERNAL, f"{exc} (it {UNHEALTHY})", b"")
             if current.was_withdrawn:
                 await self._publish(message.reply)
                 return "withdrawn"
@@ -265,13 +259,9 @@ class Runner:
         return await self._joiner.call((work.model, work.tenant), request, seconds, current.wait_for)
 
     async def _stored(self, work: Work) -> bytes | None:
-        if self._payloads is None:
+        if self._reads is None:
             raise StoreError("this sidecar has none (SIE_PAYLOAD_STORE_URL)")
-        self._num_reads += 1
-        try:
-            return await self._payloads.get(work.payload)
-        finally:
-            self._num_reads -= 1
+        return await self._reads.get(work.payload)
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""

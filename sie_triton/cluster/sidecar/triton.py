@@ -7,6 +7,7 @@ from grpc import StatusCode, aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.failures import was_reached
+from sie_triton.client.grpc_aio import end_of
 from sie_triton.cluster.messages import OK
 from sie_triton.settings import Settings
 
@@ -53,12 +54,18 @@ class LocalTriton:
         await self._channel.close()
 
     async def call(self, method: str, request: bytes, seconds: float) -> Response:
-        """Call a method of Triton's service. A call that fails has its status and text."""
+        """Call a method of Triton's service. A call that fails has its status and text.
+
+        If this is cancelled, the call runs to its end and its response is dropped: a Triton up to 24.12 can crash if a
+        client cancels a call at the moment of the response.
+        """
         call = self._calls.get(method)
         if call is None:
             call = self._calls[method] = self._channel.unary_unary(f"{SERVICE}/{method}")
         try:
-            return Response(OK, "", await call(request, timeout=seconds))
+            running = call(request, timeout=seconds)
+            await end_of(running)
+            return Response(OK, "", await running)
         except aio.AioRpcError as exc:
             return Response(exc.code().value[0], exc.details() or "", b"")
 

@@ -8,8 +8,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.payloads import Payloads
-from sie_triton.cluster.sidecar.runner import MAX_READS
+from sie_triton.cluster.payloads import MAX_READS, Payloads
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.errors import BusyError, InputError
 from sie_triton.weights import object_store
@@ -68,14 +67,15 @@ def test_a_store_that_does_not_answer_reads_holds_up_no_other_request(run, s3, m
     """Reads have few of the places. Once the store answers again, every request is answered."""
 
     async def test(cluster: Cluster) -> None:
-        queue, sidecar, _ = await cluster.pair(payload_store_url=URL)
+        queue, _, triton = await cluster.pair(payload_store_url=URL)
         s3.silent = ("GET",)
         tasks = [asyncio.create_task(queue.submit("default", MODEL, large(str(i)), 50)) for i in range(10)]
         await until(lambda: s3.num_asked("payloads") >= MAX_READS and s3.num_asked("payloads", "PUT") >= 10)
+        assert triton.seen == []
         monkeypatch.setattr(object_store, "ANSWER_S", 1.0)
         for i in range(3 * MAX_READS):
             assert await asked(queue, f"small {i}") == f"small {i}"
-        assert sidecar._runner._num_reads <= MAX_READS
+        assert s3.num_asked("payloads") < 10
         s3.silent = ()
         answers = [await task for task in tasks]
         assert {answer.status for answer, _ in answers} == {0}

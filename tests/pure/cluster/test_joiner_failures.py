@@ -68,6 +68,23 @@ async def test_the_requests_of_a_joined_call_that_is_lost_are_called_alone(clien
 
 
 @with_clients()
+async def test_a_request_that_no_longer_waits_leaves_its_place_to_others(clients):
+    """Triton never answers its call, because a stage died with it."""
+    [running] = await clients.occupy()
+    lost = clients.send(b"lost")
+    await clients.waiting(lost)
+    running.answer()
+    assert (await clients.triton.next()).texts == [b"lost"]
+    following = clients.send(b"follows")
+    await clients.waiting(following)
+    lost.cancel()
+    call = await clients.triton.next()
+    assert call.texts == [b"follows"]
+    call.answer()
+    assert await following == answer_to(request(b"follows"))
+
+
+@with_clients()
 async def test_requests_are_joined_again_after_a_failure(clients):
     """The failure was of one request, not of its kind."""
     assert await texts_of_calls_after(clients, lambda call: Response(AWAY, "away", b"")) == [[b"c", b"d"]]

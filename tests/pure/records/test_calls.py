@@ -130,8 +130,7 @@ def test_a_call_is_lost_with_the_process_that_deferred_it(tmp_path, monkeypatch,
         assert not there.is_over()
         other_process.kill()
         other_process.wait()
-        for _ in range(2):
-            book.end_lost()
+        book.end_lost()
         assert lost == ["call"]
         assert there.is_over()
         assert not Calls(tmp_path, stage).find(living[CALL]).is_over()
@@ -203,18 +202,56 @@ def test_a_call_that_is_answered_during_a_look_is_not_lost(tmp_path, monkeypatch
     with (call := book.call()) as token, (other := book.call()):
         call.when_lost = other.when_lost = lambda: lost.append("call")
         there = held_by(os.getpid(), token, "inference", tmp_path, monkeypatch)
-        stopped, looks = Event(), 0
+        stopped = Event()
 
         def answer_and_defer() -> None:
             while not stopped.is_set():
                 there.release()
                 there.hold()
 
-        thread = Thread(target=answer_and_defer)
+        thread = Thread(target=answer_and_defer, daemon=True)
         thread.start()
-        while looks < 40 and not lost:
-            book.end_lost()
-            looks += 1
-        stopped.set()
-        thread.join()
+        try:
+            for _ in range(40):
+                book.end_lost()
+        finally:
+            stopped.set()
+            thread.join()
     assert not lost
+
+
+def test_a_call_is_lost_with_the_older_of_two_processes_of_a_stage(tmp_path, monkeypatch, other_process):
+    """One takes the place of the other, and each has a request of the call."""
+    book, lost = CallBook(tmp_path), []
+    with (call := book.call()) as token:
+        call.when_lost = lambda: lost.append("call")
+        held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
+        held_by(os.getpid(), token, "inference", tmp_path, monkeypatch).release()
+        book.end_lost()
+        assert not lost
+        other_process.kill()
+        other_process.wait()
+        book.end_lost()
+    assert lost == ["call"]
+
+
+def test_a_revoked_call_is_still_found_lost(tmp_path, monkeypatch, other_process):
+    book, lost = CallBook(tmp_path), []
+    with (call := book.call()) as token:
+        call.when_lost = lambda: lost.append("call")
+        there = held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
+        call.revoke()
+        assert there.is_over()
+        other_process.kill()
+        other_process.wait()
+        book.end_lost()
+    assert lost == ["call"]
+
+
+def test_a_file_of_another_size_is_left_as_it_is(tmp_path):
+    book = CallBook(tmp_path)
+    with book.call() as token:
+        (path,) = tmp_path.glob("*.calls")
+        path.write_bytes(b"short")
+        assert Calls(tmp_path, "inference").find(token[CALL]) is None
+        assert path.read_bytes() == b"short"
