@@ -1,5 +1,6 @@
 """A real S3 server on loopback (moto), which records the requests and can hold them back or refuse them."""
 
+import logging
 import re
 import threading
 import time
@@ -86,6 +87,7 @@ class Store:
 
 @contextmanager
 def running() -> Iterator[Store]:
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # else a line for each request
     store = Store()
     inner = DomainDispatcherApplication(create_backend_app)
     server = make_server("127.0.0.1", 0, store.application(inner), threaded=True)
