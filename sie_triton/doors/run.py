@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
+from sie_triton.doors import counts
 from sie_triton.doors.app import Routes, application
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
@@ -59,6 +60,7 @@ class DoorServer(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
+    counts.reserve_files()
     serve(Door(settings, TritonBackend(settings)))
 
 

@@ -18,12 +18,13 @@ from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from time import monotonic
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import InputError
+from sie_triton.host.mapped_files import reserve
 from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.status import STAGES
 
@@ -39,6 +40,8 @@ CALLS_FILE = re.compile(r"door-(\d{1,10})-(\d{1,20})\.calls", re.ASCII)
 # A stage has two processes while one takes the place of the other.
 NUMBER, PIDS_OF_STAGE = 0, 2
 NUM_COLUMNS = 1 + PIDS_OF_STAGE * len(STAGES)
+
+NUM_BYTES = 8 * NUM_PLACES * NUM_COLUMNS
 
 # Slot of a call that found no free one.
 NO_PLACE = -1
@@ -64,12 +67,12 @@ class CallBook:
         self._path = _path(directory, self._door)
         directory.mkdir(parents=True, exist_ok=True)
         remove_dead(directory)
-        # "w+" shortens a file, which would kill the stages that map it.
-        mode: Literal["r+", "w+"] = "r+" if self._path.exists() else "w+"
-        self._slots = _mapped(self._path, mode)
+        if not self._path.exists():  # a file that became shorter would end the stages that map it
+            reserve(self._path, NUM_BYTES)
+        self._slots = _mapped(self._path)
         self._num_calls = int(self._slots[:, NUMBER].max())  # no later call is taken for one of an earlier book
         self._slots[:] = 0
-        self._free = deque(range(NUM_PLACES))
+        self._free = deque(range(len(self._slots)))
         self._open: dict[int, OpenCall] = {}
 
     @property
@@ -186,10 +189,10 @@ class Book:
     def __init__(self, directory: Path, door: ProcessId, stage: int) -> None:
         """Raise OSError or ValueError if there is no such file, or if it has another size."""
         path, first = _path(directory, door), NUMBER + 1 + PIDS_OF_STAGE * stage
-        if path.stat().st_size != 8 * NUM_PLACES * NUM_COLUMNS:
+        if path.stat().st_size != NUM_BYTES:
             raise ValueError(f"{path} is damaged")
         self._door, self._columns = door, range(first, first + PIDS_OF_STAGE)
-        self._slots = _mapped(path, "r+")
+        self._slots = _mapped(path)
         self._is_alive, self._seen = True, 0.0
 
     def number(self, place: int) -> int:
@@ -251,8 +254,8 @@ class Calls:
             return found
 
 
-def _mapped(path: Path, mode: Literal["r+", "w+"]) -> npt.NDArray[np.int64]:
-    return np.asarray(np.memmap(path, "<i8", mode, shape=(NUM_PLACES, NUM_COLUMNS)))
+def _mapped(path: Path) -> npt.NDArray[np.int64]:
+    return np.asarray(np.memmap(path, "<i8", "r+", shape=(NUM_PLACES, NUM_COLUMNS)))
 
 
 @cache

@@ -15,6 +15,7 @@ from time import monotonic_ns
 import numpy as np
 
 from sie_triton.errors import REASONS
+from sie_triton.host.mapped_files import reserve
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.failures import write_failure
 from sie_triton.records.traffic import TrafficWriter, traffic_path
@@ -98,7 +99,8 @@ class StatusWriter:
         # Tickets continue where those of the previous processes ended.
         before = [r for each in ("preprocess", "inference") for r in records_of(directory, model, each)]
         last_used_ns = max((r["last_used_ns"] for _, r in records_of_revisions(directory, model, stage)), default=0)
-        self.record = np.memmap(self._path, RECORD, "w+", shape=(1,))[0]
+        reserve(self._path, RECORD.itemsize)
+        self.record = np.memmap(self._path, RECORD, "r+", shape=(1,))[0]
         self.record["pid"], self.record["started"] = ProcessId.of(os.getpid())
         self.record["triton_pid"] = os.getppid()
         self.record["generation"] = generation

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import KINDS, SIEError
+from sie_triton.host.mapped_files import reserve
 
 VERSION, SUFFIX = 1, ".traffic"
 
@@ -88,7 +89,8 @@ class TrafficWriter:
     @classmethod
     def of(cls, path: Path) -> "TrafficWriter":
         """Make the record of this process, at `path`. Raise OSError if the file cannot be written."""
-        return cls(np.memmap(path, RECORD, "w+", shape=(1,)))
+        reserve(path, RECORD.itemsize)
+        return cls(np.memmap(path, RECORD, "r+", shape=(1,)))
 
     @classmethod
     def private(cls) -> "TrafficWriter":

@@ -67,10 +67,10 @@ Ask = Callable[[str, str], np.ndarray]
 
 
 class Client:
-    """A kind of client. `ask` takes a model and a text."""
+    """A kind of client. `ask` takes a model and a text. Its pauses are `pauses` times as long as those of others."""
 
-    def __init__(self, name: str, models: Sequence[str], ask: Ask) -> None:
-        self.name, self.models, self._ask = name, models, ask
+    def __init__(self, name: str, models: Sequence[str], ask: Ask, pauses: float = 1.0) -> None:
+        self.name, self.models, self._ask, self._pauses = name, models, ask, pauses
         self._expected: dict[tuple[str, str], np.ndarray] = {}
 
     def learn(self) -> None:
@@ -95,7 +95,7 @@ class Client:
             except Exception as exc:
                 outcome, error = FAILED, f"{type(exc).__name__}: {exc}"
             entries.append(Entry(self.name, model, began, time.monotonic(), outcome, error))
-            stopped.wait(rng.exponential(pause_s) if outcome == RIGHT else PAUSE_S)
+            stopped.wait(rng.exponential(self._pauses * pause_s) if outcome == RIGHT else PAUSE_S)
         return entries
 
 
@@ -186,7 +186,7 @@ def clients_of(http: str, grpc: str, models: Models) -> list[Client]:
         Client("extract", [models.extractor], extracting),
         Client("images", [models.images], looking),
         Client("sounds", [models.sounds], listening),
-        Client(LARGE, [models.images], looking_at_a_large_file),
+        Client(LARGE, [models.images], looking_at_a_large_file, pauses=5.0),
         Client(SPOILED, [models.spoiled], by_json),
         Client(OF_HUB, [models.of_hub], by_json),
     ]

@@ -4,6 +4,7 @@ from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.kserve import listening
 from sie_triton.cluster.gateway.pool_routes import PoolRoutes
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.doors import counts
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import DRAIN_S, serve
@@ -35,6 +36,7 @@ class GatewayBackend(QueueBackend):
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
+    counts.reserve_files()
     queue = Queue(settings)
     backend = GatewayBackend(settings, queue)
     door = Door(settings, backend)

@@ -51,7 +51,7 @@ def records(directory: Path) -> Iterator[Target]:
         f"{MODEL}-inference.{PID}.traffic": damaged([np.ones(1, traffic.RECORD).tobytes()]),
         f"{MODEL}-inference.{PID}.loras": of_document({"hub://org/x": lora}),
         f"{MODEL}-inference.failure": st.one_of(damaged([b"no such file"]), st.binary(max_size=30)),
-        f"{door}.calls": damaged([bytes(8 * calls.NUM_PLACES * calls.NUM_COLUMNS), b""]),
+        f"{door}.calls": damaged([bytes(calls.NUM_BYTES), b""]),
         f"{PID}.room": one((b"granted", b"evicted", b"network\nwhy", b"", b"gran", b"x\ny", b"\xff")),
         grants.CONTROLLER_LOCK: one((b"", b"5", b"-1", b"x", b"9" * 40, b"\xff")),
         f"door-x-{PID}.calls": st.just(b""),
