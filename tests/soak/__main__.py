@@ -132,7 +132,7 @@ def soaked(
     only: Sequence[str] = (),
 ) -> tuple[list[Entry], list[Happened], Gate, Counters]:
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
-    clients = [each for each in clients_of(target.http, target.grpc, MODELS) if each.name not in target.without]
+    clients = [each for each in clients_of(target.http, target.grpc, MODELS) if each.name not in target.absent_clients]
     asking: list[Client | Changing] = clients * num_threads
     if with_faults:
         asking.append(Changing(target))

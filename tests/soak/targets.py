@@ -123,12 +123,12 @@ def save_models(root: Path, tokenizer: Path) -> Saved:
 class Target(ABC):
     """A running service. Use as a context manager. `parts`: names of what faults may end, with `of`.
 
-    `without`: clients that have nothing to ask here. `habits`: what its workers do beside their work, of
+    `absent_clients`: those that have nothing to ask here. `habits`: what its workers do beside their work, of
     `in_processes`.
     """
 
     parts: Sequence[str]
-    without: frozenset[str]
+    absent_clients: frozenset[str]
 
     def __init__(self, root: Path, saved: Saved, memory_bytes: int, habits: Sequence[str] = ()) -> None:
         self.root, self.saved = root, saved
@@ -248,7 +248,7 @@ class OneServer(Target):
     """`sie-triton serve` with its door, and a hub for one of its models."""
 
     parts = ("stage", "worker", "controller", "door", "triton")
-    without = frozenset({LARGE})
+    absent_clients = frozenset({LARGE})
 
     def __enter__(self) -> "OneServer":
         with ExitStack() as stack:
@@ -308,7 +308,7 @@ class Cluster(Target):
     """`sie-triton cluster up` with NUM_WORKERS workers, and a payload store (S3)."""
 
     parts = ("stage", "worker", "controller", "triton", "launcher", "sidecar", "gateway", "config", "nats")
-    without = frozenset({OF_HUB})
+    absent_clients = frozenset({OF_HUB})
 
     def __enter__(self) -> "Cluster":
         with ExitStack() as stack:
