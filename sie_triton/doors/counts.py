@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from sie_triton.host.mapped_files import reserve
+from sie_triton.processes.mapped_files import reserve
 
 # Variable of prometheus_client with the directory, which must be set before it is imported.
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import InputError
-from sie_triton.host.mapped_files import reserve
+from sie_triton.processes.mapped_files import reserve
 from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.status import STAGES
 

@@ -15,7 +15,7 @@ from time import monotonic_ns
 import numpy as np
 
 from sie_triton.errors import REASONS
-from sie_triton.host.mapped_files import reserve
+from sie_triton.processes.mapped_files import reserve
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.failures import write_failure
 from sie_triton.records.traffic import TrafficWriter, traffic_path

@@ -252,7 +252,7 @@ def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_direct
         runtime = Runtime(device="cpu", cache_dir=str(tmp_path / str(size)), max_sub_batch_cost=size)
         spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 128, 16384, runtime=runtime)
         stage = Inference(spec, "cpu", StatusWriter(fork_server_directory, f"calibrated{size}", "inference", 0))
-        stage.load()
+        stage.warm_up()
         stage.close()
         stage.status.remove()
         (kept,) = (json.loads(path.read_text()) for path in (tmp_path / str(size) / "measurements").iterdir())
