@@ -178,13 +178,19 @@ def at_once(served: Served, model: str) -> list[dict[str, Any]]:
 
 
 def test_requests_share_forward_passes(served):
+    """Clients that get no core send one request after the other, so there are several rounds."""
     with served.client() as client:
         client.encode(RECOGNISED, TEXT)
-    before = served.record(RECOGNISED)
-    results = at_once(served, RECOGNISED)
-    after = served.record(RECOGNISED)
-    num_passes, num_items = (after[name] - before[name] for name in ("num_sub_batches", "num_items"))
-    assert num_items == len(TEXTS) > num_passes
+    num_passes = []
+    for _ in range(10):
+        before = served.record(RECOGNISED)
+        results = at_once(served, RECOGNISED)
+        after = served.record(RECOGNISED)
+        assert after["num_items"] - before["num_items"] == len(TEXTS)
+        num_passes.append(after["num_sub_batches"] - before["num_sub_batches"])
+        if num_passes[-1] < len(TEXTS):
+            break
+    assert min(num_passes) < len(TEXTS)
     for i, (text, result) in enumerate(zip(TEXTS, results, strict=True)):
         check(result, expected(served.directory, text, 2.0 if i % 2 else 1.0))
 
