@@ -7,7 +7,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -148,25 +148,35 @@ class Target(ABC):
         self.http, self.grpc, self._admin = "", "", ""
 
     def __enter__(self) -> "Target":
+        with ExitStack() as stack:
+            self._start(stack.enter_context(self._others()))
+            self._stack = stack.pop_all()
+        return self
+
+    def _start(self, variables: dict[str, str]) -> None:
         self._errors = (self.root / "errors.log").open("w")
         self._process = subprocess.Popen(
             [str(Path(sys.executable).with_name("sie-triton")), *self._command()],
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **self._variables},
+            env={**os.environ, **self._variables, **variables},
         )
         assert self._process.stdout is not None
         out: IO[str] = self._process.stdout
         if not any(line.startswith("SIE") and line.endswith("ready\n") for line in out):
             raise RuntimeError(f"it did not start: {(self.root / 'errors.log').read_text()[-2000:]}")
         self.process = psutil.Process(self._process.pid)
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.communicate()
         self._errors.close()
+        self._stack.close()
+
+    @abstractmethod
+    def _others(self) -> AbstractContextManager[dict[str, str]]:
+        """Run the servers of others that the service needs; give the variables that name them."""
 
     @abstractmethod
     def _command(self) -> list[str]: ...
@@ -250,19 +260,12 @@ class OneServer(Target):
     parts = ("stage", "worker", "controller", "door", "triton")
     absent_clients = frozenset({LARGE})
 
-    def __enter__(self) -> "OneServer":
-        with ExitStack() as stack:
-            self.hub = stack.enter_context(hub.running())
+    @contextmanager
+    def _others(self) -> Iterator[dict[str, str]]:
+        with hub.running() as self.hub:
             self.hub.put(MODELS.of_hub, self.saved.of_hub)
             self.hub_cache = self.root / "hf"
-            self._variables |= {"HF_ENDPOINT": self.hub.url, "HF_HOME": str(self.hub_cache), "HF_HUB_OFFLINE": "0"}
-            super().__enter__()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._stack.close()
+            yield {"HF_ENDPOINT": self.hub.url, "HF_HOME": str(self.hub_cache), "HF_HUB_OFFLINE": "0"}
 
     def _command(self) -> list[str]:
         ports = ports_of_a_server()
@@ -310,18 +313,10 @@ class Cluster(Target):
     parts = ("stage", "worker", "controller", "triton", "launcher", "sidecar", "gateway", "config", "nats")
     absent_clients = frozenset({OF_HUB})
 
-    def __enter__(self) -> "Cluster":
-        with ExitStack() as stack:
-            self.store = stack.enter_context(object_store.running())
-            url = f"s3://{object_store.BUCKET}/payloads"
-            self._variables |= {**self.store.environment, "SIE_PAYLOAD_STORE_URL": url}
-            super().__enter__()
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        self._stack.close()
+    @contextmanager
+    def _others(self) -> Iterator[dict[str, str]]:
+        with object_store.running() as self.store:
+            yield {**self.store.environment, "SIE_PAYLOAD_STORE_URL": f"s3://{object_store.BUCKET}/payloads"}
 
     def _command(self) -> list[str]:
         http, grpc, config = free_ports(3)
