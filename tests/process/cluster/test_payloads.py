@@ -2,16 +2,19 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster import payloads as module
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.payloads import MAX_READS, Payloads
+from sie_triton.cluster.payloads import MAX_READS, Payloads, Reads
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.errors import BusyError, InputError
 from sie_triton.weights import object_store
+from sie_triton.weights.object_store import StoreError
 from tests.process.cluster.conftest import (
     DIED,
     MODEL,
@@ -83,6 +86,26 @@ def test_a_store_that_does_not_answer_reads_holds_up_no_other_request(run, s3, m
         assert names == {str(i) for i in range(10)}
 
     run(test)
+
+
+def test_a_read_whose_turn_does_not_come_is_given_up(monkeypatch):
+    """At first after a while, then at once; not any more once a read has ended."""
+    monkeypatch.setattr(module, "TURN_S", 0.05)
+
+    async def check() -> None:
+        answer = asyncio.get_running_loop().create_future()
+        reads = Reads(SimpleNamespace(get=lambda path: asyncio.shield(answer)))
+        under_way = [asyncio.create_task(reads.get(str(i))) for i in range(MAX_READS)]
+        await asyncio.sleep(0)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="earlier reads have not ended"):
+                await asyncio.wait_for(reads.get("late"), 30)
+            monkeypatch.setattr(module, "TURN_S", 600)
+        answer.set_result(b"x")
+        assert await asyncio.gather(*under_way) == [b"x"] * MAX_READS
+        assert await reads.get("again") == b"x"
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "refuses"])

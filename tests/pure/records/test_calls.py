@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import os
 import subprocess
+from contextlib import contextmanager
 from threading import Event, Thread
 
 import pytest
@@ -110,11 +111,23 @@ def other_process():
     process.wait()
 
 
+def end(process):
+    process.kill()
+    process.wait()
+
+
+@contextmanager
+def process_is(pid, monkeypatch):
+    """Let stages write this pid as their own."""
+    with monkeypatch.context() as context:
+        context.setattr(calls.os, "getpid", lambda: pid)
+        yield
+
+
 def held_by(pid, token, stage, tmp_path, monkeypatch):
     """Return the call as a stage sees that has deferred it in the process `pid`."""
     call = Calls(tmp_path, stage).find(token[CALL])
-    with monkeypatch.context() as context:
-        context.setattr(calls.os, "getpid", lambda: pid)
+    with process_is(pid, monkeypatch):
         call.hold()
     return call
 
@@ -129,8 +142,7 @@ def test_a_call_is_lost_with_the_process_that_deferred_it(tmp_path, monkeypatch,
         book.end_lost()
         assert not lost
         assert not there.is_over()
-        other_process.kill()
-        other_process.wait()
+        end(other_process)
         book.end_lost()
         assert lost == ["call"]
         assert there.is_over()
@@ -142,11 +154,9 @@ def test_a_call_is_not_lost_with_a_process_that_has_answered(tmp_path, monkeypat
     with (call := book.call()) as token:
         call.when_lost = lambda: lost.append("call")
         there = held_by(other_process.pid, token, "preprocess", tmp_path, monkeypatch)
-        with monkeypatch.context() as context:
-            context.setattr(calls.os, "getpid", lambda: other_process.pid)
+        with process_is(other_process.pid, monkeypatch):
             there.release()
-        other_process.kill()
-        other_process.wait()
+        end(other_process)
         book.end_lost()
         assert not lost
 
@@ -159,8 +169,7 @@ def test_a_process_that_replaces_another_keeps_the_call(tmp_path, monkeypatch, o
         first = held_by(os.getpid(), token, "inference", tmp_path, monkeypatch)
         held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
         first.release()
-        other_process.kill()
-        other_process.wait()
+        end(other_process)
         book.end_lost()
         assert lost == ["call"]
 
@@ -171,11 +180,11 @@ def test_a_slot_that_is_taken_again_is_not_held(tmp_path, monkeypatch, other_pro
     book, lost = CallBook(tmp_path), []
     with book.call() as token:
         there = held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
-    other_process.kill()
-    other_process.wait()
+    end(other_process)
     with (call := book.call()) as token:
         call.when_lost = lambda: lost.append("call")
-        there.hold()
+        with process_is(other_process.pid, monkeypatch):
+            there.hold()
         book.end_lost()
         assert not lost
 
@@ -191,6 +200,9 @@ def test_work_for_a_lost_call_is_cancelled(tmp_path, monkeypatch, other_process)
             with pytest.raises(CallLost, match="a process of the model died before it answered"):
                 async with unless_lost(call):
                     await asyncio.sleep(600)
+            async with unless_lost(call):
+                pass
+            call.when_lost()  # the work has ended
             with pytest.raises(TimeoutError, match="of its own"):
                 async with unless_lost(call):
                     raise TimeoutError("of its own")
@@ -231,8 +243,7 @@ def test_a_call_is_lost_with_the_older_of_two_processes_of_a_stage(tmp_path, mon
         held_by(os.getpid(), token, "inference", tmp_path, monkeypatch).release()
         book.end_lost()
         assert not lost
-        other_process.kill()
-        other_process.wait()
+        end(other_process)
         book.end_lost()
     assert lost == ["call"]
 
@@ -244,8 +255,7 @@ def test_a_revoked_call_is_still_found_lost(tmp_path, monkeypatch, other_process
         there = held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
         call.revoke()
         assert there.is_over()
-        other_process.kill()
-        other_process.wait()
+        end(other_process)
         book.end_lost()
     assert lost == ["call"]
 
