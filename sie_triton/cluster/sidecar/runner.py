@@ -34,6 +34,7 @@ from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.awaited import Awaited
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
+from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away
 from sie_triton.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
@@ -106,6 +107,7 @@ class Runner:
         js: JetStreamContext,
         triton: LocalTriton,
         calls: CallBook,
+        receipts: Receipts,
         *,
         worker: str,
         target_ms: float,
@@ -114,7 +116,7 @@ class Runner:
         payloads: Payloads | None,
     ) -> None:
         self._nats, self._js, self._triton, self.calls = client, js, triton, calls
-        self._worker, self._payloads = worker, payloads
+        self._receipts, self._worker, self._payloads = receipts, worker, payloads
         self._reads = None if payloads is None else Reads(payloads)
         self._tenants = Tenants()
         self._call_s = CALLS_OF_TARGET * target_ms / 1000
@@ -155,6 +157,14 @@ class Runner:
         """Stop all work; the queue gives it to another worker."""
         for task in self._tasks:
             task.cancel()
+
+    async def give_back(self) -> None:
+        """Return to the queue what the sidecar before this one has left. If that had an answer, nothing happens."""
+        left, self._receipts.left = self._receipts.left, []
+        for receipt in left:
+            await self._publish(receipt, b"-NAK")
+        if left:
+            log.info("gave %d requests back that a sidecar had left here", len(left))
 
     async def report(self) -> None:
         """Tell the queue, for ever, which work is in progress. End the calls that Triton will not answer."""
@@ -204,7 +214,11 @@ class Runner:
         if self._tenants.note(work.tenant):
             self.quantum.begin_anew()
         call = self.calls.call()
-        with call as token, self._registered(work, _Open(message.reply, call)) as current:
+        with (
+            call as token,
+            self._receipts.kept(message.reply),
+            self._registered(work, _Open(message.reply, call)) as current,
+        ):
             if work.payload:
                 try:
                     stored = await self._stored(work)

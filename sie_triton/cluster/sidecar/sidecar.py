@@ -100,6 +100,7 @@ class Sidecar:
             self._js,
             self._server.triton,
             self._server.calls,
+            self._server.receipts,
             worker=self.name,
             target_ms=self._settings.adaptive_target_p50_ms,
             max_calls=self._settings.max_concurrent_batches or CALLS[choose_device(self._settings.device) == "cpu"],
@@ -113,6 +114,7 @@ class Sidecar:
             self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)
         )
         await self._open()
+        await self._runner.give_back()
         self._runner.when_free = lambda: self._start(self._placing.pull_all())
         for subject, callback in (
             (subjects.ALL_WORKERS if self._may_move else subjects.all_of_pool(self._pool), self._workers.hear),

@@ -16,6 +16,7 @@ from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Answer, Cancel, Work
+from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.memory import MemoryBudget
@@ -148,15 +149,15 @@ def work(directory: Path) -> Iterator[Target]:
     settings = read_settings(data_dir=directory / "data")
     settings.status_dir.mkdir(parents=True, exist_ok=True)
     with asyncio.Runner() as runner:
-        calls = CallBook(settings.status_dir)
-        yield Target(cases, lambda case: runner.run(_worked(settings, calls, case)))
+        calls, receipts = CallBook(settings.status_dir), Receipts(settings.data_dir)
+        yield Target(cases, lambda case: runner.run(_worked(settings, calls, receipts, case)))
 
 
 def _fields(work: Work) -> list[Any]:
     return [work.gateway, work.number, work.deadline, work.model, work.num_deaths, work.payload, work.tenant]
 
 
-async def _worked(settings: Any, calls: CallBook, case: list[tuple[bytes, str, Response]]) -> None:
+async def _worked(settings: Any, calls: CallBook, receipts: Receipts, case: list[tuple[bytes, str, Response]]) -> None:
     """Let a sidecar run some messages at once, and a gateway take the answers to them."""
     nats: Any = Nats()
     waiting = [response for _, _, response in case]
@@ -166,7 +167,8 @@ async def _worked(settings: Any, calls: CallBook, case: list[tuple[bytes, str, R
         return waiting[len(data) % len(waiting)]
 
     triton: Any = SimpleNamespace(call=call)
-    sidecar = Runner(nats, nats, triton, calls, worker="w", target_ms=50.0, max_calls=1, max_requests=8, payloads=None)
+    limits: dict[str, Any] = {"target_ms": 50.0, "max_calls": 1, "max_requests": 8}
+    sidecar = Runner(nats, nats, triton, calls, receipts, worker="w", payloads=None, **limits)
     queue = Queue(settings)
     queue._nats = nats
     sent = [SimpleNamespace(data=data, reply=receipt, subject="sie.x") for data, receipt, _ in case]

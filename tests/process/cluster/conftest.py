@@ -21,6 +21,7 @@ from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, OPERATOR, SIDECAR
 from sie_triton.cluster.sidecar import runner
 from sie_triton.cluster.sidecar.model_files import Found
+from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.cluster.sidecar.triton import Response
@@ -161,7 +162,8 @@ class Cluster:
         settings = self.server.user(self.settings(worker_id=name, **more), SIDECAR)
         settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
         models.triton = triton
-        server = LocalServer(triton, triton.states, models, CallBook(settings.status_dir))
+        calls = CallBook(settings.status_dir)
+        server = LocalServer(triton, triton.states, models, calls, Receipts(settings.data_dir))
         return Sidecar(settings, server, at), triton
 
     async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 
-from sie_triton.cluster import subjects
+from sie_triton.cluster import connection, subjects
 from sie_triton.cluster.messages import Work
 from sie_triton.cluster.sidecar import runner
 from sie_triton.cluster.sidecar.triton import Response
@@ -40,6 +40,33 @@ def test_work_of_a_worker_that_ends_goes_to_another_one(run, quick):
         await first._nats._close("closed", False)
         assert await answer == "a"
         assert other.seen == ["a"]
+
+    run(test)
+
+
+def test_work_of_a_killed_sidecar_is_given_back_by_the_next_one(run, monkeypatch, tmp_path):
+    """The queue alone would give it to nobody else for a long time."""
+    monkeypatch.setattr(connection, "ACK_WAIT_S", 1000)
+
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        first, triton = await cluster.worker("w", data_dir=tmp_path / "w")
+        await served(queue)
+        began = asyncio.Event()
+
+        async def hang(name: str) -> Response:
+            began.set()
+            await asyncio.sleep(1000)
+            raise AssertionError
+
+        triton.behave = hang
+        answer = asyncio.create_task(asked(queue, "a"))
+        await began.wait()
+        await first._nats._close("closed", False)  # as if killed: no word, and no time to clear its receipts
+        _, other = await cluster.worker("w", data_dir=tmp_path / "w")
+        assert await answer == "a"
+        assert other.seen == ["a"]
+        await until_empty(queue)
 
     run(test)
 

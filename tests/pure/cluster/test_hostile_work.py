@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster.messages import Answer, Work
+from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import CallBook
@@ -43,7 +44,8 @@ def ran(tmp_path, queue):
         async def check():
             triton = Triton()
             limits = {"target_ms": 50.0, "max_calls": 1, "max_requests": 8}
-            runner = Runner(queue, queue, triton, CallBook(tmp_path), worker="w", payloads=None, **limits)
+            calls, receipts = CallBook(tmp_path), Receipts(tmp_path)
+            runner = Runner(queue, queue, triton, calls, receipts, worker="w", payloads=None, **limits)
             if heartbeat is not None:
                 await runner.awaited.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
             messages = [SimpleNamespace(data=data, reply=f"$JS.ACK.s.c.1.{n}.1.1.0") for n, data in enumerate(works)]

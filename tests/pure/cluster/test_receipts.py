@@ -1,0 +1,66 @@
+"""Receipts that a sidecar leaves in its directory."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from sie_triton.cluster.sidecar import receipts as receipts_module
+from sie_triton.cluster.sidecar.receipts import FILE, NUM_PLACES, PLACE_BYTES, Receipts
+
+
+def receipt(number: int) -> str:
+    return f"$JS.ACK.SIE_WORK_default.t__m.1.{number}.{number}.1700000000000000000.0"
+
+
+def test_what_is_in_progress_is_left_to_the_next_one(tmp_path):
+    first = Receipts(tmp_path)
+    assert first.left == []
+    with first.kept(receipt(1)):
+        with first.kept(receipt(2)):
+            pass
+        with first.kept(receipt(3)):
+            assert sorted(Receipts(tmp_path).left) == [receipt(1), receipt(3)]
+    assert Receipts(tmp_path).left == []  # the one in between has taken them
+
+
+def test_places_are_used_again_and_too_many_receipts_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(receipts_module, "NUM_PLACES", 2)
+    receipts = Receipts(tmp_path)
+    for number in range(3):
+        with receipts.kept(receipt(number)):
+            pass
+    with ExitStack() as stack:
+        for number in range(3):
+            stack.enter_context(receipts.kept(receipt(number)))
+        assert len(Receipts(tmp_path).left) == 2
+
+
+def test_a_receipt_that_is_too_long_is_not_kept(tmp_path):
+    with Receipts(tmp_path).kept("x" * (PLACE_BYTES + 1)):
+        assert Receipts(tmp_path).left == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 5000,
+        b"$JS.ACK.SIE_WORK_default.t__m".ljust(PLACE_BYTES, b"\0"),
+        b"sie.work.default.t__m".ljust(PLACE_BYTES, b"\0"),
+        b"x" * (NUM_PLACES + 1) * PLACE_BYTES,
+    ],
+    ids=["empty", "no text", "cut off", "another subject", "too large"],
+)
+def test_a_damaged_file_has_no_receipts(tmp_path, content):
+    (tmp_path / FILE).write_bytes(content)
+    receipts = Receipts(tmp_path)
+    assert receipts.left == []
+    with receipts.kept(receipt(1)):
+        assert Receipts(tmp_path).left == [receipt(1)]
+
+
+def test_a_sidecar_starts_without_space_for_the_file(tmp_path, caplog):
+    receipts = Receipts(tmp_path / "missing")
+    with receipts.kept(receipt(1)):
+        pass
+    assert "cannot be written" in caplog.text
