@@ -24,8 +24,9 @@ from sie_triton.processes.stand_in import represented_pid
 OWN_PREFIX = re.compile(r"/dev/shm/sie_\d+_[0-9a-f]+_")
 REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_region_)\S+$", re.MULTILINE)
 
-# Cache lifetimes in seconds: a measurement takes the system milliseconds.
-MAX_AGE_S = 1.0
+# Cache lifetimes in seconds: a measurement takes the system milliseconds. The second one is that of a process whose
+# resident memory has not changed.
+MAX_AGE_S, UNCHANGED_AGE_S = 1.0, 10.0
 FORKED_AGE_S = 60.0
 
 # Maximum age of the server's own share if the limit, and the use, are those of the container or the machine.
@@ -89,16 +90,17 @@ class Meter:
         if self._device.startswith("cuda"):
             return _gpu(self._device, self._limit, of_workers)
         whose, now = (triton_pid, workers, fork_servers), self._clock()
-        if self._known is None or self._known[0] != whose or now - self._known[1] > self._max_age_s:
-            self._known = whose, now, self._measured(triton_pid, workers.keys(), fork_servers)
-        own, coming = self._known[2], sum(max(0, FORK_SERVER_BYTES - _share(pid).total) for pid in importing)
+        is_same = self._known is not None and self._known[0] == whose
+        if self._known is None or not is_same or now - self._known[1] > self._max_age_s:
+            shares = {pid: _shares(pid) if is_same else _shares.anew(pid) for pid in (*workers, *fork_servers)}
+            self._known = whose, now, self._measured(triton_pid, workers.keys(), shares)
+        own, coming = self._known[2], sum(max(0, FORK_SERVER_BYTES - _shares(pid).total) for pid in importing)
         found = own if self._limit else _container() or _machine()
         server = own.server + coming
         self._least_server = min(self._least_server, server) if triton_pid else self._least_server
         return replace(found, used=found.used + coming, server=server, least_server=min(self._least_server, server))
 
-    def _measured(self, triton_pid: int, workers: Set[int], fork_servers: Set[int]) -> DeviceMemory:
-        forked = {pid: share_of(pid) for pid in (*workers, *fork_servers)}
+    def _measured(self, triton_pid: int, workers: Set[int], forked: Mapping[int, Share]) -> DeviceMemory:
         of_models = sum(forked[pid].own for pid in workers)
         others = set(processes(triton_pid)) - forked.keys()
         stubs = others & {stub for stub in map(represented_pid, others) if stub}
@@ -170,25 +172,36 @@ class ForkedBytes:
 
 def worker_bytes(pid: int) -> int:
     """Bytes that ending this worker frees; pages shared with its fork server count for the server."""
-    return _share(pid).own if Path(f"/proc/{pid}").exists() else 0
+    return _shares(pid).own if Path(f"/proc/{pid}").exists() else 0
 
 
-def recent(measure: Callable[[int], Share]) -> Callable[[int], Share]:
-    """Cache the measurement of each process for MAX_AGE_S."""
-    known: dict[int, tuple[Share, float]] = {}
+class RecentShares:
+    """The latest share of each process; measuring one takes the system milliseconds, more for a large process.
 
-    def measured(pid: int) -> Share:
-        now = monotonic()
-        if pid not in known or now - known[pid][1] > MAX_AGE_S:
-            for old in [each for each, (_, taken) in known.items() if now - taken > MAX_AGE_S]:
-                del known[old]
-            known[pid] = measure(pid), now
-        return known[pid][0]
+    A share is measured anew after MAX_AGE_S, or after UNCHANGED_AGE_S while the process has as many pages as then: what
+    else changes a share are forks and ends of other processes. One thread calls it.
+    """
 
-    return measured
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[float, int, Share]] = {}
+
+    def __call__(self, pid: int) -> Share:
+        if known := self._known.get(pid):
+            taken, resident, share = known
+            age = monotonic() - taken
+            if age <= MAX_AGE_S or (age <= UNCHANGED_AGE_S and private_bytes(pid) == resident):
+                return share
+        return self.anew(pid)
+
+    def anew(self, pid: int) -> Share:
+        now, resident = monotonic(), private_bytes(pid)
+        self._known = {each: known for each, known in self._known.items() if now - known[0] <= UNCHANGED_AGE_S}
+        share = share_of(pid)
+        self._known[pid] = now, resident, share
+        return share
 
 
-_share = recent(share_of)
+_shares = RecentShares()
 
 
 def _gpu(device: str, limit: int, of_workers: int) -> DeviceMemory:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
-from sie_triton.controller.memory import DeviceMemory, Meter, orphaned_regions, private_bytes
+from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.host import container
@@ -231,7 +231,6 @@ def test_shared_memory_of_a_process_that_is_gone_is_found():
 def test_the_servers_own_share_is_reserved_from_the_start(monkeypatch):
     """A fork server that still imports counts with the memory that it will take, so that no model is granted it."""
     monkeypatch.setattr(memory, "processes", lambda pid: [])
-    monkeypatch.setattr(memory, "_share", lambda pid: Share(100, 100))
     monkeypatch.setattr(memory, "share_of", lambda pid: Share(100, 100))
     meter = Meter("cpu", 10**9, clock=lambda: 7.0)
     reserved = meter.measure(1, fork_servers={5}, importing={5})
@@ -249,3 +248,16 @@ def test_memory_is_measured_anew_when_weights_have_come(monkeypatch):
     own[0] = 500
     assert meter.measure(0, {5: 0}).used == 10  # by a clock that stands still
     assert meter.measure(0, {5: 3}).used == 500
+
+
+def test_a_process_is_measured_anew_when_its_pages_have_changed_and_sometimes_else(monkeypatch):
+    """A measurement of a large process takes the system tens of milliseconds; its number of pages microseconds."""
+    now, pages, measured = [0.0], [100], []
+    monkeypatch.setattr(memory, "monotonic", lambda: now[0])
+    monkeypatch.setattr(memory, "private_bytes", lambda pid: pages[0])
+    monkeypatch.setattr(memory, "share_of", lambda pid: measured.append(now[0]) or Share(pages[0], pages[0]))
+    shares = RecentShares()
+    for now[0], pages[0] in ((0.0, 100), (0.9, 500), (1.1, 500), (2.2, 500), (11.0, 500), (11.2, 500)):
+        shares(5)
+    assert measured == [0.0, 1.1, 11.2]
+    assert shares(5).own == 500
