@@ -211,7 +211,7 @@ def markdown(
         f"- {len(told['unexplained'])} failed without such a reason",
         f"- {len(told['fallen_counters'])} counters fell without a fault",
         f"- {told['slowest_beside_no_fault_s']:g} s: the slowest answer beside no fault, loads included",
-        f"- {len(told['late'])} kinds of faults after which the service was not back within {BACK_S:g} s",
+        f"- after {len(told['late'])} of the kinds of faults the service was not back within {BACK_S:g} s",
         "- back: each client has a right answer, without that of the model that is changed all the time, which has to",
         "  load; where a fault makes all models cold, the first client of each port",
     ]
