@@ -122,7 +122,7 @@ class Runner:
         self._call_s = CALLS_OF_TARGET * target_ms / 1000
         self._joiner = Joiner(triton, lambda: self.calls.call(), max_calls, max_requests, self._longest_call_s)
         self.quantum = Quantum(target_ms)
-        self.when_free: Callable[[], None] = lambda: None
+        self.when_free: Callable[[], object] = lambda: None
         self.is_draining = False
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], _Open] = {}

@@ -204,16 +204,23 @@ class Sidecar:
         await self._placing.close()
 
     async def _live(self) -> None:
-        """Look at Triton and its controller, and publish the heartbeat, for ever."""
+        """Look at Triton and its controller, and publish the heartbeat, for ever.
+
+        On full cores a look may take longer than the time after which a silent worker counts as gone. The heartbeat
+        then tells what the look before it has found.
+        """
+        looking = self._start(self._look())
         while True:
             beat()
             if not self._server.calls.is_there:
                 self._server.calls = self._runner.calls = CallBook(self._settings.status_dir)
-            await self._look()
+            await asyncio.wait({looking}, timeout=self._interval_s)
             self._look_at_leases()
             with suppress(NatsError, TimeoutError):
                 await self._publish_health()
-            await asyncio.sleep(self._interval_s)
+            if looking.done():
+                await asyncio.sleep(self._interval_s)
+                looking = self._start(self._look())
 
     def _look_at_leases(self) -> None:
         """Find out in which pool this worker should be. On its way to another one it does not turn back."""
@@ -321,10 +328,11 @@ class Sidecar:
             return Response(OK, "", b"")
         return Response(NOT_FOUND if status == HTTPStatus.NOT_FOUND else UNAVAILABLE, text, b"")
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

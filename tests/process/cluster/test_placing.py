@@ -8,6 +8,7 @@ import pytest
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Wanted
 from sie_triton.cluster.sidecar import placing
+from sie_triton.cluster.workers import MAX_MISSING
 from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until
 
 
@@ -90,6 +91,33 @@ def test_another_worker_takes_the_models_of_one_whose_triton_is_away(run):
         )
         assert await asked(queue, "b") == "b"
         assert left[1].seen == ["b"]
+
+    run(test)
+
+
+def test_a_worker_whose_triton_answers_slowly_is_not_taken_for_gone(run):
+    """On full cores the names of Triton's models may take seconds."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, triton = await cluster.pair()
+        workers, heard = queue.pools.workers, []
+        names, take = triton.names, workers.take
+        is_asked, answers = asyncio.Event(), asyncio.Event()
+
+        async def slow_names() -> list[str]:
+            is_asked.set()
+            await answers.wait()
+            return await names()
+
+        triton.names, workers.take = slow_names, lambda health: (heard.append(health), take(health))
+        sidecar._look_at_names_soon()
+        await is_asked.wait()
+        heard.clear()
+        await until(lambda: len(heard) > 2 * MAX_MISSING)
+        assert all(health.is_ready and MODEL in health.models for health in heard)
+        triton.further.add("t__new")
+        answers.set()
+        await until(lambda: "t__new" in heard[-1].models)
 
     run(test)
 
