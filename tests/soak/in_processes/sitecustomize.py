@@ -19,6 +19,9 @@ from functools import partial
 
 ENDLESS = 7592  # "hello"
 
+# Its calls of gRPC's compiled code, which has no frame of its own, look like its own calls of `time.time`.
+ASKS_GRPC = "sie_triton.cluster.gateway.kserve"
+
 MEGABYTES_PER_S = 1
 
 TRIM_S = 5.0
@@ -73,7 +76,8 @@ def set_clock(path, real=time.time):
         added = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
 
     def clock():
-        is_ours = sys._getframe(1).f_globals.get("__name__", "").startswith("sie_triton")
+        module = sys._getframe(1).f_globals.get("__name__", "")
+        is_ours = module.startswith("sie_triton") and module != ASKS_GRPC
         return real() + (struct.unpack("d", added)[0] if is_ours else 0.0)
 
     time.time = clock
