@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from sie_triton.cluster import connection, subjects
+from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Work
 from sie_triton.cluster.sidecar import runner
 from sie_triton.cluster.sidecar.triton import Response
@@ -11,6 +12,7 @@ from tests.process.cluster.conftest import (
     DIED,
     MODEL,
     Cluster,
+    FakeTriton,
     asked,
     left_in_stream,
     request,
@@ -20,21 +22,27 @@ from tests.process.cluster.conftest import (
 )
 
 
+async def asked_and_hanging(queue: Queue, triton: FakeTriton) -> "asyncio.Task[str]":
+    """Ask for "a", and return once a Triton has the request, which it never answers."""
+    began = asyncio.Event()
+
+    async def hang(name: str) -> Response:
+        began.set()
+        await asyncio.sleep(1000)
+        raise AssertionError
+
+    triton.behave = hang
+    answer = asyncio.create_task(asked(queue, "a"))
+    await began.wait()
+    return answer
+
+
 def test_work_of_a_worker_that_ends_goes_to_another_one(run, quick):
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
         first, triton = await cluster.worker("w0")
         await served(queue)
-        began = asyncio.Event()
-
-        async def hang(name: str) -> Response:
-            began.set()
-            await asyncio.sleep(1000)
-            raise AssertionError
-
-        triton.behave = hang
-        answer = asyncio.create_task(asked(queue, "a"))
-        await began.wait()
+        answer = await asked_and_hanging(queue, triton)
         _, other = await cluster.worker("w1")
         first._runner.close()  # as if killed: no answer and no word
         await first._nats._close("closed", False)
@@ -52,16 +60,7 @@ def test_work_of_a_killed_sidecar_is_given_back_by_the_next_one(run, monkeypatch
         queue = await cluster.gateway()
         first, triton = await cluster.worker("w", data_dir=tmp_path / "w")
         await served(queue)
-        began = asyncio.Event()
-
-        async def hang(name: str) -> Response:
-            began.set()
-            await asyncio.sleep(1000)
-            raise AssertionError
-
-        triton.behave = hang
-        answer = asyncio.create_task(asked(queue, "a"))
-        await began.wait()
+        answer = await asked_and_hanging(queue, triton)
         await first._nats._close("closed", False)  # as if killed: no word, and no time to clear its receipts
         _, other = await cluster.worker("w", data_dir=tmp_path / "w")
         assert await answer == "a"
