@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from sie_triton.cluster.sidecar import receipts as receipts_module
-from sie_triton.cluster.sidecar.receipts import FILE, NUM_PLACES, PLACE_BYTES, Receipts
+from sie_triton.cluster.sidecar.receipts import FILE, NUM_BYTES, PLACE_BYTES, Receipts
 
 
 def receipt(number: int) -> str:
@@ -47,9 +47,9 @@ def test_a_receipt_that_is_too_long_is_not_kept(tmp_path):
         b"\xff" * 5000,
         b"$JS.ACK.SIE_WORK_default.t__m".ljust(PLACE_BYTES, b"\0"),
         b"sie.work.default.t__m".ljust(PLACE_BYTES, b"\0"),
-        b"x" * (NUM_PLACES + 1) * PLACE_BYTES,
+        bytes(NUM_BYTES) + receipt(1).encode(),
     ],
-    ids=["empty", "no text", "cut off", "another subject", "too large"],
+    ids=["empty", "no text", "cut off", "another subject", "behind the last place"],
 )
 def test_a_damaged_file_has_no_receipts(tmp_path, content):
     (tmp_path / FILE).write_bytes(content)
