@@ -90,11 +90,12 @@ class Meter:
         if self._device.startswith("cuda"):
             return _gpu(self._device, self._limit, of_workers)
         whose, now = (triton_pid, workers, fork_servers), self._clock()
-        is_same = self._known is not None and self._known[0] == whose
-        if self._known is None or not is_same or now - self._known[1] > self._max_age_s:
-            shares = {pid: _shares(pid) if is_same else _shares.anew(pid) for pid in (*workers, *fork_servers)}
-            self._known = whose, now, self._measured(triton_pid, workers.keys(), shares)
-        own, coming = self._known[2], sum(max(0, FORK_SERVER_BYTES - _shares(pid).total) for pid in importing)
+        known = self._known if self._known is not None and self._known[0] == whose else None
+        if known is None or now - known[1] > self._max_age_s:
+            measure = _shares.anew if known is None else _shares
+            shares = {pid: measure(pid) for pid in (*workers, *fork_servers)}
+            known = self._known = whose, now, self._measured(triton_pid, workers.keys(), shares)
+        own, coming = known[2], sum(max(0, FORK_SERVER_BYTES - _shares(pid).total) for pid in importing)
         found = own if self._limit else _container() or _machine()
         server = own.server + coming
         self._least_server = min(self._least_server, server) if triton_pid else self._least_server

@@ -251,7 +251,7 @@ def test_memory_is_measured_anew_when_weights_have_come(monkeypatch):
 
 
 def test_a_process_is_measured_anew_when_its_pages_have_changed_and_sometimes_else(monkeypatch):
-    """A measurement of a large process takes the system tens of milliseconds; its number of pages microseconds."""
+    """A measurement takes the system milliseconds, more for a large process; a look at the number of pages does not."""
     now, pages, measured = [0.0], [100], []
     monkeypatch.setattr(memory, "monotonic", lambda: now[0])
     monkeypatch.setattr(memory, "private_bytes", lambda pid: pages[0])
