@@ -1,13 +1,38 @@
 """The soak's own judgement: what is wrong, missing or unexplained is found, and so is what grows."""
 
+import os
+import struct
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests import soak
 from tests.soak.counters import fallen
 from tests.soak.history import BACK_S, FAILED, REFUSED, RIGHT, WRONG, Entry, Happened, check
 from tests.soak.leaks import Gate, Usage, fastest, leaking
+
+# Prints the seconds that a call of 30 s has at a gateway, and those by which our modules' clock is ahead.
+CALLED = """
+import asyncio, time, grpc
+from tritonclient.grpc import service_pb2
+from sie_triton.cluster.gateway.kserve import _left_s
+async def left(_, context):
+    return str(_left_s(context, service_pb2.ModelInferRequest())).encode()
+async def called():
+    server, handlers = grpc.aio.server(), {"left": grpc.unary_unary_rpc_method_handler(left)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("x", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        print(float(await channel.unary_unary("/x/left")(b"", timeout=30)))
+    await server.stop(0)
+asyncio.run(called())
+print(eval("time.time()", {"time": time, "__name__": "sie_triton.x"}) - time.time())
+"""
 
 KILLED = Happened("kill door", 100.0, 100.0, frozenset({"http"}))
 TIMEOUT_S = 60.0
@@ -119,3 +144,18 @@ def test_a_gate_that_cannot_look_fails_the_run(monkeypatch):
     monkeypatch.setattr(gate, "sample", sample)
     with pytest.raises(FileNotFoundError), gate.watching():
         assert looked.wait(20)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_the_soaks_clock_leaves_deadlines_of_grpc_alone(tmp_path, ahead_s):
+    """gRPC's C core has the machine's clock, so that a call would have no time left."""
+    (tmp_path / "clock").write_bytes(struct.pack("d", ahead_s))
+    variables = {
+        "PYTHONPATH": str(Path(soak.__file__).with_name("in_processes")),
+        "SOAK_CLOCK": str(tmp_path / "clock"),
+    }
+    command = [sys.executable, "-c", CALLED]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True, timeout=60)
+    left_s, ours_s = map(float, done.stdout.split())
+    assert 0 < left_s < 60
+    assert ours_s == pytest.approx(ahead_s, abs=60)
