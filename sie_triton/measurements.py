@@ -21,11 +21,8 @@ class Measurements:
 
     def __init__(self, path: Path | None = None, *, redo: bool = False) -> None:
         self._path = path
-        self._values: dict[str, Any] = {}
-        if path is not None and not redo:
-            with suppress(OSError, ValueError, RecursionError):
-                found = json.loads(path.read_text())
-                self._values = found if isinstance(found, dict) else {}
+        self._redo = redo
+        self._values = self._stored()
 
     @classmethod
     def of(
@@ -57,8 +54,11 @@ class Measurements:
         return self._values.get(name)
 
     def put(self, **values: Any) -> None:
-        """Add `values` and write the file. If it cannot be written, the next process measures again."""
-        self._values |= values
+        """Add `values` and write the file, which other processes may have changed meanwhile.
+
+        If it cannot be written, the next process measures again.
+        """
+        self._values = self._stored() | self._values | values
         if self._path is None:
             return
         with suppress(OSError):
@@ -66,6 +66,14 @@ class Measurements:
             with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
                 json.dump(self._values, file, indent=1, sort_keys=True)
             Path(file.name).replace(self._path)
+
+    def _stored(self) -> dict[str, Any]:
+        """Return the values in the file; none where they are to be discarded."""
+        if self._path is not None and not self._redo:
+            with suppress(OSError, ValueError, RecursionError):
+                found = json.loads(self._path.read_text())
+                return found if isinstance(found, dict) else {}
+        return {}
 
 
 def _content(path: Path) -> str:

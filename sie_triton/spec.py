@@ -39,9 +39,9 @@ class Runtime:
     model has at most `max_loras_per_model` LoRA adapters in memory; with `allow_client_lora` a request may name any
     adapter on the hub. `status_dir` empty: a directory of the running tritonserver. `loras_dir` empty: no adapters can
     be added to the running server. `cache_dir` and `environments_dir` empty: the user's directories for caches and
-    data. `cache_dir` holds measurements, graphs and converted weights. `cluster_cache` is the URL of a cache of weights
-    that servers share; empty: none. With `disk_cache_enabled`, the least recently used weights are removed while more
-    than `disk_pressure_threshold_percent` of the disk are in use.
+    data. `cache_dir` holds graphs and converted weights; `measurements_dir` empty: measurements too. `cluster_cache` is
+    the URL of a cache of weights that servers share; empty: none. With `disk_cache_enabled`, the least recently used
+    weights are removed while more than `disk_pressure_threshold_percent` of the disk are in use.
     """
 
     device: str = "auto"
@@ -75,6 +75,7 @@ class Runtime:
     status_dir: str = ""
     loras_dir: str = ""
     cache_dir: str = ""
+    measurements_dir: str = ""
     environments_dir: str = ""
 
     @property

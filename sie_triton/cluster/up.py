@@ -119,15 +119,17 @@ def failed_write(monitor: int, directory: Path) -> str:
 
 
 def worker_settings(settings: Settings, number: int, num_workers: int, ports: Sequence[int]) -> Settings:
-    """Return the settings of one of the workers, which share this machine's memory and cores."""
+    """Return the settings of one of the workers, which share this machine's memory and cores, and what is measured."""
     limit, _ = memory_limit(settings.memory_limit_bytes)
+    directory = settings.data_dir / CLUSTER_DIR
     return settings.model_copy(
         update={
             **dict(zip(PORTS, ports, strict=True)),
             "host": LOOPBACK,
             "triton_host": LOOPBACK,
             "door": False,
-            "data_dir": settings.data_dir / CLUSTER_DIR / f"worker-{number}",
+            "data_dir": directory / f"worker-{number}",
+            "measurements_dir": settings.measurements_dir or directory / "measurements",
             "worker_id": f"worker-{number}",
             "memory_limit_bytes": limit // num_workers,
             "cpu_threads": settings.cpu_threads or max(1, (os.cpu_count() or 1) // num_workers),

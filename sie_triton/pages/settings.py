@@ -29,8 +29,8 @@ GROUPS: Mapping[str, str] = {
         "api_key_variables tritonserver"
     ),
     "Device and engine": (
-        "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost recalibrate "
-        "gpu_type bundle"
+        "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost measurements_dir "
+        "recalibrate gpu_type bundle"
     ),
     "Requests and batches": (
         "max_concurrent_requests max_requests_per_model max_batch_requests max_batch_wait_ms preprocessor_workers "

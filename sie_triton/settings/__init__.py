@@ -141,6 +141,11 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         description="timeout of loading weights, without their download, in seconds; beyond it the load is ended, and "
         "the first request after 30 s loads again",
     )
+    measurements_dir: Path | None = Field(
+        None,
+        description="directory of what loads have measured, which servers may share: a measurement is used for the "
+        "same files, processor, settings and versions only; default: measurements in data_dir",
+    )
     recalibrate: bool = Field(False, description="repeat the measurements of a model whenever it is loaded")
     cpu_threads: int = Field(
         0, ge=0, description="CPU threads shared by the forward passes of all models; 0: all cores"
@@ -291,6 +296,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
             status_dir=str(self.status_dir),
             loras_dir=str(self.loras_dir),
             cache_dir=str(self.data_dir.absolute()),
+            measurements_dir=str((self.measurements_dir or self.data_dir / "measurements").absolute()),
             environments_dir=str(self.environments_dir.absolute()),
         )
 

@@ -83,7 +83,7 @@ class Loader:
             spec=spec.to_json(),
             directory=directory,
             device=self._device,
-            cache=cache / "measurements",
+            measurements_dir=Path(spec.runtime.measurements_dir or cache / "measurements"),
             # The lock prevents a second copy of the weights. A process that has a successor uses another lock: requests
             # that were sent to it before the traffic moved must not wait for the successor to end.
             lock=self._lock.with_suffix(".late") if self._status.has_successor() else self._lock,
@@ -91,6 +91,7 @@ class Loader:
             threads=threads,
             environment=environment,
             makes_graphs=spec.runtime.engine == AUTO,
+            graphs_dir=cache / "graphs",
         )
         if order.makes_graphs:
             self._uses.hold(graphs_record(order.graphs))

@@ -25,25 +25,27 @@ from sie_triton.spec import ModelSpec
 class Load:
     """The first message to a worker: the model to load, and how.
 
-    `spec` is a ModelSpec as JSON; `cache` the directory of measurements; `threads` the number of CPU threads per lane.
-    `environment` None is that of the stage. The worker locks the file `lock` while weights are in memory, so that there
-    are never two copies. With `makes_graphs` it makes faster graphs of its encoders in the background.
+    `spec` is a ModelSpec as JSON; `measurements_dir` the directory of measurements, of this server or of several;
+    `threads` the number of CPU threads per lane. `environment` None is that of the stage. The worker locks the file
+    `lock` while weights are in memory, so that there are never two copies. With `makes_graphs` it makes faster graphs
+    of its encoders in the background, in `graphs_dir`.
     """
 
     spec: str
     directory: Path
     device: str
-    cache: Path
+    measurements_dir: Path
     lock: Path
     num_lanes: int
     threads: int
     environment: Venv | None = None
     makes_graphs: bool = False
+    graphs_dir: Path = Path()
 
     @property
     def graphs(self) -> Path:
         """Directory of the graphs of exactly this model."""
-        return self.cache.parent / "graphs" / self.measurements().name
+        return self.graphs_dir / self.measurements().name
 
     @property
     def fork_server(self) -> Path | None:
@@ -80,7 +82,13 @@ class Load:
         # Name and creation time identify an environment's packages, in the stage as in the worker.
         versions = [spec.environment, self.environment.made] if self.environment else installed_versions()
         return Measurements.of(
-            self.cache, spec.model, self.directory, settings, files, versions=versions, redo=runtime.recalibrate
+            self.measurements_dir,
+            spec.model,
+            self.directory,
+            settings,
+            files,
+            versions=versions,
+            redo=runtime.recalibrate,
         )
 
 

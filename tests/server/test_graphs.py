@@ -39,7 +39,8 @@ def slow(test):
 
 def test_a_worker_makes_its_graph_once_and_keeps_it(tiny_directory, tmp_path):
     """A process of its own makes the graph while passes go on, and the next worker opens it without one."""
-    load = replace(order(tiny_directory, tmp_path), cache=tmp_path / "measurements", makes_graphs=True)
+    directories = {"measurements_dir": tmp_path / "measurements", "graphs_dir": tmp_path / "graphs"}
+    load = replace(order(tiny_directory, tmp_path), **directories, makes_graphs=True)
     before, after = [quickened_worker(load) for _ in range(2)]
     np.testing.assert_allclose(before, after, atol=1e-5)
     assert not list(load.graphs.parent.glob("making-*"))

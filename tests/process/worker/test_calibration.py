@@ -27,6 +27,7 @@ from sie_triton.worker.calibration import (
     measure,
 )
 from sie_triton.worker.messages import Load
+from tests.support.environments import loader_of
 from tests.support.stages import spec
 
 
@@ -245,6 +246,30 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(tmp_path):
     measurements = Measurements(tmp_path / "file" / "m.json")
     measurements.put(probe=1)
     assert measurements.get("probe") == 1
+
+
+def test_processes_that_share_a_file_lose_nothing_of_each_other(tmp_path):
+    one, other, again = (Measurements(tmp_path / "m.json", redo=redo) for redo in (False, False, True))
+    one.put(probe=1, graph=1)
+    other.put(calibration=2)
+    one.put(probe=None)
+    kept = Measurements(tmp_path / "m.json")
+    assert [kept.get(name) for name in ("probe", "graph", "calibration")] == [None, 1, 2]
+    again.put(probe=3)
+    again.put(calibration=4)
+    kept = Measurements(tmp_path / "m.json")
+    assert [kept.get(name) for name in ("probe", "graph", "calibration")] == [3, None, 4]
+
+
+def test_servers_may_share_what_they_have_measured(tmp_path, tiny_directory, monkeypatch):
+    runtime = Runtime("cpu", measurements_dir=str(tmp_path / "shared"))
+    spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 128, 512, runtime=runtime)
+    first, second = (loader_of(spec, tmp_path / name).order(1, 1) for name in ("first", "second"))
+    measured = load(first)[-1]
+    monkeypatch.setattr(calibration, "measure", None)  # must not be called
+    assert load(second)[-1].sub_batch_cost == measured.sub_batch_cost
+    assert len(list((tmp_path / "shared").iterdir())) == 1
+    assert first.graphs.relative_to(tmp_path / "first") == second.graphs.relative_to(tmp_path / "second")
 
 
 def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_directory, fork_server_directory):

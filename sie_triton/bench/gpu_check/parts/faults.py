@@ -73,7 +73,7 @@ def in_calibration(order: Load, plan: Plan) -> Finding:
     row: Row = {"fault": "out of memory in calibration", "usual_sub_batch": usual}
     with short_of_memory(plan, weights + LEFT_FOR_LOAD):
         try:
-            with started(replace(order, cache=order.cache / "other")) as worker:
+            with started(replace(order, measurements_dir=order.measurements_dir / "other")) as worker:
                 cost = worker.loaded.sub_batch_cost
                 row |= {
                     "told": f"sub-batches of {cost}, usually {usual}",
