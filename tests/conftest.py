@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import hypothesis
@@ -42,6 +43,15 @@ hypothesis.settings.register_profile(
     "any speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any speed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the servers of all tests share their measurements, which take longer than most tests' requests."""
+    if not hasattr(config, "workerinput"):  # workers of xdist inherit the variable
+        directory = TemporaryDirectory(prefix="sie-measurements-")
+        config.add_cleanup(directory.cleanup)
+        os.environ["SIE_MEASUREMENTS_DIR"] = directory.name
+
 
 # No server of a test makes graphs beside it, but those of tests/server/test_graphs.py.
 os.environ.setdefault("SIE_ENGINE", "torch")

@@ -16,7 +16,7 @@ import pytest
     ],
 )
 def test_faults_cost_no_answer(tmp_path, scope, faults):
-    flags = [f"--scope={scope}", "--minutes=0.75", "--seed=1", *(f"--fault={fault}" for fault in faults)]
+    flags = [f"--scope={scope}", "--minutes=0.6", "--seed=1", *(f"--fault={fault}" for fault in faults)]
     command = [sys.executable, "-m", "tests.soak", *flags, f"--logs={tmp_path / 'logs'}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout, done.stderr[-3000:]

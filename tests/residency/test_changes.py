@@ -105,7 +105,7 @@ class Site:
 
         def run(model: str) -> None:
             with SIEClient(self.crowd.grpc) as client:
-                while not stopped.wait(0.01):
+                while not stopped.wait(0.05):
                     self.ask(client, model)
 
         with ThreadPoolExecutor(len(models)) as pool:
@@ -280,7 +280,7 @@ def test_scoring_continues_while_its_ensemble_is_replaced(tmp_path, variants, mi
     with site(tmp_path, variants) as here, SIEClient(here.crowd.grpc) as client, ThreadPoolExecutor(1) as pool:
 
         def run() -> None:
-            while not stopped.wait(0.01):
+            while not stopped.wait(0.05):
                 seen.append(round(client.score(C, "which?", [TEXT])["scores"][0]["score"], 2))
 
         here.write(C, both)

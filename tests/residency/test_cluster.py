@@ -64,7 +64,10 @@ def cluster(root: Path, ports: list[int], minilm_directory: Path) -> Iterator[tu
         process.communicate()
 
 
-@pytest.mark.parametrize("name", ["config", "sidecar", "nats", "triton", "controller", "launcher"])
+@pytest.mark.parametrize(
+    "name",
+    ["config", "sidecar", "nats", "triton", "controller", pytest.param("launcher", marks=pytest.mark.slow)],
+)
 def test_a_part_that_is_killed_costs_no_answer(cluster, name):
     root, addresses = cluster
     with Clients(addresses, ["t__m0", "t__m1"]) as clients:
@@ -117,6 +120,7 @@ def test_twenty_rounds_of_kills_cost_only_what_a_killed_gateway_was_asked(cluste
     assert [each for each in clients.failures if not of_the_gateway(each) and "yet; retry" not in each] == []
 
 
+@pytest.mark.slow
 def test_a_request_that_ends_two_tritons_is_put_aside_and_costs_no_other_answer(cluster, root: Path):
     _, addresses = cluster
     texts = np.array(["word " * 200] * 3000, object)

@@ -69,6 +69,7 @@ def test_a_model_recovers_from_unload_and_a_tritonserver_restart(tmp_path, tiny_
             client.encode(MODEL, TEXT)
 
 
+@pytest.mark.slow
 def test_a_stage_that_died_while_shared_memory_was_full_is_healed_later(tmp_path, tiny_directory):
     """The test runs in a mount namespace of its own, where /dev/shm is small."""
     shell = ["unshare", "--mount", "sh", "-c", SMALL_SHM, "sh"]

@@ -23,7 +23,7 @@ def crowd(tmp_path: Path, wide_directory: Path) -> Iterator[Crowd]:
         yield crowd
 
 
-@pytest.mark.parametrize("seconds", [10, pytest.param(300, marks=LONG)])
+@pytest.mark.parametrize("seconds", [5, pytest.param(300, marks=LONG)])
 def test_alternating_requests_respect_a_memory_limit_for_two_models(crowd, seconds):
     """Every request is answered, and the server's own share of memory does not grow."""
     with SIEClient(crowd.grpc) as client, watching(lambda: ask(crowd.settings, "/v1/models")) as seen:

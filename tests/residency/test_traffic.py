@@ -34,7 +34,7 @@ EXPONENT = 1.5
 TIE_S = 0.5
 
 
-@pytest.mark.parametrize("seconds", [20, pytest.param(600, marks=LONG)])
+@pytest.mark.parametrize("seconds", [10, pytest.param(600, marks=LONG)])
 def test_evictions_under_traffic_fail_no_request(crowd, vector, seconds):
     usual = zipf(crowd, vector, seconds / 4, MODELS[:2])
     num_before = len(crowd.evictions())

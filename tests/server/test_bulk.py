@@ -65,7 +65,7 @@ def test_one_text_beside_endless_extraction_by_another_model(server):
 
 def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
     """The test needs no clock: it counts the sub-batches that run meanwhile, of the dozens that are queued."""
-    (small,), many = texts(1, seed=1), texts(800)
+    (small,), many = texts(1, seed=1), texts(400)
     passes: list[int] = []
     with SIEClient(server.grpc) as client, flooding([ask_raw(server, MINILM, many)] * 2, server) as flood:
         while len(passes) < 10 or flood.count < 1:

@@ -12,13 +12,14 @@ from sentence_transformers import SentenceTransformer
 from sie_triton import SIEClient
 from sie_triton.client.failures import NotServed
 from tests.conftest import MINILM
-from tests.server.test_hub import hub  # noqa: F401, a fixture
 from tests.server.test_serve import port_flags, sie
 from tests.support.gliners import save_gliner
-from tests.support.hub import Hub
+from tests.support.hub import Hub, running
 from tests.support.models import save_cross_encoder
 
 ENCODER, SCORER, EXTRACTOR = "BAAI/bge-small-en-v1.5", "BAAI/bge-reranker-base", "urchade/gliner_small-v2.1"
+ANOTHER = "sentence-transformers/all-MiniLM-L12-v2"
+OF_HUB = "org/tiny"  # not a known model
 TEXT = "Ada Lovelace lived in London."
 
 
@@ -57,46 +58,83 @@ def default_server(data_dir: Path, *flags: str) -> Iterator[Ports]:
         process.communicate()
 
 
-@pytest.fixture
-def known(hub: Hub, tmp_path: Path, minilm_directory: Path) -> None:  # noqa: F811
-    """Weights for a known model of each verb."""
-    hub.put(ENCODER, minilm_directory)
-    hub.put(SCORER, save_cross_encoder(tmp_path / "scorer", minilm_directory))
-    save_gliner(tmp_path / "extractor", minilm_directory)
-    hub.put(EXTRACTOR, tmp_path / "extractor" / "model")
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path, tiny_directory: Path) -> Iterator[Hub]:
+    """Stand-in of the hub, with weights for a known model of each verb and for one that is not known."""
+    root = tmp_path_factory.mktemp("hub")
+    with running() as hub, pytest.MonkeyPatch.context() as patch:
+        for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(root / "hf"), "HF_HUB_OFFLINE": "0"}.items():
+            patch.setenv(name, value)
+        hub.put(ENCODER, minilm_directory)
+        hub.put(ANOTHER, minilm_directory)
+        hub.put(SCORER, save_cross_encoder(root / "scorer", minilm_directory))
+        save_gliner(root / "extractor", minilm_directory)
+        hub.put(EXTRACTOR, root / "extractor" / "model")
+        hub.put(OF_HUB, tiny_directory)
+        yield hub
 
 
-def test_a_request_to_a_known_model_is_answered(known, tmp_path, minilm_directory):
-    with default_server(tmp_path / "data") as server, server.client() as client:
-        assert list(server.models())[:1] == [MINILM]
-        for name in (ENCODER, SCORER, EXTRACTOR):
-            assert server.models()[name]["state"] == "available"
-        first, again = client.encode(ENCODER, TEXT), client.encode(ENCODER, TEXT)
-        assert first["timing"]["loading_ms"] > again["timing"]["loading_ms"] == 0
-        dense = first["dense"]
-        np.testing.assert_allclose(dense, SentenceTransformer(str(minilm_directory)).encode(TEXT), atol=1e-5)
-        scored = server.post(f"score/{SCORER}", query={"text": "Who?"}, items=[{"text": TEXT}, {"text": "No."}])
-        assert [each["rank"] for each in scored.json()["scores"]] == [0, 1]
-        extracted = server.post(f"extract/{EXTRACTOR}", items=[{"text": TEXT}], params={"labels": ["person"]})
-        assert (extracted.status_code, list(extracted.json()["items"][0])[:2]) == (200, ["id", "entities"])
-        embedded = server.post("embeddings", model="intfloat/e5-small-v2", input=TEXT)
-        assert (embedded.status_code, "intfloat/e5-small-v2" in embedded.text) == (502, True)  # the hub lacks it
-        assert sorted(client.list_models()) == sorted([MINILM, ENCODER, SCORER, EXTRACTOR, "intfloat/e5-small-v2"])
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("known")
 
 
-def test_an_unknown_name_gets_404_and_the_most_similar_names(tmp_path):
-    with default_server(tmp_path / "data", "--serve-known") as server, server.client() as client:
-        client.encode(MINILM, TEXT)
-        answer = server.post("encode/BAAI/bge-m4", items=[{"text": TEXT}])
-        assert answer.status_code == 404
-        similar = "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3, "
-        assert answer.json()["detail"]["message"].startswith(f"model: {similar}")
-        with pytest.raises(NotServed, match=similar):
-            client.encode("BAAI/bge-m4", TEXT)
-        assert client.list_models() == [MINILM]
+@pytest.fixture(scope="module")
+def server(hub: Hub, data_dir: Path) -> Iterator[Ports]:
+    with default_server(data_dir, "--serve-known") as server:
+        yield server
 
 
-def test_without_known_models_only_the_served_ones_answer(known, tmp_path):
+@pytest.fixture(scope="module")
+def client(server: Ports) -> Iterator[SIEClient]:
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def server_of_one(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
+    """Serves any model of the hub, one at a time beside MINILM."""
+    flags = ("--allow-any-model", "--max-mentioned-models=1")
+    with default_server(tmp_path_factory.mktemp("of-one"), *flags) as server:
+        yield server
+
+
+def test_a_request_to_a_known_model_is_answered(server, client, minilm_directory):
+    assert list(server.models())[:1] == [MINILM]
+    for name in (ENCODER, SCORER, EXTRACTOR):
+        assert server.models()[name]["state"] == "available"
+    first, again = client.encode(ENCODER, TEXT), client.encode(ENCODER, TEXT)
+    assert first["timing"]["loading_ms"] > again["timing"]["loading_ms"] == 0
+    dense = first["dense"]
+    np.testing.assert_allclose(dense, SentenceTransformer(str(minilm_directory)).encode(TEXT), atol=1e-5)
+    scored = server.post(f"score/{SCORER}", query={"text": "Who?"}, items=[{"text": TEXT}, {"text": "No."}])
+    assert [each["rank"] for each in scored.json()["scores"]] == [0, 1]
+    extracted = server.post(f"extract/{EXTRACTOR}", items=[{"text": TEXT}], params={"labels": ["person"]})
+    assert (extracted.status_code, list(extracted.json()["items"][0])[:2]) == (200, ["id", "entities"])
+    embedded = server.post("embeddings", model="intfloat/e5-small-v2", input=TEXT)
+    assert (embedded.status_code, "intfloat/e5-small-v2" in embedded.text) == (502, True)  # the hub lacks it
+    assert {MINILM, ENCODER, SCORER, EXTRACTOR, "intfloat/e5-small-v2"} <= set(client.list_models())
+
+
+def test_an_unknown_name_gets_404_and_the_most_similar_names(server, client):
+    served = client.list_models()
+    answer = server.post("encode/BAAI/bge-m4", items=[{"text": TEXT}])
+    assert answer.status_code == 404
+    similar = "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3, "
+    assert answer.json()["detail"]["message"].startswith(f"model: {similar}")
+    with pytest.raises(NotServed, match=similar):
+        client.encode("BAAI/bge-m4", TEXT)
+    assert client.list_models() == served
+
+
+def test_the_controllers_load_serves_a_known_model_for_tritons_clients(server, data_dir):
+    url = f"http://127.0.0.1:{server.http}/v2/models/{ANOTHER.replace('/', '__')}"
+    assert httpx.get(f"{url}/ready").status_code != 200
+    loaded = sie("load", ANOTHER, f"--controller-port={server.controller}", f"--data-dir={data_dir}")
+    assert (loaded.wait(120), httpx.get(f"{url}/ready").status_code) == (0, 200)
+
+
+def test_without_known_models_only_the_served_ones_answer(hub, tmp_path):
     with default_server(tmp_path / "data", "--no-serve-known") as server, server.client() as client:
         assert list(server.models()) == [MINILM]
         with pytest.raises(NotServed, match=f"{ENCODER} is not served; served models: {MINILM}"):
@@ -104,26 +142,17 @@ def test_without_known_models_only_the_served_ones_answer(known, tmp_path):
         assert server.post(f"encode/{ENCODER}", items=[{"text": TEXT}]).status_code == 404
 
 
-def test_a_mentioned_model_leaves_for_another_and_comes_back(known, tmp_path):
-    with default_server(tmp_path / "data", "--max-mentioned-models=1") as server, server.client() as client:
+def test_any_model_on_the_hub_is_served_if_that_is_allowed(server_of_one):
+    with server_of_one.client() as client:
+        assert client.encode(OF_HUB, TEXT)["dense"].shape == (64,)
+        with pytest.raises(NotServed, match="org/never"):
+            client.encode("org/never", TEXT)
+
+
+def test_a_mentioned_model_leaves_for_another_and_comes_back(server_of_one):
+    with server_of_one.client() as client:
         first = client.encode(ENCODER, TEXT)["dense"]
         assert len(client.score(SCORER, "Who?", [TEXT])["scores"]) == 1
         assert client.list_models() == [SCORER, MINILM]
-        assert server.models()[ENCODER]["state"] == "available"
+        assert server_of_one.models()[ENCODER]["state"] == "available"
         np.testing.assert_allclose(client.encode(ENCODER, TEXT)["dense"], first, atol=1e-6)
-
-
-def test_the_controllers_load_serves_a_known_model_for_tritons_clients(known, tmp_path):
-    with default_server(tmp_path / "data") as server:
-        url = f"http://127.0.0.1:{server.http}/v2/models/{ENCODER.replace('/', '__')}"
-        assert httpx.get(f"{url}/ready").status_code != 200
-        loaded = sie("load", ENCODER, f"--controller-port={server.controller}", f"--data-dir={tmp_path / 'data'}")
-        assert (loaded.wait(120), httpx.get(f"{url}/ready").status_code) == (0, 200)
-
-
-def test_any_model_on_the_hub_is_served_if_that_is_allowed(hub, tmp_path, tiny_directory):  # noqa: F811
-    hub.put("org/tiny", tiny_directory)
-    with default_server(tmp_path / "data", "--allow-any-model") as server, server.client() as client:
-        assert client.encode("org/tiny", TEXT)["dense"].shape == (64,)
-        with pytest.raises(NotServed, match="org/never"):
-            client.encode("org/never", TEXT)

@@ -24,7 +24,7 @@ from sie_triton.records.status import STAGES, read_records, records_of
 from sie_triton.settings import CONTROL_KEY, Settings
 from sie_triton.settings.sources import flag
 from tests.conftest import MINILM, fresh_settings
-from tests.server.test_serve import alive, descendants, regions, sie
+from tests.server.test_serve import alive, descendants, ended_cleanly, log_of, regions, sie
 
 BACK_S = 15
 OTHER = 65534  # another user of the machine
@@ -111,14 +111,11 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
             assert len(regions(process)) == 3
             assert {r["pid"] for r in read_records(settings.status_dir, "*")} <= set(descendants(process.pid))
             until(lambda: obeys_its_controller(settings))
-        process.send_signal(signal.SIGTERM)
-        printed, told = process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert printed == ""  # ready is said once
+        told = ended_cleanly(process, signal.SIGTERM, log_of(settings.data_dir))
     assert "tritonserver ended by SIGKILL" in told
     assert "tritonserver ended by SIGSEGV in tritonserver" in told
     assert told.count("tritonserver is back") == 2
-    assert (settings.data_dir / "logs" / "tritonserver.log").read_text().count("Started HTTPService") == 3
+    assert log_of(settings.data_dir).read_text().count("Started HTTPService") == 3
 
 
 def test_a_signal_during_a_restart_ends_the_launcher(tmp_path):
@@ -182,18 +179,6 @@ def test_the_control_token_is_visible_in_no_command_line(server):
     assert f"{CONTROL_KEY}=" not in server.log_path.read_text()
 
 
-def test_no_module_is_imported_from_the_current_directory(tmp_path, monkeypatch):
-    """Python, and so Triton's stubs, put the current directory first on the path, even if it is /tmp."""
-    (tmp_path / "here").mkdir()
-    for module in ("numpy", "torch", "sie_triton", "tritonclient"):
-        (tmp_path / "here" / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
-    monkeypatch.chdir(tmp_path / "here")
-    settings = fresh_settings(tmp_path)
-    with launched(settings), SIEClient(grpc(settings)) as client:
-        assert client.encode(MINILM, "hello")["dense"].shape == (384,)
-    assert not (tmp_path / "imported").exists()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 def test_another_user_reads_neither_arguments_nor_environment(server):
     program = f"""
@@ -208,7 +193,14 @@ print(open("/proc/{server.pid}/environ").read())
     assert "PermissionError" in other.stderr
 
 
-def test_unusual_data_directory_names_and_host_names_are_supported(tmp_path):
+def test_odd_directories_and_host_names_are_supported(tmp_path, monkeypatch):
+    """Python, and so Triton's stubs, put the current directory first on the path, even if it is /tmp: no module of it
+    is imported.
+    """
+    (tmp_path / "here").mkdir()
+    for module in ("numpy", "torch", "sie_triton", "tritonclient"):
+        (tmp_path / "here" / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')")
+    monkeypatch.chdir(tmp_path / "here")
     settings = fresh_settings(tmp_path / """it's "ünï" in $HOME""")
     address = f"http://127.0.0.1:{settings.http_port}"
     with launched(settings, "--host=localhost") as process, SIEClient(address) as client:
@@ -217,9 +209,10 @@ def test_unusual_data_directory_names_and_host_names_are_supported(tmp_path):
         # Forked by the fork server, which has a plain name for it.
         status_dir = Path(command_of(record["worker_pid"])[-2])
         assert status_dir.samefile(settings.status_dir)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        ended_cleanly(process, signal.SIGHUP, log_of(settings.data_dir))
+        assert not is_alive(record["worker_pid"])
         assert not status_dir.exists()
+    assert not (tmp_path / "imported").exists()
 
 
 def test_an_unusable_data_directory_is_reported_in_one_line(tmp_path):

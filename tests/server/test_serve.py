@@ -19,10 +19,9 @@ import httpx
 import numpy as np
 import pytest
 
-from sie_triton import SIEClient
+from sie_triton import LoadError, SIEClient
 from sie_triton.bench.ports import free_ports
-from sie_triton.names import triton_name
-from sie_triton.processes.pids import parent_of
+from sie_triton.processes.pids import is_alive, parent_of
 from sie_triton.records.status import RESIDENT, records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
@@ -75,6 +74,10 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def log_of(data_dir: Path) -> Path:
+    return data_dir / "logs" / "tritonserver.log"
+
+
 def alive(pids: list[int]) -> list[int]:
     states = {pid: Path(f"/proc/{pid}/stat") for pid in pids}
     return [pid for pid, stat in states.items() if stat.exists() and ") Z" not in stat.read_text()]
@@ -84,25 +87,21 @@ def regions(process: subprocess.Popen[str]) -> list[Path]:
     return list(Path("/dev/shm").glob(f"sie_{process.pid}_*"))
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_everything_cleanly(tmp_path, signum):
-    with serving(tmp_path) as (process, address):
-        with SIEClient(address) as client:
-            assert client.encode(MINILM, "hello")["dense"].shape == (384,)
-        (record,) = records_of(tmp_path / "status", triton_name(MINILM), "inference")
-        assert parent_of(parent_of(record["worker_pid"])) == process.pid  # launcher → fork server → worker
-        children = descendants(process.pid)
-        assert record["worker_pid"] in children
-        assert regions(process)
-        process.send_signal(signum)
-        try:
-            _, text = process.communicate(timeout=KILL_AFTER_S + 10)  # Triton may take its whole exit timeout
-        except subprocess.TimeoutExpired:
-            pytest.fail((tmp_path / "logs" / "tritonserver.log").read_text()[-3000:])
-        assert process.returncode == 0
-        assert [line.partition(":")[0] for line in text.splitlines()[-2:]] == ["stopping", "stopped"]
-        assert alive(children) == []
-        assert regions(process) == []
+def ended_cleanly(process: subprocess.Popen[str], signum: signal.Signals, log: Path) -> str:
+    """End a server by a signal, check that nothing of it is left, and return what it wrote to standard error."""
+    children = descendants(process.pid)
+    assert regions(process)
+    process.send_signal(signum)
+    try:
+        printed, told = process.communicate(timeout=KILL_AFTER_S + 10)  # Triton may take its whole exit timeout
+    except subprocess.TimeoutExpired:
+        pytest.fail(log.read_text()[-3000:])
+    assert process.returncode == 0
+    assert printed == ""  # ready is said once
+    assert [line.partition(":")[0] for line in told.splitlines()[-2:]] == ["stopping", "stopped"]
+    assert alive(children) == []
+    assert regions(process) == []
+    return told
 
 
 def test_child_processes_end_with_a_killed_launcher(tmp_path):
@@ -123,9 +122,7 @@ def test_serve_prints_its_addresses_and_a_command_to_paste(tmp_path):
         (door,) = [
             pid for pid in descendants(process.pid) if b"sie_triton.doors" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
-        process.send_signal(signal.SIGTERM)
-        _, text = process.communicate(timeout=20)
-    assert process.returncode == 0
+        text = ended_cleanly(process, signal.SIGTERM, log_of(tmp_path))
     assert alive([door]) == []
     assert address in text
     assert re.search(r"^SIE +(\S+) .*\nOpenAI +\1/v1 .* rerank\)\ndocs +\1/docs ", text, re.MULTILINE)
@@ -137,19 +134,23 @@ def test_a_directory_is_served_and_preloaded(tmp_path, tiny_directory):
     directory = tmp_path / "my-model"
     shutil.copytree(tiny_directory, directory)
     arguments = [str(directory), "--preload-models=my-model"]
-    with serving(tmp_path / "data", *arguments) as (_, address), SIEClient(address) as client:
+    with serving(tmp_path / "data", *arguments) as (process, address), SIEClient(address) as client:
         (record,) = records_of(tmp_path / "data" / "status", "my-model", "inference")
         assert record["state"] == RESIDENT
         assert record["wanted_since_ns"], "it did not ask for memory"
+        assert parent_of(parent_of(record["worker_pid"])) == process.pid  # launcher → fork server → worker
         assert client.list_models() == ["my-model"]
         assert client.encode("my-model", "hello")["dense"].shape == (64,)
+        ended_cleanly(process, signal.SIGINT, log_of(tmp_path / "data"))
+        assert not is_alive(record["worker_pid"])
 
 
-def test_two_servers_side_by_side_but_not_in_one_data_directory(tmp_path):
-    with serving(tmp_path / "one"), serving(tmp_path / "two"):
-        third = sie("serve", f"--data-dir={tmp_path / 'one'}", *port_flags(free_ports(4)))
-        _, text = third.communicate(timeout=60)
-    assert third.returncode == 2
+def test_no_second_server_in_a_data_directory(tmp_path):
+    """Side by side in two directories servers run in all these tests."""
+    with serving(tmp_path):
+        second = sie("serve", f"--data-dir={tmp_path}", *port_flags(free_ports(4)))
+        _, text = second.communicate(timeout=60)
+    assert second.returncode == 2
     assert "another server uses" in text
     assert "--data-dir" in text
 
@@ -171,20 +172,6 @@ def test_the_embedded_server_stays_on_loopback(tmp_path):
     _, text = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "--allow-remote" in text
-
-
-def test_missing_weights_fail_only_their_model(tmp_path, tiny_directory):
-    from sie_triton import LoadError
-
-    models = tmp_path / "models"
-    models.mkdir()
-    (models / "good.yaml").write_text(tiny_model_file(TINY, tiny_directory))
-    (models / "gone.yaml").write_text(tiny_model_file("test/gone", tmp_path / "nowhere"))
-    with serving(tmp_path / "data", f"--models-dir={models}") as (_, address), SIEClient(address) as client:
-        for _ in range(2):
-            with pytest.raises(LoadError, match="nowhere is not a directory"):
-                client.encode("test/gone", "hello")
-        assert client.encode(TINY, "hello")["dense"].shape == (64,)
 
 
 def test_stock_tritonserver_serves_the_committed_repository(tmp_path):
@@ -270,11 +257,12 @@ def test_perf_refuses_an_unsuitable_model_in_one_line(server, model, said):
     assert re.fullmatch(said, errors.strip()), errors
 
 
-def test_an_invalid_model_file_is_reported_to_operator_and_clients(tmp_path, tiny_directory):
+def test_an_invalid_model_file_and_missing_weights_fail_only_their_models(tmp_path, tiny_directory):
     models = tmp_path / "models"
     models.mkdir()
     (models / "tiny.yaml").write_text(tiny_model_file(TINY, tiny_directory))
-    with serving(tmp_path / "data", f"--models-dir={models}", num_ports=5) as (process, _):
+    (models / "gone.yaml").write_text(tiny_model_file("test/gone", tmp_path / "nowhere"))
+    with serving(tmp_path / "data", f"--models-dir={models}", num_ports=5) as (process, address):
         assert process.stderr is not None
         *_, controller, door = ports_of(process)
         wrong = tiny_model_file("my/wrong", tiny_directory, dim=65)
@@ -291,6 +279,11 @@ def test_an_invalid_model_file_is_reported_to_operator_and_clients(tmp_path, tin
         message = json.loads(caught.value.read())["detail"]["message"]
         assert message.startswith("model: my/wrong is not served: wrong.yaml: tasks.encode.dense.dim: must be 64")
         assert "/" not in message.removeprefix("model: my/wrong")
+        with SIEClient(address) as client:
+            for _ in range(2):
+                with pytest.raises(LoadError, match="nowhere is not a directory"):
+                    client.encode("test/gone", "hello")
+            assert client.encode(TINY, "hello")["dense"].shape == (64,)
 
 
 def ports_of(process: subprocess.Popen[str]) -> list[int]:

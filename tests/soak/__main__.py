@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +135,18 @@ def soaked(
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
     clients = [each for each in clients_of(target.http, target.grpc, MODELS) if each.name not in target.absent_clients]
     asking: list[Client | Changing] = clients * num_threads
+    # One model after the other, because not all fit into memory.
+    models = dict.fromkeys(model for client in clients for model in client.models)
+    lessons = [partial(client.learn, model) for model in models for client in clients if model in client.models]
     if with_faults:
-        asking.append(Changing(target))
+        asking.append(changing := Changing(target))
+        lessons.append(changing.learn)
     stopped, gate, counters = threading.Event(), Gate(target), Counters(target.metrics_urls())
     happened: list[Happened] = []
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        for each in progress.track({*asking}, description="asking for the right answers"):
-            each.learn()
+        for learn in progress.track(lessons, description="asking for the right answers"):
+            learn()
         click.echo("faults begin", err=True)
         task = progress.add_task("faults", total=seconds)
         watching = nullcontext() if with_faults else gate.watching()

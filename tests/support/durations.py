@@ -1,4 +1,7 @@
-"""Pytest plugin: start the longest files of each tier first, so that processes which share them end together.
+"""Pytest plugin: how processes share the files of tests.
+
+Each takes a file at a time, or a folder whose files share a server. The longest of each tier start first, so that the
+processes end together.
 
 tests/durations.json has the seconds of each file; `scripts/test --store-durations` measures and writes them. A file
 that is not in it is taken to be long. Load with `-p tests.support.durations`, and `--no-loadscope-reorder` of xdist.
@@ -8,10 +11,24 @@ import json
 from collections import defaultdict
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 STORED = Path(__file__).parents[1] / "durations.json"
+
+# Folders whose files share a server, which then starts once.
+TOGETHER = ("tests/residency", "tests/server/metrics", "tests/server/page")
+
+
+class BySharedServer(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(file_of(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySharedServer:
+    return BySharedServer(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -32,7 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     stored = stored_seconds()
     files = dict.fromkeys(file_of(item.nodeid) for item in items)
     tiers = list(dict.fromkeys(map(tier_of, files)))
-    place = {file: (tiers.index(tier_of(file)), -stored.get(file, inf)) for file in files}
+    scopes: defaultdict[str, float] = defaultdict(float)
+    for file in files:
+        scopes[scope_of(file)] += stored.get(file, inf)
+    place = {
+        file: (tiers.index(tier_of(file)), -scopes[scope_of(file)], scope_of(file), -stored.get(file, inf))
+        for file in files
+    }
     items.sort(key=lambda item: place[file_of(item.nodeid)])  # stable: tests of a file keep their order
 
 
@@ -58,6 +81,11 @@ def stored_seconds() -> dict[str, float]:
 def tier_of(file: str) -> str:
     """Return the folder of a tier. Its files stay together: they may share a server."""
     return "/".join(file.split("/")[:2])
+
+
+def scope_of(file: str) -> str:
+    """Return what one process takes at once: the folder in TOGETHER, else the file itself."""
+    return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
 
 
 def file_of(nodeid: str) -> str:

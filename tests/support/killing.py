@@ -20,6 +20,9 @@ PARTS = {
     "controller": "sie_triton.cli controller",
 }
 
+# Pause of a client between two requests, in seconds: some of the processors is left for parts that start again.
+PAUSE_S = 0.05
+
 
 def part(name: str, root: psutil.Process) -> list[psutil.Process]:
     """Return the processes of a part among the descendants of `root`."""
@@ -34,7 +37,7 @@ def part(name: str, root: psutil.Process) -> list[psutil.Process]:
 
 
 class Clients:
-    """Threads that ask one of several gateways for vectors without a pause, and compare them with the first ones.
+    """Threads that ask one of several gateways for vectors, and compare them with the first ones.
 
     A client whose gateway has gone asks the next one. Use as a context manager.
     """
@@ -91,6 +94,7 @@ class Clients:
                     self.num_right += 1
                 else:
                     self.wrong.append((model, text))
+            time.sleep(PAUSE_S)
 
 
 def vector(client: triton.InferenceServerClient, model: str, text: str, seconds: float) -> np.ndarray:

@@ -49,7 +49,7 @@ def flash_attn(tmp_path):
 @pytest.mark.parametrize(
     ("variables", "calls_cuda"),
     [
-        ({}, True),
+        pytest.param({}, True, marks=pytest.mark.slow),
         ({**worker_variables("cuda:0"), "CUDA_VISIBLE_DEVICES": "MIG-0a1b2c3d"}, False),
     ],
 )

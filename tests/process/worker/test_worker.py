@@ -48,31 +48,49 @@ def order(directory: Path, status_directory: Path | None = None) -> Load:
 
 
 @pytest.fixture
-def worker(tiny_directory, tmp_path, deaths, request):
-    """A forked worker or, if the test says so, one started without the fork server."""
-    is_forked = getattr(request, "param", "forked") == "forked"
-    directory = request.getfixturevalue("fork_server_directory") if is_forked else tmp_path
-    worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
-    parent = parent_of(worker.pid)
-    assert (parent == os.getpid()) != is_forked
+def worker(tiny_directory, fork_server_directory, deaths):
+    """A forked worker."""
+    worker = Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS)
+    assert parent_of(worker.pid) != os.getpid()
     yield worker
     worker.close()
     assert not is_alive(worker.pid)
 
 
-EITHER = pytest.mark.parametrize("worker", ["started", "forked"], indirect=True)
-
-
-@EITHER
 def test_worker_results_match_the_adapters(worker, tiny_directory):
-    expected = load_adapter(SPEC, tiny_directory).forward(SMALL)
+    assert_worker_works(worker, tiny_directory)
+
+
+def test_a_worker_without_a_fork_server_does_the_same_and_takes_more(worker, tiny_directory, tmp_path, deaths):
+    """Until the imports are done, it computes more."""
+    started = Worker(order(tiny_directory, tmp_path), deaths.append, **LIMITS)
+    assert parent_of(started.pid) == os.getpid()
+    taken = {}
+    for name, each in (("forked", worker), ("started", started)):
+        used = psutil.Process(each.pid).cpu_times()
+        taken[name] = used.user + used.system, anonymous_bytes(each.pid)
+    print({name: f"{seconds:.2f} s, {num_bytes / 1e6:.0f} MB" for name, (seconds, num_bytes) in taken.items()})
+    assert taken["forked"][0] < taken["started"][0]
+    assert taken["forked"][1] < taken["started"][1]
+    assert_worker_works(started, tiny_directory)
+    assert_lanes_at_rest_keep_no_threads(started)
+    assert deaths == []
+    assert_end_is_noticed(started, deaths, signal.SIGKILL)
+    started.close()
+
+
+def test_a_lane_at_rest_keeps_no_threads(worker):
+    assert_lanes_at_rest_keep_no_threads(worker)
+
+
+def assert_worker_works(worker: Worker, directory: Path) -> None:
+    expected = load_adapter(SPEC, directory).forward(SMALL)
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
     assert worker.loaded.limits == {"input_ids": 30521}
     assert worker.loaded.sub_batch_cost == 0
 
 
-@EITHER
-def test_a_lane_at_rest_keeps_no_threads(worker):
+def assert_lanes_at_rest_keep_no_threads(worker: Worker) -> None:
     """All lanes' threads would outnumber the processors, and then no thread busy-waits."""
     worker.forward(SMALL, 1)
     without = psutil.Process(worker.pid).num_threads()
@@ -88,7 +106,7 @@ def test_a_lane_at_rest_keeps_no_threads(worker):
 def test_loading_leaves_no_threads(minilm_directory, fork_server_directory, tmp_path, deaths):
     """Loading compares forward passes, with as many threads as there are processors."""
     spec = replace(SPEC, dims={"dense": 384}).to_json()
-    load = replace(order(minilm_directory, fork_server_directory), spec=spec, cache=tmp_path)
+    load = replace(order(minilm_directory, fork_server_directory), spec=spec, measurements_dir=tmp_path)
     worker = Worker(load, deaths.append, **LIMITS)
     after_load = psutil.Process(worker.pid).num_threads()
     for _ in range(2):  # the loading thread releases its team after it has answered each order
@@ -104,12 +122,12 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("worker", "sent"),
-    [("started", signal.SIGKILL), *(("forked", each) for each in (signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV))],
-    indirect=["worker"],
-)
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
 def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
+    assert_end_is_noticed(worker, deaths, sent)
+
+
+def assert_end_is_noticed(worker: Worker, deaths: list[Worker], sent: signal.Signals) -> None:
     os.kill(worker.pid, sent)
     wait_for(lambda: not is_running(worker.pid))  # a small pass may end before the signal arrives
     with pytest.raises(WorkerDied):  # and not that it took longer than LIMITS
@@ -159,21 +177,6 @@ def test_a_result_that_cannot_be_stored_is_out_of_memory(worker):
     assert worker.forward(more, 1)["dense"].shape == (2048, 64)
 
 
-def test_forked_workers_share_what_they_imported(tiny_directory, fork_server_directory, tmp_path, deaths):
-    """They compute less until the imports are done."""
-    taken = {}
-    for name, directory in (("forked", fork_server_directory), ("started", tmp_path)):
-        worker = Worker(order(tiny_directory, directory), deaths.append, **LIMITS)
-        used = psutil.Process(worker.pid).cpu_times()
-        taken[name] = used.user + used.system, anonymous_bytes(worker.pid)
-        assert worker.forward(SMALL, 2)["dense"].shape == (2, 64)
-        worker.close()
-    print({name: f"{seconds:.2f} s, {num_bytes / 1e6:.0f} MB" for name, (seconds, num_bytes) in taken.items()})
-    assert taken["forked"][0] < taken["started"][0]
-    assert taken["forked"][1] < taken["started"][1]
-    assert deaths == []
-
-
 def test_a_failed_pass_leaves_the_worker_alive(worker):
     beyond = token_batch(np.array([10**6], np.int32), np.array([1], np.int32), np.zeros(1, np.int32))
     with pytest.raises(ModelError, match="inference failed with IndexError; the server log has the details"):
@@ -189,14 +192,15 @@ def test_weights_that_cannot_be_loaded_leave_no_process(tmp_path, deaths):
     assert deaths == []
 
 
-def test_a_worker_ends_with_its_stage(tiny_directory):
+def test_a_worker_ends_with_its_stage(tiny_directory, fork_server_directory):
     program = f"""
 import time
 from contextlib import suppress
 from pathlib import Path
 from sie_triton.worker.process import Worker
 from tests.process.worker.test_worker import order
-print(Worker(order(Path({str(tiny_directory)!r})), print, forward_timeout_s=60, load_timeout_s=60).pid, flush=True)
+load = order(Path({str(tiny_directory)!r}), Path({str(fork_server_directory)!r}))
+print(Worker(load, print, forward_timeout_s=60, load_timeout_s=60).pid, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as stage:

@@ -16,9 +16,9 @@ import yaml
 
 from sie_triton.bench.ports import free_ports
 from tests.support.controller import wait_for
-from tests.support.counted_server import ENCODER, TOKEN, Served, counted_server
+from tests.support.counted_server import ENCODER, TOKEN, Served
 
-DOCKER = Path(__file__).parents[2] / "docker"
+DOCKER = Path(__file__).parents[3] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "dashboard.json").read_text())
 RULES = DOCKER / "prometheus" / "rules.yaml"
 
@@ -41,12 +41,6 @@ def needs(program: str) -> str:
     if (path := shutil.which(program)) is None:
         pytest.skip(f"{program} is not installed (Debian: apt install prometheus)")
     return path
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
-    with counted_server(tmp_path_factory.mktemp("metrics"), minilm_directory) as server:
-        yield server
 
 
 def busy(served: Served) -> None:

@@ -1,7 +1,5 @@
 """One address has the metrics of the whole server: what requests took, by model and verb, and errors by kind."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import quote
 
 import httpx
@@ -13,13 +11,7 @@ from sie_triton import SIEClient
 from sie_triton.errors import InputError
 from sie_triton.names import triton_name
 from tests.support.controller import wait_for
-from tests.support.counted_server import ENCODER, RERANKER, Served, counted_server
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
-    with counted_server(tmp_path_factory.mktemp("metrics"), minilm_directory) as server:
-        yield server
+from tests.support.counted_server import ENCODER, RERANKER
 
 
 def test_metrics_need_the_token(served):

@@ -1,0 +1,14 @@
+"""A server whose counters are read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.counted_server import Served, counted_server
+
+
+@pytest.fixture(scope="package")
+def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Iterator[Served]:
+    with counted_server(tmp_path_factory.mktemp("metrics"), minilm_directory) as server:
+        yield server
