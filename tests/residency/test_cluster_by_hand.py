@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from sie_triton.bench.ports import free_ports
 from sie_triton.cluster.permissions import PASSWORDS
@@ -17,6 +18,8 @@ from tests.conftest import tiny_model_file
 from tests.server.test_serve import port_flags, sie
 from tests.support.controller import wait_for
 from tests.support.models import save_bert
+
+pytestmark = pytest.mark.extended
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 

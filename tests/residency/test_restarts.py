@@ -21,6 +21,8 @@ from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from tests.residency.conftest import TEXT, Crowd, serving, wait_for
 
+pytestmark = pytest.mark.extended
+
 MODEL = "test/tiny"
 LIMIT = 4 << 30  # whatever else runs on the machine
 SHM_BYTES = 64 << 20
@@ -69,7 +71,6 @@ def test_a_model_recovers_from_unload_and_a_tritonserver_restart(tmp_path, tiny_
             client.encode(MODEL, TEXT)
 
 
-@pytest.mark.slow
 def test_a_stage_that_died_while_shared_memory_was_full_is_healed_later(tmp_path, tiny_directory):
     """The test runs in a mount namespace of its own, where /dev/shm is small."""
     shell = ["unshare", "--mount", "sh", "-c", SMALL_SHM, "sh"]

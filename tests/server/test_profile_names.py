@@ -65,6 +65,7 @@ def vectors(client):
     return vectors
 
 
+@pytest.mark.extended
 def test_a_profile_may_be_computed_in_8_bits(vectors):
     assert vectors["eighth"] @ vectors["default"] > 0.98
     if has_int8():

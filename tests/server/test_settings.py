@@ -55,6 +55,8 @@ from tests.support.set_server import (
     set_server,
 )
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -4,12 +4,15 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
 
 from tests.soak.sampling import sampled
-from tests.soak.targets import Target
+
+if TYPE_CHECKING:  # it imports PyTorch
+    from tests.soak.targets import Target
 
 INTERVAL_S = 2.0
 
@@ -46,7 +49,7 @@ class Usage:
 class Gate:
     """Samples of all processes of a target."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: "Target") -> None:
         self._target = target
         self._usages: dict[int, Usage] = {}
 

@@ -111,6 +111,7 @@ def check_all_parts_ran(found: dict) -> None:
     assert {row["subject"] for row in found["query"]} >= {"packed", "captured", "transformers"}
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(700)
 def test_a_dry_run_needs_torch_transformers_and_numpy_alone(tmp_path):
     hidden = (*NEVER, *sum(OPTIONAL.values(), ()))

@@ -46,10 +46,11 @@ def flash_attn(tmp_path):
     return tmp_path
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("variables", "calls_cuda"),
     [
-        pytest.param({}, True, marks=pytest.mark.slow),
+        ({}, True),
         ({**worker_variables("cuda:0"), "CUDA_VISIBLE_DEVICES": "MIG-0a1b2c3d"}, False),
     ],
 )

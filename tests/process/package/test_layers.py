@@ -226,6 +226,18 @@ def test_the_door_imports_no_heavy_library():
     assert imported("import sie_triton.doors.run", "torch", "transformers", "tokenizers", "PIL", "aiohttp") == []
 
 
+def test_no_command_waits_for_the_libraries_of_another():
+    assert imported("import sie_triton.cli.main", "torch", "tritonclient", "httpx", "aiohttp") == []
+
+
+def test_the_quick_tests_need_no_pytorch():
+    tests = Path(__file__).parents[2]
+    files = sorted((tests / "pure").rglob("test_*.py"))
+    modules = [".".join(path.relative_to(tests.parent).with_suffix("").parts) for path in files]
+    code = f"from importlib import import_module; [import_module(each) for each in {modules!r}]"
+    assert imported(code, "torch", "transformers", "sentence_transformers") == []
+
+
 def test_one_file_imports_tritons_python_api():
     """The handmade repository of the benchmark is the only exception."""
     users = [path for path in FILES if any("triton_python_backend" in name for name in imports_of(path))]
