@@ -12,6 +12,8 @@ from sie_triton.client.failures import NotServed
 from sie_triton.engines.torch.cpu_kernels import has_int8
 from tests.server.test_known_models import Ports, default_server
 
+pytestmark = pytest.mark.extended
+
 TEXT = "Ada Lovelace lived in London."
 MODEL = "test/m"
 
@@ -65,7 +67,6 @@ def vectors(client):
     return vectors
 
 
-@pytest.mark.extended
 def test_a_profile_may_be_computed_in_8_bits(vectors):
     assert vectors["eighth"] @ vectors["default"] > 0.98
     if has_int8():

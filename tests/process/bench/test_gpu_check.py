@@ -168,6 +168,7 @@ def test_a_part_that_is_cut_off_leaves_no_server_behind(tmp_path, monkeypatch):
     wait_for(lambda: not servers())
 
 
+@pytest.mark.extended
 def test_an_interrupted_run_has_reported_all_results_before(tmp_path):
     """`timeout` ends a run with SIGTERM; the results until then are printed."""
     command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "machine,fork,query"]

@@ -236,7 +236,7 @@ def test_the_defaults_of_stages_are_those_of_the_settings(monkeypatch):
     assert read_settings().portable_runtime == Runtime()
 
 
-OWN_NAMES = {"precision", "status_dir", "loras_dir", "cache_dir", "environments_dir"}
+OWN_NAMES = {"precision", "status_dir", "loras_dir", "cache_dir", "measurements_dir", "environments_dir"}
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Runtime) if each.name not in OWN_NAMES])
