@@ -18,7 +18,7 @@ from tests.support.hub import Hub, running
 from tests.support.models import save_cross_encoder
 
 ENCODER, SCORER, EXTRACTOR = "BAAI/bge-small-en-v1.5", "BAAI/bge-reranker-base", "urchade/gliner_small-v2.1"
-ANOTHER = "sentence-transformers/all-MiniLM-L12-v2"
+ANOTHER = "avsolatorio/GIST-small-Embedding-v0"
 OF_HUB = "org/tiny"  # not a known model
 TEXT = "Ada Lovelace lived in London."
 
@@ -131,7 +131,8 @@ def test_the_controllers_load_serves_a_known_model_for_tritons_clients(server, d
     url = f"http://127.0.0.1:{server.http}/v2/models/{ANOTHER.replace('/', '__')}"
     assert httpx.get(f"{url}/ready").status_code != 200
     loaded = sie("load", ANOTHER, f"--controller-port={server.controller}", f"--data-dir={data_dir}")
-    assert (loaded.wait(120), httpx.get(f"{url}/ready").status_code) == (0, 200)
+    said = loaded.communicate(timeout=120)
+    assert (loaded.returncode, httpx.get(f"{url}/ready").status_code) == (0, 200), said
 
 
 def test_without_known_models_only_the_served_ones_answer(hub, tmp_path):
