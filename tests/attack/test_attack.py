@@ -166,7 +166,6 @@ def fuzz(served: Served, seconds: float, kills: int) -> tuple[Seen, list[float]]
     return seen, back
 
 
-@pytest.mark.extended
 @pytest.mark.timeout(240)
 def test_a_short_attack_and_a_tritonserver_crash_do_no_harm(served):
     """`-m slow` has the long form."""

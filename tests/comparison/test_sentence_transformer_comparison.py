@@ -91,7 +91,6 @@ def test_batching_does_not_change_vectors(minilm_directory):
     assert_parity(together, alone, TO_ITSELF)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["off by one", "no segments"])
 def test_broken_segment_bounds_fail_the_same_comparison(minilm_directory, monkeypatch, kind):
     """The negative control: items that see one token of a neighbour, or all of each other."""

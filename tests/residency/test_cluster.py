@@ -64,10 +64,7 @@ def cluster(root: Path, ports: list[int], minilm_directory: Path) -> Iterator[tu
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["config", "sidecar", "nats", "triton", "controller", pytest.param("launcher", marks=pytest.mark.extended)],
-)
+@pytest.mark.parametrize("name", ["config", "sidecar", "nats", "triton", "controller", "launcher"])
 def test_a_part_that_is_killed_costs_no_answer(cluster, name):
     root, addresses = cluster
     with Clients(addresses, ["t__m0", "t__m1"]) as clients:
@@ -120,7 +117,6 @@ def test_twenty_rounds_of_kills_cost_only_what_a_killed_gateway_was_asked(cluste
     assert [each for each in clients.failures if not of_the_gateway(each) and "yet; retry" not in each] == []
 
 
-@pytest.mark.extended
 def test_a_request_that_ends_two_tritons_is_put_aside_and_costs_no_other_answer(cluster, root: Path):
     _, addresses = cluster
     texts = np.array(["word " * 200] * 3000, object)
@@ -166,7 +162,6 @@ def done(*arguments: str) -> str:
     return out
 
 
-@pytest.mark.extended
 def test_a_model_file_comes_to_all_workers_and_is_replaced_without_a_failed_request(
     cluster, root: Path, ports: list[int], minilm_directory: Path
 ):
@@ -217,7 +212,6 @@ def test_a_known_model_is_served_once_a_request_names_it(cluster, ports: list[in
         vector(triton.InferenceServerClient(addresses[0]), "t__never", "a", 60)
 
 
-@pytest.mark.extended
 def test_a_worker_joins_a_leased_pool_and_comes_back(cluster, ports: list[int]):
     _, addresses = cluster
     gateway = f"http://127.0.0.1:{ports[0]}"

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 
 from sie_triton.bench.ports import free_ports
 from sie_triton.cluster.permissions import PASSWORDS
@@ -18,8 +17,6 @@ from tests.conftest import tiny_model_file
 from tests.server.test_serve import port_flags, sie
 from tests.support.controller import wait_for
 from tests.support.models import save_bert
-
-pytestmark = pytest.mark.extended
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 

@@ -107,7 +107,6 @@ def test_a_model_that_never_fits_reports_that_it_does_not_fit(tmp_path, tiny_dir
             wait_for(lambda: crowd.models()[model]["failure"] == "too large")
 
 
-@pytest.mark.extended
 def test_load_failures_are_classified_cached_and_isolated(tmp_path, tiny_directory):
     good, corrupt, missing = "test/good", "test/corrupt", "test/missing"
     directories = {name: tmp_path / triton_name(name) for name in (good, corrupt, missing)}
@@ -142,7 +141,6 @@ def test_load_failures_are_classified_cached_and_isolated(tmp_path, tiny_directo
         log.check()
 
 
-@pytest.mark.extended
 def test_an_idle_model_is_evicted_and_a_busy_one_is_not(tmp_path, tiny_directory):
     idle, used = MODELS[2:4]
     with serving(tmp_path, dict.fromkeys((idle, used), tiny_directory), 64, idle_evict_s=3) as crowd:
@@ -157,7 +155,6 @@ def test_an_idle_model_is_evicted_and_a_busy_one_is_not(tmp_path, tiny_directory
     log.check()
 
 
-@pytest.mark.extended
 def test_unload_takes_every_task_of_a_model(tmp_path, minilm_directory):
     model, directory = "test/both", save_pylate(tmp_path, minilm_directory)
     tasks = {"encode": {"multivector": {"dim": 32}}, "score": {}}

@@ -41,7 +41,6 @@ def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds
     log.check()
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("model", ["test/encoder", EXTRACTOR])
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
 def test_an_endless_forward_pass_is_ended_at_the_timeout(

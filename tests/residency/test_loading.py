@@ -47,7 +47,6 @@ def test_a_stopped_loader_is_replaced_and_delays_no_other_model(crowd, vector):
     print([f"{call.model} after {call.ended - call.started:.1f} s" for call in log.calls])
 
 
-@pytest.mark.extended
 def test_a_stopped_fork_server_is_replaced_and_delays_no_other_model(crowd, vector):
     make_cold(crowd, MODELS[3])
     (before,) = fork_server_ids(crowd.settings.status_dir)
@@ -68,7 +67,6 @@ def never_loading(crowd: Crowd, model: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.extended
 def test_an_endless_load_can_be_evicted_and_delays_no_other_model(tmp_path, tiny_directory):
     endless, other = "test/endless", "test/other"
     (tmp_path / "models").mkdir()

@@ -21,8 +21,6 @@ from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from tests.residency.conftest import TEXT, Crowd, serving, wait_for
 
-pytestmark = pytest.mark.extended
-
 MODEL = "test/tiny"
 LIMIT = 4 << 30  # whatever else runs on the machine
 SHM_BYTES = 64 << 20

@@ -11,8 +11,6 @@ from sie_triton import SIEClient
 from sie_triton.controller.commands import ask
 from tests.residency.conftest import LONG, Crowd, Log, answer, serving, wait_for, watching
 
-pytestmark = pytest.mark.extended
-
 MODELS = [f"test/turn-{i}" for i in range(4)]
 
 # Besides two models, for tokenizers and for what a loading model takes beyond what it keeps.

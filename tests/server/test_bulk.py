@@ -63,7 +63,6 @@ def test_one_text_beside_endless_extraction_by_another_model(server):
     assert percentile(beside, 99) <= percentile(alone, 99) + 2 * sub_batch_ms
 
 
-@pytest.mark.extended
 def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
     """The test needs no clock: it counts the sub-batches that run meanwhile, of the dozens that are queued."""
     (small,), many = texts(1, seed=1), texts(400)

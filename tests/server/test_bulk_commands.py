@@ -13,8 +13,6 @@ from sie_triton import SIEClient
 from sie_triton.perf.workload import texts
 from tests.conftest import CROSS_ENCODER, SPLADE, TINY
 
-pytestmark = pytest.mark.extended
-
 NUM_LINES = 5000
 
 # Runs the command of sys.argv, and kills it with half of the nth chunk written.

@@ -9,8 +9,6 @@ from sie_triton.bench.ports import free_ports
 from tests.server.test_serve import port_flags, sie
 from tests.support import reference_files
 
-pytestmark = pytest.mark.extended
-
 
 def run(*arguments, status=0):
     """Run a command and return its standard output, or standard error if it is to fail."""

@@ -68,7 +68,6 @@ def test_a_bad_item_fails_the_whole_call_at_once(client):
     assert time.monotonic() - started < 5
 
 
-@pytest.mark.extended
 def test_a_full_server_is_retried(strict_server, address):
     before = strict_server.status(TINY, "preprocess")["num_refused"]
     some = texts(32 * 40)

@@ -25,8 +25,6 @@ from tests.server.test_serve import port_flags, sie
 from tests.support.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, linked, save_arrays
 from tests.support.models import save_frames
 
-pytestmark = pytest.mark.extended
-
 MODEL = "test/arrays"
 PLAIN = "plain"  # in the server's environment
 LOST = "test/lost"

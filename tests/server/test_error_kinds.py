@@ -47,8 +47,6 @@ from tests.support.controller import wait_for
 from tests.support.models import save_bert
 from tests.support.openai_endpoint import Endpoint
 
-pytestmark = pytest.mark.extended
-
 WARM, COLD, GONE = "test/warm", "test/cold", "test/gone"
 SECONDS = 0.4
 MAX_REQUESTS = 8

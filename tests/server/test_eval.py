@@ -13,8 +13,6 @@ from sie_triton.cli import cli
 from sie_triton.evals.metrics import QUALITY, SPEED
 from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, MINILM_CLS, SPLADE
 
-pytestmark = pytest.mark.extended
-
 GARDEN = Path(__file__).parents[1] / "support" / "kitchen_garden"
 
 

@@ -43,8 +43,6 @@ from tests.support.nats import NatsServer
 from tests.support.pictures import pictures
 from tests.support.sounds import sounds
 
-pytestmark = pytest.mark.extended
-
 MODELS = [BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, FLORENCE2, GLINER, MINILM, SPLADE, TINY]
 TEXTS = ["Berlin is the capital of Germany", "", "vines climb"]
 FILES = pictures([(97, 61), (40, 90)])

@@ -26,8 +26,6 @@ from sie_triton.worker.process import Worker
 from tests.process.worker.test_worker import LIMITS, SMALL, order
 from tests.support.load import percentile
 
-pytestmark = pytest.mark.extended
-
 WARM_UP, BEFORE, AFTER = 50, 300, 300
 TAKEOVER_S = 240
 

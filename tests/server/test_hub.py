@@ -14,8 +14,6 @@ from tests.support.controller import wait_for
 from tests.support.hub import Hub, running
 from tests.support.loras import save_lora
 
-pytestmark = pytest.mark.extended
-
 HELD = 1 << 20
 
 

@@ -143,7 +143,6 @@ def test_without_known_models_only_the_served_ones_answer(hub, tmp_path):
         assert server.post(f"encode/{ENCODER}", items=[{"text": TEXT}]).status_code == 404
 
 
-@pytest.mark.extended
 def test_any_model_on_the_hub_is_served_if_that_is_allowed(server_of_one):
     with server_of_one.client() as client:
         assert client.encode(OF_HUB, TEXT)["dense"].shape == (64,)
@@ -151,7 +150,6 @@ def test_any_model_on_the_hub_is_served_if_that_is_allowed(server_of_one):
             client.encode("org/never", TEXT)
 
 
-@pytest.mark.extended
 def test_a_mentioned_model_leaves_for_another_and_comes_back(server_of_one):
     with server_of_one.client() as client:
         first = client.encode(ENCODER, TEXT)["dense"]

@@ -118,7 +118,6 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
     assert log_of(settings.data_dir).read_text().count("Started HTTPService") == 3
 
 
-@pytest.mark.extended
 def test_a_signal_during_a_restart_ends_the_launcher(tmp_path):
     settings = fresh_settings(tmp_path)
     with launched(settings) as process:
@@ -137,7 +136,6 @@ def test_a_signal_during_a_restart_ends_the_launcher(tmp_path):
         assert regions(process) == []
 
 
-@pytest.mark.extended
 def test_the_next_launcher_cleans_up_after_a_killed_one(tmp_path):
     settings = fresh_settings(tmp_path)
     with launched(settings) as process, SIEClient(grpc(settings)) as client:
@@ -195,7 +193,6 @@ print(open("/proc/{server.pid}/environ").read())
     assert "PermissionError" in other.stderr
 
 
-@pytest.mark.extended
 def test_odd_directories_and_host_names_are_supported(tmp_path, monkeypatch):
     """Python, and so Triton's stubs, put the current directory first on the path, even if it is /tmp: no module of it
     is imported.

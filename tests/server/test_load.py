@@ -140,7 +140,6 @@ def test_deadlines_that_expire_during_bulk_requests_do_no_harm(server, seconds, 
     settles(server, TINY)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("seconds", [5, LONG])
 def test_killed_clients_and_slow_readers_disturb_no_other_client(server, load, seconds):
     with ExitStack() as stack:

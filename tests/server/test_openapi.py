@@ -79,7 +79,6 @@ def _models_of(path):
     return [name for each in parameters if each["name"] == "model" for name in each["schema"].get("enum", ())]
 
 
-@pytest.mark.extended
 def test_the_door_conforms_to_its_openapi_document(url, tmp_path):
     run_schemathesis(url, tmp_path, seed=1, num_cases=30)
 

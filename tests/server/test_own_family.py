@@ -28,8 +28,6 @@ from tests.conftest import fresh_settings, model_file
 from tests.server.test_serve import port_flags, sie
 from tests.support.models import save_frames
 
-pytestmark = pytest.mark.extended
-
 FAMILY = "frames_family:Frames"
 BANDS, MAX_FRAMES = 8, 256
 RECOGNISED = "letters"  # its directory is all there is of it

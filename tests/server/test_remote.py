@@ -27,8 +27,6 @@ from tests.server.test_serve import port_flags, sie
 from tests.support.models import save_bert, save_causal
 from tests.support.openai_endpoint import Endpoint, last_states, next_tokens
 
-pytestmark = pytest.mark.extended
-
 DENSE, RERANKER = "test/far", "test/far-reranker"
 KEY = "TEST_FAR_KEY"
 TEXTS = [*texts(8, seed=5), "naïve 😀 日本語"]

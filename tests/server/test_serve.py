@@ -145,7 +145,6 @@ def test_a_directory_is_served_and_preloaded(tmp_path, tiny_directory):
         assert not is_alive(record["worker_pid"])
 
 
-@pytest.mark.extended
 def test_no_second_server_in_a_data_directory(tmp_path):
     """Side by side in two directories servers run in all these tests."""
     with serving(tmp_path):
@@ -216,7 +215,6 @@ def test_perf_analyzer_prints_its_table(server):
     assert "Concurrency: 4, throughput:" in text
 
 
-@pytest.mark.extended
 def test_token_auth_exposes_only_the_door_and_hides_secrets(tmp_path):
     """127.0.0.2 stands for an address that other machines can reach."""
     secrets = ["--admin-token", "adm1n", "--auth-tokens=t0ken"]

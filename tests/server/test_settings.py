@@ -55,8 +55,6 @@ from tests.support.set_server import (
     set_server,
 )
 
-pytestmark = pytest.mark.extended
-
 ROOT = Path(__file__).parents[2]
 
 

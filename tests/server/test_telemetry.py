@@ -26,8 +26,6 @@ from tests.support.gliners import save_gliner
 from tests.support.models import save_bert, save_cross_encoder
 from tests.support.otlp import Receiver, Span, receiving
 
-pytestmark = pytest.mark.extended
-
 ENCODER, RERANKER, EXTRACTOR = "test/encoder", "test/reranker", "test/extractor"
 STAGE_LOG, DOOR_LOG = "sie_triton.telemetry.request_log", "sie_triton.doors.request_log"
 PARENT = "00f067aa0ba902b7"

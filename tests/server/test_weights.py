@@ -19,8 +19,6 @@ from tests.support.controller import wait_for
 from tests.support.hub import running
 from tests.support.object_store import CREDENTIALS
 
-pytestmark = pytest.mark.extended
-
 OLD_S = 1_000_000_000
 
 

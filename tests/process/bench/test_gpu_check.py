@@ -111,7 +111,6 @@ def check_all_parts_ran(found: dict) -> None:
     assert {row["subject"] for row in found["query"]} >= {"packed", "captured", "transformers"}
 
 
-@pytest.mark.extended
 @pytest.mark.timeout(700)
 def test_a_dry_run_needs_torch_transformers_and_numpy_alone(tmp_path):
     hidden = (*NEVER, *sum(OPTIONAL.values(), ()))
@@ -168,7 +167,6 @@ def test_a_part_that_is_cut_off_leaves_no_server_behind(tmp_path, monkeypatch):
     wait_for(lambda: not servers())
 
 
-@pytest.mark.extended
 def test_an_interrupted_run_has_reported_all_results_before(tmp_path):
     """`timeout` ends a run with SIGTERM; the results until then are printed."""
     command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "machine,fork,query"]

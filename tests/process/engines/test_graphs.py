@@ -62,7 +62,6 @@ def bert(tmp_path_factory):
     return Subject("XLM-RoBERTa", tmp_path_factory.mktemp("bert"))
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("architecture", [*FEW, *(pytest.param(each, marks=pytest.mark.slow) for each in MANY)])
 def test_a_graph_gives_what_the_packed_path_does(tmp_path, bert, architecture):
     subject = bert if architecture == "XLM-RoBERTa" else Subject(architecture, tmp_path)

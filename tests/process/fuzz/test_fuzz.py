@@ -15,9 +15,6 @@ NUM_CASES, SEED, HANG_S = 50, 1, 60.0
 # Targets whose cases take long.
 NUMBERS: Mapping[str, int] = {"weights": 15, "adapters": 20, "checkpoints": 20, "door": 30, "pdf": 20, "pickled": 15}
 
-# Targets with a whole server.
-SERVED = ("door",)
-
 # Targets that fork, each in a process of its own: a fork has no other threads, which may hold locks.
 FORKING = ("pdf", "pickled")
 
@@ -29,9 +26,7 @@ def home(tmp_path_factory) -> Path:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.extended) if name in SERVED else name for name in TARGETS]
-)
+@pytest.mark.parametrize("name", TARGETS)
 def test_nothing_is_found(name, home):
     directory, num_cases = home / name, NUMBERS.get(name, NUM_CASES)
     if name in FORKING:

@@ -46,7 +46,6 @@ def flash_attn(tmp_path):
     return tmp_path
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     ("variables", "calls_cuda"),
     [

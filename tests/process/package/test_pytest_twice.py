@@ -90,7 +90,6 @@ def test_a_failed_session_is_not_forgotten_for_one_that_passes(tmp_path):
     assert run(tmp_path, ["test_0.py", "test_1.py"], FAILS, PASSES) == (1, [], 3)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(
     ("options", "modules", "num_sessions"),
     [

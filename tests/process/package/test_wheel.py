@@ -21,8 +21,6 @@ from sie_triton.native.builds import BUILDS, BUILT, VECTORS, VNNI
 from sie_triton.server.stub_forking.stubs import REAL_STUB
 from tests.support import compiled_code
 
-pytestmark = pytest.mark.extended
-
 pytest.importorskip("setuptools", minversion="77", reason="pyproject.toml needs setuptools 77 to build a wheel")
 
 ROOT = Path(__file__).parents[3]

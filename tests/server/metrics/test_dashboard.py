@@ -18,8 +18,6 @@ from sie_triton.bench.ports import free_ports
 from tests.support.controller import wait_for
 from tests.support.counted_server import ENCODER, TOKEN, Served
 
-pytestmark = pytest.mark.extended
-
 DOCKER = Path(__file__).parents[3] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "dashboard.json").read_text())
 RULES = DOCKER / "prometheus" / "rules.yaml"

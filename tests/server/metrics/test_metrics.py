@@ -13,8 +13,6 @@ from sie_triton.names import triton_name
 from tests.support.controller import wait_for
 from tests.support.counted_server import ENCODER, RERANKER
 
-pytestmark = pytest.mark.extended
-
 
 def test_metrics_need_the_token(served):
     assert httpx.get(f"{served.http.base_url}/metrics").status_code == 401

@@ -23,7 +23,7 @@ from tests.support.browsers import tab_of
 from tests.support.page_service import BGE_M3, CLIP, GLINER
 from tests.support.pictures import pictures
 
-pytestmark = [NEEDS_CHROMIUM, pytest.mark.extended]
+pytestmark = NEEDS_CHROMIUM
 
 
 def test_encode_gives_the_vectors_of_the_api(page, service):

@@ -24,7 +24,7 @@ from tests.server.page.actions import (
 from tests.support.browsers import CONTRASTS, tab_of
 from tests.support.page_service import BGE_M3, CLIP, GLINER
 
-pytestmark = [NEEDS_CHROMIUM, pytest.mark.extended]
+pytestmark = NEEDS_CHROMIUM
 
 
 def test_the_page_shows_the_server_and_its_models(page, service):
