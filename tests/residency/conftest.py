@@ -93,6 +93,8 @@ def serving(
     root: Path, directories: dict[str, Path], dim: int, room_for: float = 0, **given: object
 ) -> Iterator[Crowd]:
     """A server with these models and its controller; memory is limited to so many of them, 0 for no limit."""
+    if room_for:  # a worker that has measured takes more memory than one that finds its measurements
+        given["measurements_dir"] = root / "measurements"
     settings = fresh_settings(root, models_dir=root, admin_token=ADMIN_TOKEN, **given)
     for model, directory in directories.items():
         file = gliner_file(model, directory) if is_gliner(directory) else tiny_model_file(model, directory, dim)

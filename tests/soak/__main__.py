@@ -40,6 +40,9 @@ PAUSE_S = 0.2
 # Time without a fault at the end, in seconds, in which all must be well.
 CALM_S = 15.0
 
+# Threads that ask for the right answers before the first fault.
+LEARNERS = 4
+
 # Errors of each fault in a report, and requests of a client that was back too late.
 MAX_ERRORS, MAX_WAITS = 4, 30
 
@@ -135,7 +138,7 @@ def soaked(
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
     clients = [each for each in clients_of(target.http, target.grpc, MODELS) if each.name not in target.absent_clients]
     asking: list[Client | Changing] = clients * num_threads
-    # One model after the other, because not all fit into memory.
+    # One model after the other: not all fit into memory.
     models = dict.fromkeys(model for client in clients for model in client.models)
     lessons = [partial(client.learn, model) for model in models for client in clients if model in client.models]
     if with_faults:
@@ -145,8 +148,10 @@ def soaked(
     happened: list[Happened] = []
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        for learn in progress.track(lessons, description="asking for the right answers"):
-            learn()
+        with ThreadPoolExecutor(LEARNERS) as threads:
+            learned = threads.map(lambda learn: learn(), lessons)
+            for _ in progress.track(learned, total=len(lessons), description="asking for the right answers"):
+                pass
         click.echo("faults begin", err=True)
         task = progress.add_task("faults", total=seconds)
         watching = nullcontext() if with_faults else gate.watching()
