@@ -143,8 +143,8 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     )
     measurements_dir: Path | None = Field(
         None,
-        description="directory of what loads have measured, which servers may share: a measurement is used for the "
-        "same files, processor, settings and versions only; default: measurements in data_dir",
+        description="directory of what loads have measured, which servers of one user may share: a measurement is used "
+        "for the same files, processor, settings and versions only; default: measurements in data_dir",
     )
     recalibrate: bool = Field(False, description="repeat the measurements of a model whenever it is loaded")
     cpu_threads: int = Field(

@@ -129,7 +129,7 @@ def spoiled_records(target: Target, rng: np.random.Generator) -> Iterator[None]:
             stem, _, suffix = path.name.rpartition(".")
             content = rng.bytes(path.stat().st_size)[: rng.integers(10_000)]
             path.with_name(f"{stem.rpartition('.')[0]}.{NO_PID + rng.integers(1000)}.{suffix}").write_bytes(content)
-    for path in chosen(rng, files(target, "measurements/*.json")):
+    for path in chosen(rng, target.measurements.glob("*.json")):
         path.write_bytes(rng.bytes(200))
     yield
 

@@ -135,8 +135,10 @@ class Target(ABC):
         self._clock = root / "clock"
         self.set_clock(0.0)
         self._memory_bytes = memory_bytes
+        self.measurements = root / "measurements"
         self._variables = {
             "SIE_ENGINE": "torch",
+            "SIE_MEASUREMENTS_DIR": str(self.measurements),
             "SIE_ADMIN_TOKEN": ADMIN_TOKEN,
             "SIE_FORWARD_TIMEOUT_S": str(FORWARD_TIMEOUT_S),
             "PYTHONPATH": str(IN_PROCESSES),
