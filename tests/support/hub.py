@@ -100,9 +100,9 @@ class Handler(BaseHTTPRequestHandler):
         if hub.silent:
             hub.ended.wait(60)
             self.close_connection = True
-        elif found := re.fullmatch(r"/api/models/(\w+/[\w.-]+)(?:/revision/(.+))?", path):
+        elif found := re.fullmatch(r"/api/models/([\w-]+/[\w.-]+)(?:/revision/(.+))?", path):
             self.describe(found[1], found[2] or "main")
-        elif found := re.fullmatch(r"/(\w+/[\w.-]+)/resolve/([^/]+)/(.+)", path):
+        elif found := re.fullmatch(r"/([\w-]+/[\w.-]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(found[1], found[2], found[3])
         elif found := re.fullmatch(r"/blobs/(\w+)", path):
             self.send_large(found[1])
