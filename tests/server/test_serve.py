@@ -145,12 +145,11 @@ def test_a_directory_is_served_and_preloaded(tmp_path, tiny_directory):
         assert not is_alive(record["worker_pid"])
 
 
-def test_no_second_server_in_a_data_directory(tmp_path):
-    """Side by side in two directories servers run in all these tests."""
-    with serving(tmp_path):
-        second = sie("serve", f"--data-dir={tmp_path}", *port_flags(free_ports(4)))
-        _, text = second.communicate(timeout=60)
-    assert second.returncode == 2
+def test_two_servers_side_by_side_but_not_in_one_data_directory(tmp_path):
+    with serving(tmp_path / "one"), serving(tmp_path / "two"):
+        third = sie("serve", f"--data-dir={tmp_path / 'one'}", *port_flags(free_ports(4)))
+        _, text = third.communicate(timeout=60)
+    assert third.returncode == 2
     assert "another server uses" in text
     assert "--data-dir" in text
 
