@@ -33,7 +33,7 @@ def mentioned(
     The name comes from a client, so no path is looked at.
     """
     if not matches(name, patterns):
-        raise CatalogError(f"model_filter: {','.join(patterns)}: does not match {name}")
+        raise CatalogError(f"{name} may not be served here: SIE_MODEL_FILTER allows {', '.join(patterns)}")
     if found := find_known(name, own):
         return found
     if not any_model:

@@ -9,7 +9,7 @@ from sie_triton.cli.options import settings_options
 from sie_triton.errors import ServerError
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
-from sie_triton.settings import read_settings
+from sie_triton.settings import settings_of_server
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
 
@@ -27,7 +27,7 @@ def door(**flags: Any) -> None:
     # What it imports takes as long as all else that the command line imports.
     from sie_triton.server.companions import doors, wait_for_door
 
-    settings = read_settings(**flags)
+    settings = settings_of_server(**flags)
     raise_limit()
     if problems := list(preflight.check_ports({"door-port": (settings.host, settings.door_port)})):
         raise ServerError("\n".join(problems))

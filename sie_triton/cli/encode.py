@@ -35,7 +35,7 @@ IN_OPTIONS = ("dimensions", "normalize")
 @PAGES_OPTION
 @OPTIONS
 @click.option(
-    "--format", type=click.Choice(["jsonl", "npy"]), help="of --output; default: npy for FILE.npy, else jsonl"
+    "--format", type=click.Choice(["jsonl", "npy"]), help="format of --output; default: npy for FILE.npy, else jsonl"
 )
 @bulk_options
 def encode(model: str, texts: tuple[str, ...], images: tuple[Path, ...], format: str | None, **flags: Any) -> None:

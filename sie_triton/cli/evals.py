@@ -37,7 +37,7 @@ POSITIVE = click.IntRange(1, 100_000)
     type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
-    help="allowed miss, as a share of it",
+    help="tolerated shortfall, as a fraction of the target",
 )
 @click.option("--rounds", type=POSITIVE, default=5, show_default=True, help="perf: rounds; medians are reported")
 @click.option("--clients", type=POSITIVE, default=8, show_default=True, help="perf: concurrent calls for throughput")

@@ -24,7 +24,14 @@ from sie_triton.cli.simulate import simulate
 from sie_triton.cli.top import top
 from sie_triton.errors import ServerError, SIEError
 from sie_triton.processes.hidden_arguments import blank
-from sie_triton.settings import STAGE_SETTINGS, Settings, read_settings, set_cluster_variables, unknown_variables
+from sie_triton.settings import (
+    STAGE_SETTINGS,
+    Settings,
+    read_settings,
+    set_cluster_variables,
+    settings_of_server,
+    unknown_variables,
+)
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
 from sie_triton.weights.local_cache import use_local_cache
@@ -49,7 +56,7 @@ def cli() -> None:
     \b
     sie-triton serve                         the demo model, all-MiniLM-L6-v2
     sie-triton serve BAAI/bge-small-en-v1.5  a model on the hub
-    sie-triton serve ./my-model              a sentence-transformers directory
+    sie-triton serve ./my-model              a directory of sentence-transformers, PyLate or transformers
 
     Each setting is a flag, an SIE_ environment variable, or a key of sie.yaml. A flag overrides a variable, and a
     variable overrides the file.
@@ -64,8 +71,9 @@ def cli() -> None:
 def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any) -> None:
     """Start a Triton server for MODELS and run it until Ctrl-C or SIGTERM.
 
-    A model is a name from a model file, the path of a model file, a sentence-transformers directory, or a hub id. Its
-    weights are loaded by its first request, or at start-up if --preload-models names it.
+    A model is a name from a model file, the path of a model file, a directory that sentence-transformers, PyLate or
+    transformers saved, or a hub id. Its weights are loaded by its first request, or at start-up if --preload-models
+    names it.
 
     Other known models (sie-triton models ls --known) are served once a request to the door or of SIEClient names them.
     Triton's own clients need models that are served: MODELS, --all, or sie-triton models add.
@@ -74,7 +82,7 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
         from sie_triton.render.known import known_names
         from sie_triton.server.serve import serve as run
 
-    settings = read_settings(**flags)
+    settings = settings_of_server(**flags)
     for name in unknown_variables():
         click.echo(f"warning: {name} is not a setting of this version; it is ignored", err=True)
     for name in set_cluster_variables():
@@ -91,7 +99,7 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
 )
 @settings_options(RENDER_SETTINGS)
 def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, **flags: Any) -> None:
-    """Write MODELS (default: the starter set) as a Triton model repository."""
+    """Write MODELS (default: the demo model) as a Triton model repository."""
     from sie_triton.render.build import check_repository, write_repository
 
     settings = read_model_settings(**flags)

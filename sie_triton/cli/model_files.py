@@ -14,8 +14,8 @@ from sie_triton.catalog.load import known_model, load_files
 from sie_triton.catalog.on_disk import doubts, faults
 from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.catalog.select import apart, hub_source, small_files, with_variants
-from sie_triton.controller.commands import MODELS, ask
-from sie_triton.errors import CatalogError, ServerError, UnbuiltFamily
+from sie_triton.controller.commands import MODELS, NoAnswer, ask
+from sie_triton.errors import CatalogError, UnbuiltFamily
 from sie_triton.render.build import selected, specs_of
 from sie_triton.render.unloadable import environment_causes
 from sie_triton.serving.serving_file import fault_lines, file_of
@@ -27,11 +27,15 @@ WRONG = "invalid"
 
 
 def list_running(settings: Settings) -> bool:
-    """Print the models and the invalid model files of the running server; return False if no server answers."""
+    """Print the models and the invalid model files of the running server; return False if no server answers.
+
+    Raise ServerError if one answers, and refuses.
+    """
     try:
         answer = ask(settings, MODELS)
-    except ServerError:
-        click.echo("no server answers; `serve` would start:", err=True)
+    except NoAnswer:
+        address = f"{settings.inner_host}:{settings.controller_port}"
+        click.echo(f"no server answers at {address}; `serve` would start:", err=True)
         return False
     for model in answer["models"]:
         click.echo(f"{model['model']:50} {model['state']:10} {model.get('source', '')}".rstrip())

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from sie_triton.cli.options import read_model_settings, settings_of_running, settings_options
-from sie_triton.settings import read_settings
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
@@ -29,7 +28,7 @@ def models() -> None:
 
 @models.command()
 @click.option("--known", is_flag=True, help="list public models whose model files are part of this package")
-@settings_options(["models_dir", "model_filter", "host", "controller_port"])
+@settings_options(["models_dir", "model_filter", *RUNNING, "auth_tokens"])
 def ls(known: bool, **flags: Any) -> None:
     """List the models of the running server.
 
@@ -39,10 +38,9 @@ def ls(known: bool, **flags: Any) -> None:
     from sie_triton.catalog import known_models
     from sie_triton.cli.model_files import list_running, list_served
 
-    settings = read_settings(**flags)
     if known:
         click.echo("\n".join(known_models()))
-    elif flags["models_dir"] or flags["model_filter"] or not list_running(settings):
+    elif flags["models_dir"] or flags["model_filter"] or not list_running(settings_of_running(**flags)):
         list_served(read_model_settings(**flags))
 
 

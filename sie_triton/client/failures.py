@@ -18,7 +18,9 @@ from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, 
 MAX_NAMES = 12
 
 # Triton does not know model files, so it cannot tell a client what is wrong with one.
-SEE_STATUS = "sie-triton status lists model files with errors"
+SEE_STATUS = "sie-triton models add adds a model; sie-triton status lists model files with errors"
+
+USE_TRITONS = "SIEClient calls Triton's ports, by default 8000 for HTTP and 8001 for gRPC"
 
 # Triton's text: what it puts before the message of a step, up to the end of the ensemble's name.
 FRAMING, END_OF_FRAMING = "in ensemble '", "', "
@@ -81,7 +83,7 @@ def our_errors(address: Address, seconds: float) -> Iterator[None]:
     except _broken_connections() as exc:
         raise unreachable(address, exc) from exc
     except ValueError as exc:
-        raise NotTriton(f"{address}: the server at this address is not Triton ({exc})") from exc
+        raise NotTriton(f"{address}: the server at this address is not Triton ({exc}); {USE_TRITONS}") from exc
 
 
 def is_of_a_step(error: SIEError) -> bool:
@@ -119,7 +121,9 @@ def _failure(exc: InferenceServerException, address: Address, seconds: float) ->
     if status == "UNIMPLEMENTED" or (address.transport == "http" and exc.debug_details()):
         # With these statuses, a proxy reports that the server behind it is unavailable.
         error = BusyError if status in ("502", "503", "504") else NotTriton
-        return error(f"{address}: the server at this address is not Triton (it answers with status {status})")
+        return error(
+            f"{address}: the server at this address is not Triton (it answers with status {status}); {USE_TRITONS}"
+        )
     message = exc.message() or str(exc)
     text = message.partition(END_OF_FRAMING)[2] if message.startswith(FRAMING) else message
     return without_prefix(text) or _of_triton(status, text)

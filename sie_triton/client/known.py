@@ -20,6 +20,11 @@ TIMEOUT_S = 120.0
 
 MAX_REASON_BYTES = 4096
 
+REQUIRES_TOKEN = (
+    "adds known models only for callers with a token, which this client does not send; on the server's machine run "  # noqa: S105
+    "sie-triton models add"
+)
+
 
 class ControllerAddress(NamedTuple):
     """Address of the controller beside a Triton; `token` is sent as bearer token if it is not empty."""
@@ -48,7 +53,8 @@ class ControllerAddress(NamedTuple):
 def serve_known(controller: ControllerAddress, model: str, seconds: float = TIMEOUT_S) -> bool:
     """Return True once the known model is in service, and False if no controller can say: Triton's own answer stands.
 
-    Raise NotServed if it is not a known model, and ModelLoading if there is no room for it yet, or no time.
+    Raise NotServed if it is not a known model, or the controller requires a token; ModelLoading if there is no room for
+    it yet, or no time.
     """
     path = f"/v1/models/{quote(triton_name(checked_model(model)), safe='')}"
     headers = {"Authorization": f"Bearer {controller.token}"} if controller.token else {}
@@ -62,12 +68,15 @@ def serve_known(controller: ControllerAddress, model: str, seconds: float = TIME
         connection.request("PUT", path, headers=headers)
         response = connection.getresponse()
         status, reason = response.status, response.read(MAX_REASON_BYTES).decode(errors="replace").strip()
+        requires_token = status == 401 and response.getheader("WWW-Authenticate") == "Bearer"
     except TimeoutError as exc:
         raise ModelLoading(f"{model} was not in service after {seconds:.3g} s; retry") from exc
     except (OSError, HTTPException, ValueError):
         return False
     finally:
         connection.close()
+    if requires_token:
+        raise NotServed(f"model: {model} is not served, and {controller.target} {REQUIRES_TOKEN} {model}", model)
     is_controllers = triton_name(model) in triton_name(reason)  # another program may listen there
     if status == 404 and is_controllers:
         raise NotServed(f"model: {reason}", model)

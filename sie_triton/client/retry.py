@@ -41,7 +41,8 @@ def checked_timeout(timeout: float | None) -> float | None:
     is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
     if timeout is not None and not (is_number and 0 < timeout <= MAX_TIMEOUT_S):
         raise InputError.at(
-            "timeout", f"must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds, or None for no limit; got {timeout!r}"
+            "timeout",
+            f"must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds, or None for the defaults; got {timeout!r}",
         )
     return timeout
 

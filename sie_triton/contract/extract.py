@@ -32,6 +32,7 @@ MAX_LABELS = 4096
 # Bounds the response, which repeats the label of each finding.
 MAX_LABEL = 1000  # characters
 MAX_FOUND = 100_000  # findings per item
+MAX_NAMED = 20  # labels that an error names
 
 MAX_JSON = 1_000_000  # characters of a JSON parameter
 
@@ -264,7 +265,9 @@ def _by_label(
         raise InputError.at(where, "must be a JSON object with labels as keys")
     for label, value in found.items():
         if label not in labels:
-            raise InputError.at(where, f"{label[:80]!r} is not one of the labels")
+            named = ", ".join(repr(each[:80]) for each in labels[:MAX_NAMED])
+            more = f" and {len(labels) - MAX_NAMED} more" if len(labels) > MAX_NAMED else ""
+            raise InputError.at(where, f"{label[:80]!r} is not one of the labels: {named}{more}")
         if type(value) not in types:
             raise InputError.at(where, f"{label[:80]!r}: must be {allowed}")
         if isinstance(value, str):

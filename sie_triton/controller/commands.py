@@ -28,6 +28,10 @@ PICTURE_COLUMNS = 100
 ANSWER_S = 180
 
 
+class NoAnswer(ServerError):
+    """No server answers at the address."""
+
+
 def show(settings: Settings, *, watch: bool = False, as_json: bool = False, picture: Path | None = None) -> None:
     """Print the table or its data as JSON; `watch` keeps the table up to date. `picture` is an SVG file to write."""
     if as_json:
@@ -70,7 +74,10 @@ def remove(settings: Settings, model: str) -> None:
 
 
 def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None = None) -> Any:
-    """Return the controller's response, decoded from JSON; ServerError with the reason if there is none."""
+    """Return the controller's response, decoded from JSON.
+
+    Raise NoAnswer if no server answers, and ServerError with the reason for any other failure.
+    """
     url = f"http://{settings.inner_host}:{settings.controller_port}{path}"
     seconds = settings.load_timeout_s + ANSWER_S
     return fetch(url, "controller", "--host and --controller-port", _token(settings, method), seconds, method, body)
@@ -79,9 +86,9 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
 def fetch(
     url: str, what: str, flags: str, token: str, seconds: float, method: str = "GET", body: bytes | None = None
 ) -> Any:
-    """Return the response of a server, decoded from JSON; ServerError with the reason if there is none.
+    """Return the response of a server, decoded from JSON. `what` is the kind of server, and `flags` choose it.
 
-    `what` is the kind of server, and `flags` are those that choose it.
+    Raise NoAnswer if no server answers, and ServerError with the reason for any other failure.
     """
     request = urllib.request.Request(url, data=body, method=method)
     if token:
@@ -92,7 +99,7 @@ def fetch(
     except urllib.error.HTTPError as exc:
         raise ServerError(_reason(exc.read().decode(errors="replace").strip())) from exc
     except OSError as exc:
-        raise ServerError(f"no {what} answers at {url}; check that it is running, and set {flags}") from exc
+        raise NoAnswer(f"no {what} answers at {url}; check that it is running, and set {flags}") from exc
     except (ValueError, HTTPException) as exc:
         raise ServerError(f"the server at {url} is not a {what}; set {flags} to the {what}'s") from exc
 

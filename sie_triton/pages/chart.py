@@ -61,8 +61,8 @@ class Auth(Values):
 
 class GatewayAutoscaling(Values):
     enabled: bool = Field(False, description="scale gateways: by requests with KEDA, by CPU without")
-    min_replicas: int = Field(2, ge=1, le=100, description="fewest gateways")
-    max_replicas: int = Field(10, ge=1, le=100, description="most gateways")
+    min_replicas: int = Field(2, ge=1, le=100, description="minimum number of gateways")
+    max_replicas: int = Field(10, ge=1, le=100, description="maximum number of gateways")
     requests_per_second: int = Field(100, ge=1, description="requests per second of a gateway, with KEDA")
     cpu_percent: int = Field(70, ge=1, le=100, description="use of the requested CPU, without KEDA")
 
@@ -138,7 +138,9 @@ class Common(Values):
     shm_size: Size = Field("1Gi", description="size of /dev/shm, which counts as memory of the server")
     data_size: Size = Field("50Gi", description="limit of the data directory, with downloaded weights")
     startup_seconds: Seconds = Field(600, description="time that a server has to become ready")
-    termination_grace_seconds: Seconds = Field(65, description="time that a worker has to finish its requests")
+    termination_grace_seconds: Seconds = Field(
+        65, description="Kubernetes' limit for the shutdown of a worker, of which 25 s are for its requests"
+    )
     node_selector: dict[str, str] = Field({}, description="labels of the nodes")
     tolerations: list[Free] = Field([], description="tolerations of taints")
     affinity: Free = Field({}, description="affinity of the Pods")
@@ -163,13 +165,13 @@ class Gpu(Values):
 
 class Pool(Values):
     enabled: bool = Field(True, description="make this pool")
-    min_replicas: int = Field(1, ge=0, le=1000, description="fewest workers; 0 needs KEDA")
-    max_replicas: int = Field(4, ge=1, le=1000, description="most workers")
+    min_replicas: int = Field(1, ge=0, le=1000, description="minimum number of workers; 0 needs KEDA")
+    max_replicas: int = Field(4, ge=1, le=1000, description="maximum number of workers")
     machine_profile: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,64}$", description="kind of machine; default: the pool")
     gpu_type: str = Field("", description="type of the GPU that the status reports, such as l4")
     bundle: Name = Field("default", description="name of the set of models that the status reports")
     gpu: Gpu = of(Gpu, "the GPU of each worker")
-    spot: bool = Field(False, description="run on machines that may be taken away")
+    spot: bool = Field(False, description="run on spot (preemptible) machines")
     models: list[str] = Field([], description="models; default: those of workers.common")
     image: str = Field("", json_schema_extra=NOT_LATEST, description="image with its tag; default: image")
     resources: Free = Field({}, description="in place of workers.common.resources")

@@ -41,7 +41,9 @@ def find_mentioned(
     for name in names:
         try:
             if name in serving.removed:
-                raise CatalogError(f"{name} was removed from this server until its next start")
+                raise CatalogError(
+                    f"{name} was removed from this server until its next start; sie-triton models add {name} serves it"
+                )
             if other := taken.get(conflict_key(name)):
                 raise CatalogError(f"{name} cannot be served beside {other}: their directories would have one name")
             model = mentioned(

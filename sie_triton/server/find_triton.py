@@ -10,7 +10,7 @@ import sie_triton
 from sie_triton.errors import ServerError
 from sie_triton.host.private import private_directory
 from sie_triton.processes.freed_memory import LARGE_BLOCKS
-from sie_triton.server.preflight import shared_libpython
+from sie_triton.server.preflight import no_libpython, shared_libpython
 
 NGC_ROOT = Path("/opt/tritonserver")
 
@@ -32,7 +32,7 @@ def find_triton(binary: Path | None, data_dir: Path) -> Triton:
         ngc = ngc.absolute()
         return Triton(ngc, ngc.parents[1] / "backends", {**LARGE_BLOCKS, **os.environ}, embedded=False)
     if binary is not None:
-        raise ServerError(f"--tritonserver: {binary} does not exist")
+        raise ServerError(f"tritonserver: {binary} does not exist; leave the setting out to use the embedded one")
     return _embedded(data_dir)
 
 
@@ -76,7 +76,7 @@ def stub_environment() -> dict[str, str]:
     """Return the environment in which a stub finds packages, by python3 on PATH, and libpython, by the loader."""
     library = shared_libpython()
     if library is None:
-        raise ServerError(f"{sys.executable} has no shared libpython; install your system's python3-dev")
+        raise ServerError(no_libpython())
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     loader = os.pathsep.join(filter(None, [str(library), os.environ.get("LD_LIBRARY_PATH")]))
     return {**LARGE_BLOCKS, **os.environ, "PATH": path, "LD_LIBRARY_PATH": loader}

@@ -45,10 +45,7 @@ def check_python() -> Iterator[str]:
     if glibc and tuple(map(int, glibc.split(".")[:2])) < MIN_GLIBC:
         yield f"glibc {glibc} is too old for the embedded Triton (2.35 needed); use the container"
     if shared_libpython() is None:
-        yield (
-            f"{sys.executable} has no shared libpython, which Triton's stub loads; install it "
-            f"(Debian, Ubuntu: apt install libpython{version[0]}.{version[1]}), or build Python with --enable-shared"
-        )
+        yield no_libpython()
 
 
 def check_venv() -> Iterator[str]:
@@ -156,6 +153,14 @@ def driver_version() -> str:
         if found := re.search(r"\s\d{3}\.[\d.]+", DRIVER_FILE.read_text()):
             return f" {found[0].strip()}"
     return ""
+
+
+def no_libpython() -> str:
+    """Return the problem that `shared_libpython` finds nothing, with the remedy."""
+    return (
+        f"{sys.executable} has no shared libpython, which Triton's stub loads; install it (Debian, Ubuntu: apt install "
+        f"libpython{sys.version_info[0]}.{sys.version_info[1]}), or build Python with --enable-shared"
+    )
 
 
 def shared_libpython() -> Path | None:

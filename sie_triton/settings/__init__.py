@@ -109,12 +109,12 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     gpu_type: str = Field(
         "",
         max_length=100,
-        pattern=r"[\w.-]*",
+        pattern=r"^[\w.-]*$",
         description="type of the GPU that the status reports, such as l4, a100-80gb or h100; default: derived from the "
         "GPU's name",
     )
     bundle: str = Field(
-        "default", max_length=100, pattern=r"[\w.-]+", description="name of the set of models that the status reports"
+        "default", max_length=100, pattern=r"^[\w.-]+$", description="name of the set of models that the status reports"
     )
     default_compute_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = Field(
         None,
@@ -359,6 +359,20 @@ def read_settings(**flags: Any) -> Settings:
     except ValidationError as exc:
         lines = (complaint(error, given, Settings.model_fields) for error in exc.errors())
         raise SettingsError("\n".join(lines)) from exc
+
+
+def settings_of_server(**flags: Any) -> Settings:
+    """Resolve the settings of a command that serves clients, as `read_settings` does.
+
+    Raise SettingsError, too, if there are tokens that no client would need.
+    """
+    settings = read_settings(**flags)
+    if settings.auth_tokens and not settings.asks_for_token:
+        raise SettingsError(
+            f"{variable('auth_tokens')} is set, but {variable('auth_mode')} is none, so that clients would need no "
+            f"token; set {variable('auth_mode')}=token, or leave out {variable('auth_tokens')}"
+        )
+    return settings
 
 
 def unknown_variables() -> list[str]:

@@ -54,24 +54,24 @@ class ClusterSettings(BaseModel):
         0,
         ge=0,
         le=1000,
-        description="calls of this worker's Triton at a time, for each model; requests that come meanwhile are joined; "
-        "0: 1 on a CPU, 4 on a GPU",
+        description="maximum number of concurrent calls to this worker's Triton, per model; further requests wait and "
+        "are joined; 0: 1 on a CPU, 4 on a GPU",
     )
     batcher_max_batch_requests: int = Field(
-        64, ge=1, le=512, description="requests that a sidecar joins into one call of Triton; 1: none"
+        64, ge=1, le=512, description="maximum number of requests joined into one call of Triton; 1 turns joining off"
     )
     gateway_url: str = Field(
         "", description="address of a gateway, such as http://gateway:8080; sie-triton status then shows its cluster"
     )
     gateway_configured_gpus: str = Field(
         "",
-        description="kinds of machines (SIE_MACHINE_PROFILE) that can be started, separated by commas; requests "
-        "for one of which there is none are told to wait for it",
+        description="machine profiles (SIE_MACHINE_PROFILE) that can be started, separated by commas; a request for "
+        "one without a worker gets PROVISIONING and a time to retry",
     )
     gateway_configured_pools: str = Field(
         "",
-        description="pools that can be started, separated by commas; requests for one without a worker are told to "
-        "wait for it, and are counted as demand",
+        description="pools that can be started, separated by commas; a request for one without a worker gets "
+        "PROVISIONING and a time to retry, and counts as demand",
     )
     pool_admission_enabled: bool = Field(
         True, description="let this worker join pools that clients lease, for as long as they do; see docs/cluster.md"

@@ -13,4 +13,7 @@ def check_finite(rows: Rows, batch: Batch) -> None:
     """
     for name, values in rows.items():
         if values.dtype.kind == "f" and name not in batch.features and not np.isfinite(values).all():
-            raise ModelError(f"{name}: the model computed numbers that are not finite")
+            raise ModelError(
+                f"{name}: the model computed numbers that are not finite; if its compute_precision is float16, "
+                "bfloat16 or float32 may help"
+            )

@@ -10,12 +10,13 @@ CACHE = "tests/process/cli/test_cache_commands.py runs it on small models"
 GPU_CHECK = "tests/process/bench/test_gpu_check.py runs it"
 IMAGE = "scripts/image builds and runs it"
 DOCKER_RUN = (
-    "docker run -v sie-data:/var/lib/sie-triton --read-only --tmpfs /tmp --shm-size 1g -p 8080:8080 sie-triton:cpu"
+    "docker run -v sie-data:/var/lib/sie-triton --read-only --tmpfs /tmp --shm-size 1g --cap-drop ALL "
+    "-p 127.0.0.1:8080:8080 sie-triton:cpu"
 )
 # Blocks of curl are run.
 NOT_RUN = {
     "scripts/serve": INSTALLS,
-    "pip install 'sie-triton[cluster]'": INSTALLS,
+    "pip install -c constraints.txt '.[server,embedded,demo,onnx,cluster]'": INSTALLS,
     "sie-triton cluster up --workers 2 sentence-transformers/all-MiniLM-L6-v2": "tests/residency/test_cluster.py",
     "sie-triton serve --no-door BAAI/bge-m3": CLUSTER,
     "sie-triton sidecar --nats-url nats://queue:4222 --nats-user sidecar --nats-password @sidecar.password": CLUSTER,
@@ -66,7 +67,7 @@ NOT_RUN = {
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
     "scripts/serve my-models/colbert.yaml": "tests/process/render/test_refresh.py does it",
     "sie-triton models ls": COMMANDS,
-    "pip install 'sie-triton[eval]'": INSTALLS,
+    "pip install -c constraints.txt '.[eval]'": INSTALLS,
     "sie-triton cache ls": CACHE,
     "sie-triton cache push BAAI/bge-m3": CACHE,
     "sie-triton cache warm BAAI/bge-m3": CACHE,

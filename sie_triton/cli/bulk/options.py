@@ -78,7 +78,7 @@ SHARED = (
         "--timeout",
         type=click.FloatRange(0, min_open=True),
         metavar="SECONDS",
-        help="for each request with its retries; default: none, and 30 s of retries",
+        help="timeout of each request with its retries, in seconds; default: 600 s a request, and 30 s of retries",
     ),
     click.option(
         "--url",

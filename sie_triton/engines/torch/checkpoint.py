@@ -31,7 +31,9 @@ class Checkpoint:
         self._tensors: dict[str, torch.Tensor] = {}
         paths = sorted(directory.glob(files))
         if not paths:
-            raise LoadError(f"no {files.lstrip('*')} in {directory}; other formats are refused", "not found")
+            raise LoadError(
+                f"no {files} in {directory}; save the model in this format, or correct weights_path", "not found"
+            )
         for path in paths:
             try:
                 with safe_open(path, "pt") as weights:

@@ -215,7 +215,9 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the model in `directory`; `config` replaces config.json. Raise LoadError on failure."""
     if not list(directory.glob("*.safetensors")):
-        raise LoadError(f"no .safetensors in {directory}; other formats are refused", "not found")
+        raise LoadError(
+            f"no *.safetensors in {directory}; save the model in this format, or correct weights_path", "not found"
+        )
 
     def read_config() -> Any:
         if config is not None:

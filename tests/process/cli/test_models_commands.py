@@ -26,7 +26,7 @@ def run(*arguments, status=0):
 def test_models_ls_lists_what_serve_would_start(directory):
     (port,) = free_ports(1)
     listed = run("ls", "--controller-port", port)
-    assert listed.stderr == "no server answers; `serve` would start:\n"
+    assert listed.stderr == f"no server answers at 127.0.0.1:{port}; `serve` would start:\n"
     (line,) = listed.stdout.splitlines()
     assert line.split()[:3] == [MINILM, "dense", "384"]
     listed = run(

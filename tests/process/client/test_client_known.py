@@ -18,6 +18,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.status, self.text = 200, '{"model": "org/größe", "done": "served"}'
+        self.scheme = "Basic"
         self.asked: list[tuple[str, str, str | None]] = []
         self.may_answer = threading.Event()
         self.may_answer.set()
@@ -29,6 +30,8 @@ class Controller:
                 controller.may_answer.wait(60)
                 self.send_response(controller.status)
                 self.send_header("Content-Length", str(len(controller.text.encode())))
+                if controller.status == 401:
+                    self.send_header("WWW-Authenticate", controller.scheme)
                 self.end_headers()
                 self.wfile.write(controller.text.encode())
 
@@ -70,6 +73,14 @@ def test_a_refusal_is_an_error_with_the_controllers_reason(controller, status, e
     with pytest.raises(error) as refused:
         serve_known(ControllerAddress(controller.target), "org/a")
     assert str(refused.value) == message
+
+
+def test_a_controller_that_requires_a_token_is_named_with_the_command_to_run(controller):
+    controller.status, controller.text, controller.scheme = 401, "the bearer token is missing or wrong", "Bearer"
+    with pytest.raises(
+        NotServed, match=rf"org/a is not served, and {controller.target} .* sie-triton models add org/a$"
+    ):
+        serve_known(ControllerAddress(controller.target), "org/a")
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 405, 500, 502, 503])

@@ -67,6 +67,15 @@ def test_our_own_commands_have_a_token_for_questions(door, monkeypatch, tmp_path
     assert asyncio.run(TritonBackend(reader).states()).memory
 
 
+@pytest.mark.parametrize("door", [("first",)], indirect=True)
+def test_the_list_of_models_is_never_that_of_no_server_because_a_token_is_missing(door, tmp_path):
+    command = ["models", "ls", f"--controller-port={door.controller_port}", f"--data-dir={tmp_path / 'elsewhere'}"]
+    refused = CliRunner().invoke(cli, command)
+    assert isinstance(refused.exception, ServerError)
+    assert "the bearer token is missing or wrong" in str(refused.exception)
+    assert CliRunner().invoke(cli, [*command, "--auth-tokens=first"]).output == ""
+
+
 def test_a_generated_admin_token_is_read_from_the_data_directory(door, controller, control, child, capsys):
     path = door.data_dir / TOKEN_FILE
     assert path.stat().st_mode & 0o777 == 0o600

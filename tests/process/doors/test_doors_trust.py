@@ -9,7 +9,9 @@ import time
 import aiohttp
 import orjson
 import pytest
+from click.testing import CliRunner
 
+from sie_triton.cli import cli
 from sie_triton.doors import body, connection
 from sie_triton.errors import SettingsError
 from sie_triton.settings import read_settings
@@ -64,6 +66,15 @@ def test_invalid_token_settings_are_refused_at_startup(given, message):
     with pytest.raises(SettingsError, match=message) as failure:
         read_settings(**given)
     assert "first-token" not in str(failure.value)
+
+
+@pytest.mark.parametrize("command", ["serve", "door", "gateway", "config-service", "cluster up"])
+def test_no_server_starts_with_tokens_that_nobody_has_to_send(command, monkeypatch):
+    monkeypatch.setenv("SIE_AUTH_TOKENS", "first-token")
+    refused = CliRunner().invoke(cli, command.split())
+    assert isinstance(refused.exception, SettingsError)
+    assert "set SIE_AUTH_MODE=token, or leave out SIE_AUTH_TOKENS" in str(refused.exception)
+    assert "first-token" not in str(refused.exception)
 
 
 def test_a_body_too_large_is_refused_by_its_length_and_while_it_comes():

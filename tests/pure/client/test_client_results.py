@@ -156,7 +156,8 @@ def test_a_missing_model_is_distinguished_from_a_wrong_request():
     told = failure("Request for unknown model: 'org__modle' is not found", "StatusCode.NOT_FOUND")
     assert type(told) is NotServed
     assert str(not_served("org/modle", ["a/b", "org/model"])) == (
-        "model: org/modle is not served; served models: org/model, a/b; sie-triton status lists model files with errors"
+        "model: org/modle is not served; served models: org/model, a/b; sie-triton models add adds a model; sie-triton "
+        "status lists model files with errors"
     )
 
 
