@@ -1,5 +1,6 @@
 """Commands of a cluster: its services, its model files, and a whole cluster on one machine to try it out."""
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,7 +11,7 @@ from sie_triton.cli.options import settings_options
 from sie_triton.errors import ServerError
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
-from sie_triton.settings import Settings, read_settings
+from sie_triton.settings import Settings, read_settings, settings_of_server
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
@@ -21,13 +22,14 @@ OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
 OF_CLIENT = ["config_service_url", "config_port", "admin_token", "data_dir"]
 
 OF_QUEUE = [name for name in ClusterSettings.model_fields if name.startswith(("nats", "queue"))]
-OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url", "health_publish_interval_ms"]
+OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url"]
 OF_GATEWAY += ["worker_config_poll_interval_ms", "gateway_configured_gpus", "gateway_configured_pools"]
 OF_GATEWAY += ["admin_token", "bundle"]
 OF_SIDECAR = ["host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens"]
 OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent", "admin_token"]
+OF_SIDECAR += [name for name in ClusterSettings.model_fields if not name.startswith(("gateway_", "config_"))]
 OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]
-OF_CONFIG += ["health_publish_interval_ms", *OF_QUEUE]
+OF_CONFIG += OF_QUEUE
 
 NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
 
@@ -49,13 +51,13 @@ def gateway(**flags: Any) -> None:
 
 
 @click.command()
-@settings_options([*OF_SIDECAR, *ClusterSettings.model_fields, *TelemetrySettings.model_fields])
+@settings_options([*OF_SIDECAR, *TelemetrySettings.model_fields])
 def sidecar(**flags: Any) -> None:
     """Run a sidecar beside a Triton of this machine: it fetches work from the queue, and answers the gateways.
 
     Start it with the data directory and the ports of `sie-triton serve --no-door`.
     """
-    settings = _settings(flags)
+    settings = _settings(flags, read_settings)
     from sie_triton.cluster.sidecar.run import run
 
     _check_ports({"worker-metrics-port": settings.worker_metrics_port}, settings)
@@ -97,7 +99,7 @@ def add(model: str, pool: str, **flags: Any) -> None:
 
     Workers replace a model of the same name without a failed request. Later workers get it, too.
     """
-    settings = _settings(flags)
+    settings = _settings(flags, read_settings)
     from sie_triton.cli.model_files import text_of
     from sie_triton.cluster.commands import add as run
 
@@ -110,7 +112,7 @@ def add(model: str, pool: str, **flags: Any) -> None:
 @settings_options(OF_CLIENT)
 def rm(model: str, pool: str, **flags: Any) -> None:
     """Remove MODEL from all workers. Its requests in progress are completed."""
-    settings = _settings(flags)
+    settings = _settings(flags, read_settings)
     from sie_triton.cluster.commands import remove
 
     remove(settings, model, pool)
@@ -123,7 +125,7 @@ def rm(model: str, pool: str, **flags: Any) -> None:
     [name for name in Settings.model_fields if not name.startswith("nats") and name not in ("worker_id", "door")]
 )
 def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
-    """Run nats-server, a gateway and workers that serve MODELS, until Ctrl-C or SIGTERM.
+    """Run nats-server, a gateway, a config service and workers that serve MODELS, until Ctrl-C or SIGTERM.
 
     The workers share the memory and the cores of this machine, so this is no faster than one server: it is for trying.
     """
@@ -145,20 +147,21 @@ def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
 @click.option("--port", default=4222, show_default=True, help="port on which nats-server listens")
 @click.option("--store", default="/data", show_default=True, help="directory in which nats-server stores the queue")
 def nats_config(host: str, port: int, store: str) -> None:
-    """Print a configuration of nats-server with a user for gateways and one for sidecars.
+    """Print a configuration of nats-server with users for gateways, sidecars, config services and operators.
 
-    Each may use its own subjects only. Their passwords are environment variables of nats-server.
+    Each may use its own subjects only. Their passwords are environment variables of nats-server: SIE_GATEWAY_PASSWORD,
+    SIE_SIDECAR_PASSWORD, SIE_CONFIG_PASSWORD and SIE_OPERATOR_PASSWORD. Begin each with a letter.
     """
     from sie_triton.cluster.up import nats_config as config
 
     click.echo(config(host, port, store), nl=False)
 
 
-def _settings(flags: dict[str, Any]) -> Settings:
+def _settings(flags: dict[str, Any], read: Callable[..., Settings] = settings_of_server) -> Settings:
     if find_spec("nats") is None:
         raise ServerError(NO_CLIENT)
     raise_limit()
-    return read_settings(**flags)
+    return read(**flags)
 
 
 def _say(line: str) -> None:

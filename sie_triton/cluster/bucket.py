@@ -135,6 +135,10 @@ class Bucket(Generic[T]):
         status = await self._bucket.status()
         return bool(status.stream_info.state.last_seq == self._watched)
 
+    def forget(self, key: str) -> None:
+        """Forget a value that the bucket has dropped by its age; a later change brings the key back."""
+        self._values.pop(key, None)
+
     def _forget(self) -> None:
         keys = [*self._values]
         self._values.clear()

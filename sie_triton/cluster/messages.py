@@ -17,6 +17,9 @@ VERSION = 1
 # Largest header of an answer, in bytes: its text is cut to MAX_TEXT characters.
 MAX_HEADER_BYTES, MAX_TEXT = 16 * 1024, 3000
 
+# Longest interval of heartbeats, in seconds.
+MAX_INTERVAL_S = 60.0
+
 # Status of an answer, as gRPC's status codes.
 OK = 0
 
@@ -160,6 +163,7 @@ class Health(Header):
     controller can give without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
     `claims` are the models whose work it fetches. `epoch` is that of the model files that it has applied, but for those
     of `refused`, which its server does not take. `moves_to` is the pool to which it goes once it has finished its work.
+    `interval_s` is the time until its next heartbeat, in seconds.
     """
 
     worker: str
@@ -177,8 +181,11 @@ class Health(Header):
     epoch: int = 0
     refused: Sequence[str] = ()
     moves_to: str = ""
+    interval_s: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.interval_s <= MAX_INTERVAL_S:
+            raise ValueError(f"interval_s: must be above 0 and at most {MAX_INTERVAL_S:g}")
         if any(len(size_and_age) != 2 for size_and_age in self.resident.values()):
             raise ValueError("resident: must give two numbers for each model")
 

@@ -7,18 +7,21 @@ from nats.aio.msg import Msg
 
 from sie_triton.cluster.messages import Health, Malformed
 
-# Missing heartbeats after which a worker counts as gone.
-MAX_MISSING = 3
+# Missing heartbeats after which a worker counts as gone, and the usual interval of heartbeats, in seconds.
+MAX_MISSING, INTERVAL_S = 3, 1.0
 
 # Workers of one cluster. Further ones are not listened to.
 MAX_WORKERS = 10_000
 
 
 class Workers:
-    """Latest heartbeat of each worker. Belongs to one event loop. `stale_s`: age in seconds that means it is gone."""
+    """Latest heartbeat of each worker. Belongs to one event loop.
 
-    def __init__(self, interval_s: float, clock: Callable[[], float] = monotonic) -> None:
-        self._stale_s = interval_s * MAX_MISSING
+    `stale_s` is the time in which each worker tells of itself, in seconds, as far as the slowest one is known.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.stale_s = INTERVAL_S * MAX_MISSING
         self._clock = clock
         self._found: dict[tuple[str, str], tuple[float, Health]] = {}
 
@@ -34,6 +37,7 @@ class Workers:
         key = health.pool, health.worker
         if key in self._found or len(self._found) < MAX_WORKERS:
             self._found[key] = self._clock(), health
+            self.stale_s = max(self.stale_s, _stale_s(health))
 
     def alive(self, pool: str) -> list[Health]:
         """Return the workers of a pool that are not gone, sorted by name."""
@@ -41,8 +45,13 @@ class Workers:
 
     def all(self) -> Iterable[Health]:
         now = self._clock()
-        self._found = {key: each for key, each in self._found.items() if now - each[0] <= self._stale_s}
+        self._found = {key: (at, each) for key, (at, each) in self._found.items() if now - at <= _stale_s(each)}
         return [health for _, health in self._found.values()]
 
     def pools(self) -> list[str]:
         return sorted({each.pool for each in self.all()})
+
+
+def _stale_s(health: Health) -> float:
+    """Return the age of a worker's heartbeat at which the worker counts as gone, in seconds."""
+    return health.interval_s * MAX_MISSING

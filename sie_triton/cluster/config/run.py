@@ -46,7 +46,7 @@ class ConfigService:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.workers = Workers(settings.health_publish_interval_ms / 1000)
+        self.workers = Workers()
         self._is_closing = False
         self._js: JetStreamContext
 

@@ -1,6 +1,7 @@
 """Pools that clients lease: workers of another pool, for their requests alone, as long as they renew the lease."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from nats.errors import Error as NatsError
@@ -22,6 +23,9 @@ MAX_LEASES = 100
 
 MAX_ATTEMPTS = 10
 
+# Time for which an ended lease is kept, in seconds: a clock may be wrong for a while.
+KEEP_S = 2 * 3600.0
+
 
 class Leases:
     """Belongs to one event loop. All gateways see and change the same leases.
@@ -42,6 +46,12 @@ class Leases:
         now = time.time()
         return sorted((each for each in self.bucket.values.values() if not is_over(each, now)), key=lambda e: e.name)
 
+    def forget_old(self) -> None:
+        """Forget the leases that ended long ago: the queue's bucket drops them without telling."""
+        before = time.time() - KEEP_S
+        for name in [name for name, each in self.bucket.values.items() if is_over(each, before)]:
+            self.bucket.forget(name)
+
     def find(self, name: str) -> Lease:
         found = self.bucket.values.get(name)
         if found is None or is_over(found, time.time()):
@@ -50,35 +60,46 @@ class Leases:
 
     async def put(self, lease: Lease) -> Lease:
         """Make a lease, or replace and renew the one of this name."""
-        present = {each.name: each for each in self.all()}
-        if lease.name not in present:
-            if self._pools.workers.alive(lease.name) or lease.name in (lease.source, self._settings.pool):
-                raise Failure("input", f"name: {lease.name} is a pool with workers of its own", field="name")
-            if len(present) >= MAX_LEASES:
-                raise Failure("busy", f"{MAX_LEASES} pools are leased, the limit; delete one", retry_after_s=60)
-        at = present[lease.name].at if lease.name in present else lease.at
-        return await self._write(lease.renewed(at=at))
+        self._check_is_free(lease)
+
+        def change() -> Lease:
+            present = self.bucket.values.get(lease.name)
+            is_present = present is not None and not is_over(present, time.time())
+            return lease.renewed(at=present.at) if present and is_present else lease.renewed()
+
+        return await self._changed(lease.name, change)
 
     async def renew(self, name: str) -> Lease:
-        return await self._write(self.find(name).renewed())
+        return await self._changed(name, lambda: self.find(name).renewed())
 
     async def end(self, name: str) -> None:
-        self.find(name)
-        await self._written(name, b"")
+        await self._changed(name, lambda: self.find(name), is_end=True)
 
-    async def _write(self, lease: Lease) -> Lease:
-        await self._written(lease.name, lease.packed())
-        return lease
+    def _check_is_free(self, lease: Lease) -> None:
+        """Raise Failure if a new lease cannot have its name, or there are too many."""
+        present = {each.name for each in self.all()}
+        if lease.name in present:
+            return
+        has_workers, was_leased = bool(self._pools.workers.alive(lease.name)), self.bucket.revision(lease.name) > 0
+        if lease.name in (lease.source, self._settings.pool) or (has_workers and not was_leased):
+            raise Failure("input", f"name: {lease.name} is a pool with workers of its own", field="name")
+        if has_workers:
+            message = f"the workers of the lease of pool {lease.name} that has ended are leaving it; retry"
+            raise Failure("busy", message, retry_after_s=5)
+        if len(present) >= MAX_LEASES:
+            raise Failure("busy", f"{MAX_LEASES} pools are leased, the limit; delete one", retry_after_s=60)
 
-    async def _written(self, name: str, value: bytes) -> None:
+    async def _changed(self, name: str, change: Callable[[], Lease], *, is_end: bool = False) -> Lease:
+        """Write the lease that `change` makes of the present ones, or its end; again if another gateway was faster."""
         for _ in range(MAX_ATTEMPTS):
+            lease = change()
             try:
-                await self.bucket.write(name, value)
+                await self.bucket.write(name, b"" if is_end else lease.packed())
             except Conflict:
                 continue
             except (NatsError, TimeoutError) as exc:
                 raise Failure("unreachable", f"the queue is away ({told(exc)}); retry", retry_after_s=1) from exc
-            return
+            return lease
         raise Failure("busy", "other gateways change the same pool; retry", retry_after_s=1)
 
     def described(self, lease: Lease) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.messages import SERVE_KNOWN
 from sie_triton.contract import TASKS
-from sie_triton.errors import BusyError, ModelLoading
+from sie_triton.errors import BusyError, ModelLoading, Unreachable
 
 # Time of a worker to serve a model, and then of its heartbeat to come, in seconds.
 SERVE_S, HEARTBEAT_S = 30.0, 10.0
@@ -35,8 +35,8 @@ class Mentions:
     async def model_of(self, pool: str, ensemble: str) -> str:
         """Return the model of an ensemble, empty if no worker of the pool serves or knows it.
 
-        Raise ModelLoading if a worker will serve it, but not yet, BusyError if too many models are asked for, and what
-        Pools.model_of raises.
+        Raise ModelLoading if a worker will serve it, but not yet, Unreachable if no worker is ready, BusyError if too
+        many models are asked for, and what Pools.model_of raises.
         """
         if model := self._pools.model_of(pool, ensemble):
             return model
@@ -44,6 +44,8 @@ class Mentions:
             return ""
         name, _, task = ensemble.rpartition("-")
         mentioned = pool, name if task in TASKS else ensemble
+        if self._pools.is_removed(*mentioned):
+            return ""
         if monotonic() - self._unknown.get(mentioned, -UNKNOWN_S) < UNKNOWN_S:
             return ""
         if mentioned not in self._asking:
@@ -57,10 +59,13 @@ class Mentions:
         return ""
 
     async def _is_served_now(self, pool: str, model: str) -> bool:
-        """Have the worker with the most free memory serve a model; return False if it does not know it."""
+        """Have the worker with the most free memory serve a model; return False if it does not know it.
+
+        Raise Unreachable if no worker is ready, and ModelLoading if the model is not served yet.
+        """
         workers = [each for each in self._pools.workers.alive(pool) if each.is_ready]
         if not workers:
-            return False
+            raise Unreachable(f"no worker of pool {pool} is ready; retry")
         chosen = max(workers, key=lambda each: (each.free_bytes, each.worker))
         subject = subjects.questions_of(pool, chosen.worker)
         answer, _ = await self._questions.ask_at(subject, SERVE_KNOWN, model.encode(), SERVE_S)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 from types import MappingProxyType
 
 from nats.aio.msg import Msg
@@ -13,8 +13,9 @@ from sie_triton.cluster.gateway.demand import Demand
 from sie_triton.cluster.messages import Health, Lease
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.policies.fair import window
+from sie_triton.cluster.policies.leases import is_over
 from sie_triton.cluster.policies.quantum import FIRST_OPEN
-from sie_triton.cluster.workers import MAX_MISSING, Workers
+from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
 from sie_triton.errors import Provisioning, Unreachable
 
@@ -24,8 +25,8 @@ SERVED_S = 0.2
 # Headers, and metadata of gRPC, with which a request asks for a pool, or for a kind of machine.
 POOL, PROFILE = "x-sie-pool", "x-sie-machine-profile"
 
-# Gateways whose heartbeats are listened to.
-MAX_GATEWAYS = 1000
+# Gateways whose heartbeats are listened to, and the age of its heartbeat at which one counts as gone, in seconds.
+MAX_GATEWAYS, STALE_S = 1000, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +58,16 @@ class Served:
 
 
 class Pools:
-    """Belongs to one event loop. `own` is the pool of requests that ask for none; `interval_s` that of heartbeats.
+    """Belongs to one event loop. `own` is the pool of requests that ask for none.
 
     `profiles` are the kinds of machines that can be started, and `startable` the pools.
     """
 
-    def __init__(
-        self, own: str, interval_s: float, profiles: Collection[str] = (), startable: Collection[str] = ()
-    ) -> None:
-        self.workers = Workers(interval_s)
+    def __init__(self, own: str, profiles: Collection[str] = (), startable: Collection[str] = ()) -> None:
+        self.workers = Workers()
         self.demand = Demand()
         self._profiles, self._startable = profiles, startable
         self._own = own
-        self._stale_s = interval_s * MAX_MISSING
         self._heard_since = monotonic()
         self._served: dict[str, Served] = {}
         self._gateways: dict[str, float] = {}
@@ -87,7 +85,7 @@ class Pools:
 
     def forget_gateways(self) -> None:
         """Forget the gateways that are gone."""
-        since = monotonic() - self._stale_s
+        since = monotonic() - STALE_S
         self._gateways = {name: heard for name, heard in self._gateways.items() if heard >= since}
 
     def chosen(self, asked: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -99,14 +97,14 @@ class Pools:
         name, profile = asked.get(POOL, ""), asked.get(PROFILE, "")
         if name:
             # SIE's clients lease pools by names in lower case.
-            name = name.lower() if name.lower() in self.leases else name
+            name = name.lower() if self.is_leased(name.lower()) else name
             self._check(subjects.checked_name(name, POOL), profile)
             return name
         if not profile:
             return self._own
         if of_profile := [each.pool for each in self.workers.all() if each.profile == profile]:
             # A leased pool is for those who name it.
-            return min(of_profile, key=lambda pool: (pool in self.leases, pool != self._own, pool))
+            return min(of_profile, key=lambda pool: (self.is_leased(pool), pool != self._own, pool))
         if profile in self._profiles:
             self.demand.note("", profile)
             raise Provisioning(f"{PROFILE}: no worker is a {profile} yet; retry")
@@ -115,7 +113,7 @@ class Pools:
     def _check(self, name: str, profile: str) -> None:
         """Raise Provisioning or Unreachable if a pool has no worker, or none of a kind of machine."""
         workers = self.workers.alive(name)
-        if name in self.leases and not any(each.is_ready for each in workers):
+        if self.is_leased(name) and not any(each.is_ready for each in workers):
             raise Provisioning(f"{POOL}: no worker has joined pool {name} yet; retry")
         if not workers and name != self._own:
             self._check_can_start(name)
@@ -137,6 +135,11 @@ class Pools:
         if pool in self._startable:
             self.demand.note(pool, "")
             raise Provisioning(f"{POOL}: pool {pool} has no worker yet; retry")
+
+    def is_leased(self, pool: str) -> bool:
+        """Return True if a client has leased a pool, and renews the lease."""
+        lease = self.leases.get(pool)
+        return lease is not None and not is_over(lease, time())
 
     def has_all(self, lease: Lease) -> bool:
         """Return True if a lease has the workers that it asks for."""
@@ -167,7 +170,7 @@ class Pools:
             return name
         if self._is_configured(pool, ensemble):
             raise Unreachable(f"no worker of pool {pool} has got the model file of {ensemble[:200]} yet; retry")
-        if not served.models or monotonic() - self._heard_since < self._stale_s:
+        if not served.models or monotonic() - self._heard_since < self.workers.stale_s:
             raise Unreachable(f"no worker of pool {pool} is known to serve {ensemble[:200]} yet; retry")
         return ""
 

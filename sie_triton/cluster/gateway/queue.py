@@ -37,6 +37,7 @@ from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.unused import Unused
+from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
 from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
@@ -50,6 +51,13 @@ log = logging.getLogger(__name__)
 
 # Time for the stream to confirm a request, in seconds; then it is sent again. A double is answered once all the same.
 CONFIRM_S = 2.0
+
+# Interval of this gateway's heartbeats, in seconds. Workers drop the requests of a gateway that was silent for
+# GATEWAY_S (sidecar/awaited.py), so requests that wait are sent again after a silence of SILENT_S.
+LIVE_S, SILENT_S = 1.0, 10.0
+
+# Header by which a stream recognizes what it has already, for two minutes.
+MESSAGE_ID = "Nats-Msg-Id"
 
 # Interval between two announcements of a model that no worker serves, in seconds.
 ANNOUNCE_S = 0.25
@@ -71,11 +79,20 @@ FULL = frozenset({10077, 10047, 10122, 10028, 10023})
 
 @dataclass(slots=True)
 class _Waiting:
+    """A request that waits for its answer. `sendings` counts how often it was sent as a new message."""
+
     pool: str
     model: str
+    message: bytes
     answer: asyncio.Future[tuple[Answer, bytes]]
     sending: "asyncio.Task[PubAck]"
+    sendings: int = 1
     parts: dict[tuple[str, int], bytes] = field(default_factory=dict)
+
+    def fail(self, sending: "asyncio.Task[PubAck]") -> None:
+        """Pass on why the queue refuses the request."""
+        if not sending.cancelled() and (error := sending.exception()) is not None and not self.answer.done():
+            self.answer.set_exception(error)
 
     def joined(self, answer: Answer, body: bytes) -> bytes | None:
         """Add a part; return the whole body once all parts of this delivery are there."""
@@ -93,14 +110,14 @@ class Queue:
         self._settings = settings
         self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
         self._began_at = time.time() - time.monotonic()
-        self._interval_s = settings.health_publish_interval_ms / 1000
         profiles, startable = words(settings.gateway_configured_gpus), words(settings.gateway_configured_pools)
-        self.pools = Pools(settings.pool, self._interval_s, profiles, startable)
+        self.pools = Pools(settings.pool, profiles, startable)
         self.questions: Questions
         self.mentions: Mentions
         self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
+        self._heard_at = time.monotonic()  # the latest time at which the queue had this gateway's heartbeat
         self._is_closing = False
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._gate = Gate(self.pools.window)
@@ -115,7 +132,7 @@ class Queue:
         self._js = self._nats.jetstream(timeout=CONFIRM_S)
         await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
         await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.pools.workers.hear)
-        await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self.pools.hear_gateway)
+        await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self._hear_gateway)
         self.questions = Questions(self._nats, self.pools.workers)
         self.mentions = Mentions(self.pools, self.questions)
         self.pools.listen_anew()
@@ -126,13 +143,11 @@ class Queue:
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools)
         self._figures = Figures(self._js, self.pools, self.leases, self._settings.pool)
-        self._start(self.model_files.watch())
-        self._start(self.leases.bucket.watch())
-        self._start(Unused(self._js, self.pools, self._settings.pool).keep_looking())
-        self._start(self._live())
-        self._start(self._figures.keep_measuring())
-        if self._payloads is not None:
-            self._start(self._sweep(self._payloads))
+        unused = Unused(self._js, self.pools, self._settings.pool)
+        parts = [self.model_files.watch, self.leases.bucket.watch, unused.keep_looking, self._live]
+        parts += [self._figures.keep_measuring, *([] if self._payloads is None else [self._sweep])]
+        for work in parts:
+            self._start(kept_running(work))
         return self
 
     async def _reconnected(self) -> None:
@@ -199,26 +214,38 @@ class Queue:
         work = Work(self.name, number, deadline, model, 0, payload, tenant)
         message = work.packed(b"" if payload else request)
         self._announce(pool, model)
-        sending = asyncio.create_task(self._send(pool, model, message))
-        waiting = _Waiting(pool, model, asyncio.get_running_loop().create_future(), sending)
+        sending = asyncio.create_task(self._send(pool, model, message, f"{self.name}.{number}"))
+        waiting = _Waiting(pool, model, message, asyncio.get_running_loop().create_future(), sending)
+        sending.add_done_callback(waiting.fail)
         self._waiting[number] = waiting
         try:
-            both: set[asyncio.Future[Any]] = {sending, waiting.answer}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.answer.done():
-                await sending  # raises if the queue refuses the request
             return await waiting.answer
         except asyncio.CancelledError:
-            self._abandon(pool, number, sending)
+            self._abandon(pool, number, waiting.sending)
             raise
         finally:
             del self._waiting[number]
             if payload:
                 self._start(self._removed(payload))
-            if not sending.done() and not waiting.answer.cancelled():
-                self._start(self._confirmed(sending))
-            elif sending.done() and not sending.cancelled():
-                sending.exception()  # mark it as retrieved
+            if not waiting.sending.done() and not waiting.answer.cancelled():
+                self._start(self._confirmed(waiting.sending))
+
+    async def _hear_gateway(self, message: Msg) -> None:
+        await self.pools.hear_gateway(message)
+        if message.subject == subjects.gateway_health(self.name):
+            now = time.monotonic()
+            if now - self._heard_at > SILENT_S:
+                self._send_all_again()
+            self._heard_at = now
+
+    def _send_all_again(self) -> None:
+        """Send the requests that wait as new messages. A worker that still has one drops the second message."""
+        for number, each in self._waiting.items():
+            if each.sending.done() and not each.answer.done():
+                each.sendings += 1
+                name = f"{self.name}.{number}.{each.sendings}"
+                each.sending = asyncio.create_task(self._send(each.pool, each.model, each.message, name))
+                each.sending.add_done_callback(each.fail)
 
     async def _stored(self, number: int, deadline: float, request: bytes) -> str:
         """Put a request into the payload store if no message can hold it; return its path there, else an empty one."""
@@ -241,21 +268,27 @@ class Queue:
         with suppress(StoreError):  # a gateway removes it later
             await self._payloads.remove(path)
 
-    async def _sweep(self, payloads: Payloads) -> None:
+    async def _sweep(self) -> None:
         """Remove payloads that gateways have left behind, for ever."""
+        assert self._payloads is not None
         while True:
             try:
-                if num_removed := await payloads.sweep(self._now()):
+                if num_removed := await self._payloads.sweep(self._now()):
                     log.info("payload store: removed %d payloads whose time had passed", num_removed)
             except StoreError as exc:
                 log.warning("payload store: %s", exc)
             await asyncio.sleep(SWEEP_S)
 
-    async def _send(self, pool: str, model: str, message: bytes) -> PubAck:
-        """Return the stream's confirmation; without one, send again. BusyError if the stream is full."""
+    async def _send(self, pool: str, model: str, message: bytes, message_id: str) -> PubAck:
+        """Return the stream's confirmation; without one, send again. BusyError if the stream is full.
+
+        What is sent while there is no connection would be kept, and sent with each repetition once there is one.
+        """
         while True:
+            while not self.is_connected:
+                await asyncio.sleep(ANNOUNCE_S)
             try:
-                return await self._js.publish(subjects.work(pool, model), message)
+                return await self._js.publish(subjects.work(pool, model), message, headers={MESSAGE_ID: message_id})
             except APIError as exc:
                 if exc.err_code in FULL or exc.code == 400:
                     raise BusyError(f"the queue is full ({told(exc)}); retry") from exc
@@ -350,6 +383,7 @@ class Queue:
             with suppress(NatsError):
                 await self._nats.publish(subjects.gateway_health(self.name), f"{self._now():.6f}".encode())
             self.pools.forget_gateways()
+            self.leases.forget_old()
             self._refuse_removed()
             self._gate.look()
             waiting = self._gate.waiting()
@@ -357,7 +391,7 @@ class Queue:
                 for (pool, model), num in waiting.items():
                     await self._nats.publish(subjects.wanted(pool), Wanted(model, num).packed())
             self._figures.show(waiting)
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(LIVE_S)
 
     def _now(self) -> float:
         """Return seconds of the Unix epoch by a clock that does not jump, which workers know from the heartbeat."""

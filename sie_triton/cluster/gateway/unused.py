@@ -52,4 +52,4 @@ class Unused:
                     await self._js.delete_stream(f"KV_{subjects.claims(pool)}")
 
     def _is_used(self, pool: str) -> bool:
-        return pool == self._own or pool in self._pools.leases or bool(self._pools.workers.alive(pool))
+        return pool == self._own or self._pools.is_leased(pool) or bool(self._pools.workers.alive(pool))

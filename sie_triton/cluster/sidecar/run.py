@@ -25,10 +25,10 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
     """Serve /healthz, /readyz and /metrics."""
 
     async def healthz(request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        return web.Response(text="ok\n") if sidecar.is_alive else web.Response(text="no heartbeat\n", status=503)
 
     async def readyz(request: web.Request) -> web.Response:
-        return web.Response(text="ok\n" if sidecar.is_ready else "not ready\n", status=200 if sidecar.is_ready else 503)
+        return web.Response(text="ok\n") if sidecar.is_ready else web.Response(text="not ready\n", status=503)
 
     async def metrics(request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -20,6 +20,7 @@ from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import connect, open_bucket, open_dead_stream, open_stream, told
+from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question
 from sie_triton.cluster.model_files import ModelFile, opener, reader
@@ -64,6 +65,9 @@ ASKED = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")
 
 QUESTION_S = 5.0
 
+# Age of the latest heartbeat at which the sidecar counts as hung, in seconds.
+ALIVE_S = 30.0
+
 
 class Sidecar:
     """Composes the parts of a sidecar, as a context manager. Belongs to one event loop.
@@ -80,7 +84,8 @@ class Sidecar:
             settings.worker_id or re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64], "SIE_WORKER_ID"
         )
         self._interval_s = settings.health_publish_interval_ms / 1000
-        self._workers = Workers(self._interval_s)
+        self._workers = Workers()
+        self._lived_at = monotonic()  # the time of the latest heartbeat
         self.has_lost_queue = asyncio.Event()
         self.should_move = asyncio.Event()
         self.best_pool = self._pool
@@ -125,17 +130,10 @@ class Sidecar:
             await self._nats.subscribe(subject, cb=callback)
         await self._nats.subscribe(subjects.questions(self._pool), queue="workers", cb=self._answer_question)
         await self._nats.subscribe(subjects.questions_of(self._pool, self.name), cb=self._answer_question)
-        for work in (
-            self._live(),
-            self._runner.report(),
-            self._claims.watch(),
-            self._placing.keep_looking(),
-            self._files.watch(),
-            self._files.keep(),
-        ):
-            self._start(work)
-        if self._may_move:
-            self._start(self._leases.watch())
+        parts = [self._live, self._runner.report, self._claims.watch, self._placing.keep_looking]
+        parts += [self._files.watch, self._files.keep]
+        for work in [*parts, self._leases.watch] if self._may_move else parts:
+            self._start(kept_running(work))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -146,6 +144,11 @@ class Sidecar:
         with suppress(NatsError, TimeoutError):
             await self._nats.flush(1)
         await self._nats.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """False if no heartbeat has been made for ALIVE_S, so that the sidecar has to be started anew."""
+        return monotonic() - self._lived_at < max(ALIVE_S, 3 * self._interval_s)
 
     @property
     def is_ready(self) -> bool:
@@ -218,6 +221,7 @@ class Sidecar:
             self._look_at_leases()
             with suppress(NatsError, TimeoutError):
                 await self._publish_health()
+            self._lived_at = monotonic()
             if looking.done():
                 await asyncio.sleep(self._interval_s)
                 looking = self._start(self._look())
@@ -285,6 +289,7 @@ class Sidecar:
             self._files.epoch,
             self._files.refused,
             self.best_pool if self.should_move.is_set() else "",
+            self._interval_s,
         )
 
     async def _answer_question(self, message: Msg) -> None:
@@ -316,10 +321,12 @@ class Sidecar:
         try:
             model = subjects.model_of(subjects.token(body.decode()))
             status, text = await self._server.models.serve_known(model)
-        except TimeoutError:
-            return Response(UNAVAILABLE, "the controller does not answer; retry", b"")
-        except (InputError, UnicodeDecodeError, ClientError, OSError) as exc:  # no controller knows it
+        except (InputError, UnicodeDecodeError) as exc:
             return Response(NOT_FOUND, str(exc), b"")
+        except (ClientError, OSError) as exc:  # TimeoutError is one
+            has_controller = await asyncio.to_thread(self._server.models.found) is not None
+            away = Response(UNAVAILABLE, "the controller does not answer; retry", b"")
+            return away if has_controller else Response(NOT_FOUND, str(exc), b"")
         if status == HTTPStatus.OK:
             self._look_at_names_soon()
             with suppress(NatsError, TimeoutError):

@@ -91,7 +91,7 @@ def read_message(kind: int, data: bytes) -> None:
 
 def use_health(health: Any, _: bytes) -> None:
     """Let gateways and sidecars take a heartbeat."""
-    pools = Pools("p", 1.0, ["l4"], ["q"])
+    pools = Pools("p", ["l4"], ["q"])
     for each in (HEALTH, health):
         pools.workers.take(each)
     pools.workers.pools()
@@ -118,7 +118,7 @@ def asked(question: Callable[..., Any], *arguments: Any) -> None:
 
 def use_lease(lease: Any, _: bytes) -> None:
     assert read_lease(lease.packed()) is not None
-    pools = Pools("p", 1.0)
+    pools = Pools("p")
     pools.workers.take(HEALTH)
     pools.has_all(lease)
     best_pool(HEALTH, "p", [lease, LEASE], [HEALTH], time.time())
@@ -133,7 +133,7 @@ def use_version(version: Any, body: bytes) -> None:
 
 
 def use_answer(answer: Any, body: bytes) -> None:
-    waiting = _Waiting("p", "m", None, None)  # type: ignore[arg-type]
+    waiting = _Waiting("p", "m", b"", None, None)  # type: ignore[arg-type]
     waiting.joined(answer, body)
     first = next(Answer(5, "w").parts(b"x" * 40_000, 20_000))
     waiting.joined(*Answer.read(first))

@@ -99,7 +99,7 @@ class Nats:
 def kserve(directory: Path) -> Iterator[Target]:
     """Yield the target of calls of Triton's gRPC at a gateway."""
     settings = read_settings(data_dir=directory / "data")
-    pools, answers = Pools("p", 1000.0), [Answer(0, "w"), Answer(0, "w", 3, "[input] wrong")]
+    pools, answers = Pools("p"), [Answer(0, "w"), Answer(0, "w", 3, "[input] wrong")]
 
     async def submit(pool: str, model: str, sent: bytes, left_s: float, tenant: str) -> tuple[Answer, bytes]:
         assert left_s > 0

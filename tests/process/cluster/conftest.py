@@ -13,10 +13,11 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster import connection, subjects
+from sie_triton.cluster import connection, subjects, workers
 from sie_triton.cluster.config.api import application
 from sie_triton.cluster.config.run import ConfigService
 from sie_triton.cluster.connection import connect
+from sie_triton.cluster.gateway import pools, queue
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, OPERATOR, SIDECAR
 from sie_triton.cluster.sidecar import runner
@@ -154,6 +155,7 @@ class Cluster:
 
     async def gateway(self, **more: object) -> Queue:
         settings = self.server.user(self.settings(**more), GATEWAY)
+        settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
         return await self._stack.enter_async_context(Queue(settings))
 
     def sidecar(self, name: str, at: str = "", **more: object) -> tuple[Sidecar, FakeTriton]:
@@ -206,8 +208,11 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture
-def run(nats_server: NatsServer, tmp_path: Path):
+def run(nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Run a coroutine function with a cluster."""
+    monkeypatch.setattr(queue, "LIVE_S", 0.1)
+    monkeypatch.setattr(pools, "STALE_S", 0.3)
+    monkeypatch.setattr(workers, "INTERVAL_S", 0.1)
 
     def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
         async def with_cluster() -> None:

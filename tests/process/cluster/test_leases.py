@@ -1,17 +1,20 @@
 """Pools that clients lease, by a gateway's own HTTP; sidecars move as their process would move them."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 
 from sie_triton.cluster import bucket
+from sie_triton.cluster.gateway import leases as gateway_leases
 from sie_triton.cluster.gateway import unused
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.pool_routes import PoolRoutes
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.messages import Lease
 from sie_triton.cluster.policies import leases
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.doors.app import application
@@ -121,6 +124,56 @@ def test_a_lease_that_nobody_renews_ends(run, monkeypatch):
             assert b.pools == ["default", "eval"]
             await until(lambda: b.pools == ["default", "eval", "default"])
             assert (await client.post("/v1/pools/eval/renew")).status_code == 404
+            await until(lambda: not queue.pools.workers.alive("eval"))
+            # Its entry may still be known: the bucket drops it without telling.
+            queue.pools.leases = {"eval": Lease("eval", "default", {"default": 1}, {}, 0, 0.0, time.time() - 4)}
+            with pytest.raises(Unreachable, match="pool eval has no worker"):
+                queue.pools.chosen({POOL: "eval"})
+
+    run(test)
+
+
+def test_leases_that_ended_long_ago_are_forgotten(run):
+    async def test(cluster: Cluster) -> None:
+        queue, now = await cluster.gateway(), time.time()
+        await until(queue.leases.bucket.are_known.is_set)
+        for name, renewed_at in (("old", now - gateway_leases.KEEP_S - 2000), ("new", now)):
+            await queue.leases.bucket.write(name, Lease(name, "default", {"l4": 1}, {}, 0, 0.0, renewed_at).packed())
+        await until(lambda: [*queue.pools.leases] == ["new"])
+
+    run(test)
+
+
+def test_a_renewal_brings_no_lease_back_that_another_gateway_has_ended(run, monkeypatch):
+    async def test(cluster: Cluster) -> None:
+        settings, one, other = cluster.settings(), await cluster.gateway(), await cluster.gateway()
+        async with http(one, settings) as client, http(other, settings) as others:
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 1}})
+            await until(lambda: "eval" in other.pools.leases)
+            monkeypatch.setattr(other.leases.bucket, "_take", lambda *_: None)  # its news are late
+            assert (await client.delete("/v1/pools/eval")).status_code == 200
+            monkeypatch.undo()
+            assert (await others.post("/v1/pools/eval/renew")).status_code == 404
+            await until(lambda: "eval" not in other.pools.leases)
+            assert (await client.get("/v1/pools/eval")).status_code == 404
+
+    run(test)
+
+
+def test_a_lease_that_has_just_ended_can_be_made_again_once_its_workers_have_left(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway()
+        async with http(queue, settings) as client, workers(cluster, "a", "b"):
+            await served(queue, 2)
+            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+            await until(lambda: bool(queue.pools.workers.alive("eval")))
+            await client.delete("/v1/pools/eval")
+            answer = await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+            while answer.status_code == 503:
+                await asyncio.sleep(0.05)
+                answer = await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+            assert answer.status_code == 201
 
     run(test)
 

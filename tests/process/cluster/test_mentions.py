@@ -7,7 +7,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.gateway import mentions
 from sie_triton.errors import BusyError, ModelLoading, Unreachable
-from tests.process.cluster.conftest import MODEL, Cluster, asked, served, until
+from tests.process.cluster.conftest import MODEL, Cluster, asked, model_file, served, until
 
 KNOWN = "org__known"
 
@@ -84,6 +84,32 @@ def test_a_hostile_name_reaches_no_controller(run):
     run(test)
 
 
+def test_a_known_model_waits_for_workers_whose_triton_is_started_anew(run):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        a.triton.ready = b.triton.ready = False
+        await until(lambda: not any(each.is_ready for each in queue.pools.workers.alive("default")))
+        with pytest.raises(Unreachable, match="no worker of pool default is ready; retry"):
+            await queue.mentions.model_of("default", KNOWN)
+
+    run(test)
+
+
+def test_a_known_model_that_was_removed_does_not_come_back_by_a_request(run):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        _, config = await cluster.config()
+        for method, path in (("POST", ""), ("DELETE", "/org/known")):
+            answer = await config.request(method, f"/v1/configs/models{path}", data=model_file("org/known"))
+            assert answer.status in (200, 201)
+        await until(lambda: queue.pools.is_removed("default", KNOWN))
+        for name in (KNOWN, f"{KNOWN}-score"):
+            assert await queue.mentions.model_of("default", name) == ""
+        assert a.asked + b.asked == []
+
+    run(test)
+
+
 def test_a_model_without_room_yet_is_loading(run, monkeypatch):
     async def test(cluster: Cluster) -> None:
         queue, a, b = await two_workers(cluster)
@@ -114,7 +140,10 @@ def test_a_model_without_room_yet_is_loading(run, monkeypatch):
         async def gone(model: str) -> tuple[int, str]:
             raise OSError("connection refused")
 
-        a.serve_known = b.serve_known = gone
+        a.serve_known = b.serve_known = gone  # the controller is being started anew
+        with pytest.raises(ModelLoading, match="controller does not answer"):
+            await queue.mentions.model_of("default", KNOWN)
+        a.found = b.found = lambda: None  # a Triton without a controller
         assert await queue.mentions.model_of("default", KNOWN) == ""
 
     run(test)

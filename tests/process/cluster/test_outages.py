@@ -1,12 +1,21 @@
 """Parts of a cluster that end, stop or drain under load: what was accepted is answered, and answered once."""
 
 import asyncio
+import errno
+import time
+from pathlib import Path
 
+import httpx
 import pytest
 
-from sie_triton.cluster import connection, subjects
-from sie_triton.cluster.sidecar import runner
-from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until
+from sie_triton.bench.ports import free_ports
+from sie_triton.cluster import connection, kept, subjects
+from sie_triton.cluster.gateway import queue as queue_module
+from sie_triton.cluster.sidecar import awaited, runner
+from sie_triton.cluster.sidecar import sidecar as sidecar_module
+from sie_triton.cluster.sidecar.run import probes
+from sie_triton.records.calls import CallBook
+from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until, until_empty
 
 
 @pytest.fixture(autouse=True)
@@ -166,6 +175,105 @@ def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypat
             await near.drain()
             await load.more(100)
             assert await load.end() == []
+
+    run(test)
+
+
+def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypatch):
+    """Its workers take it for gone and drop its work, so it sends the requests that wait again."""
+    monkeypatch.setattr(connection, "PING_S", 0.2)
+    monkeypatch.setattr(awaited, "GATEWAY_S", 1.0)
+    monkeypatch.setattr(queue_module, "SILENT_S", 0.8)
+
+    async def test(cluster: Cluster) -> None:
+        async with Wire(cluster.server.port) as wire:
+            queue, operator = await cluster.gateway(nats_url=wire.url), await cluster.operator()
+            _, triton = await cluster.worker("near")
+            await served(queue)
+            may_answer = asyncio.Event()
+
+            async def held(name: str) -> None:
+                await may_answer.wait()
+
+            triton.behave = held
+            asking = [asyncio.create_task(asked(queue, name)) for name in ("a", "b", "c")]
+            await until(lambda: len(triton.seen) == 3)
+            wire.is_cut = True
+            may_answer.set()
+            await until(lambda: not queue.is_connected)
+            while (await operator.stream_info(subjects.stream("default"))).state.messages:  # they are dropped
+                await asyncio.sleep(0.02)
+            wire.is_cut = False
+            assert await asyncio.gather(*asking) == ["a", "b", "c"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatch, is_killed):
+    monkeypatch.setattr(queue_module, "CONFIRM_S", 0.1)
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+        sent, publish = [], queue._js.publish
+
+        async def counted(subject: str, data: bytes, **more: object):
+            sent.append(data)
+            return await publish(subject, data, **more)
+
+        monkeypatch.setattr(queue._js, "publish", counted)
+        if is_killed:
+            cluster.server.kill()
+            await until(lambda: not queue.is_connected)
+        else:
+            cluster.server.stop()
+        names = [str(i) for i in range(5)]
+        asking = [asyncio.create_task(asked(queue, name)) for name in names]
+        if not is_killed:
+            await until(lambda: len(sent) >= 3 * len(names))
+        cluster.server.start() if is_killed else cluster.server.go_on()
+        assert await asyncio.gather(*asking) == names
+        await until_empty(queue)
+        assert sorted(triton.seen) == names
+
+    run(test)
+
+
+def test_a_sidecar_goes_on_after_an_error_of_its_disk(run, monkeypatch):
+    monkeypatch.setattr(kept, "AGAIN_S", 0.05)
+
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, _ = await cluster.pair()
+        failures = iter([OSError(errno.ENOSPC, "no space"), OSError(errno.EMFILE, "no handles")])
+
+        def made_anew(directory: Path) -> CallBook:
+            for failure in failures:
+                raise failure
+            return CallBook(directory)
+
+        monkeypatch.setattr(sidecar_module, "CallBook", made_anew)
+        sidecar._server.calls._path.unlink()
+        await until(lambda: sidecar._server.calls.is_there)
+        lived_at = sidecar._lived_at
+        await until(lambda: sidecar._lived_at > lived_at)
+        assert await asked(queue, "a") == "a"
+
+    run(test)
+
+
+def test_a_sidecar_without_heartbeats_is_reported_as_dead(run):
+    async def test(cluster: Cluster) -> None:
+        (port,) = free_ports(1)
+        sidecar, _ = await cluster.worker("w")
+        settings = cluster.settings(worker_metrics_port=port)
+        async with probes(sidecar, settings), httpx.AsyncClient() as client:
+            assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+            monotonic = time.monotonic
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sidecar_module, "monotonic", lambda: monotonic() + sidecar_module.ALIVE_S + 1)
+                sidecar._lived_at = monotonic()
+                answer = await client.get(f"http://127.0.0.1:{port}/healthz")
+            assert (answer.status_code, answer.text) == (503, "no heartbeat\n")
 
     run(test)
 

@@ -22,6 +22,18 @@ def test_a_request_goes_to_the_pool_that_it_asks_for(run):
     run(test)
 
 
+def test_a_worker_is_known_as_long_as_its_own_interval_says(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        cluster.heartbeat_ms = 700  # longer than what the gateway takes for gone by itself
+        await cluster.worker("w")
+        await until(lambda: queue.pools.workers.alive("default"))
+        assert [each.interval_s for each in queue.pools.workers.alive("default")] == [0.7]
+        assert queue.pools.workers.stale_s == pytest.approx(2.1)
+
+    run(test)
+
+
 def test_a_pool_without_workers_is_refused_with_those_that_have_some(run):
     async def test(cluster: Cluster) -> None:
         queue, _ = await cluster.gateway(), await cluster.worker("w")

@@ -93,7 +93,7 @@ def test_a_request_for_shared_memory_is_not_joined():
 
 def test_a_heartbeat_of_wrong_types_is_ignored():
     head = msgpack.packb((VERSION, ["a"], ["p"], "", True, [], [], {}, 0, 0, 9, [], ""))
-    asyncio.run(Workers(1.0).hear(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
+    asyncio.run(Workers().hear(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_gateway_acknowledges_work_and_publishes_to_nothing_else_that_a_worker
 
 @pytest.mark.parametrize(("part", "num_parts"), [(0, MAX_PARTS + 1), (0, 2**62), (1, 1), (-1, 1), (0, 0)])
 def test_a_part_that_no_answer_can_have_is_not_kept(part, num_parts):
-    waiting = _Waiting("p", "m", None, None)
+    waiting = _Waiting("p", "m", b"", None, None)
     assert waiting.joined(Answer(1, "w", part=part, num_parts=num_parts), b"x") is None
     assert waiting.parts == {}
 

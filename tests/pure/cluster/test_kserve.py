@@ -28,7 +28,7 @@ class Call:
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelReady"])
 def test_bytes_that_are_no_request_are_the_clients_fault(tmp_path, method):
-    queue = SimpleNamespace(pools=Pools("p", 1.0))
+    queue = SimpleNamespace(pools=Pools("p"))
     handlers = KServe(read_settings(data_dir=tmp_path), queue, MemoryBudget(1 << 20))
     handler = handlers.service(SimpleNamespace(method=f"/{SERVICE}/{method}")).unary_unary
     with pytest.raises(Aborted) as told:

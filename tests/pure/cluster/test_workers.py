@@ -25,7 +25,7 @@ def clock() -> Clock:
 @pytest.fixture
 def workers(clock) -> Workers:
     """Workers with a heartbeat every 2 seconds."""
-    return Workers(2.0, clock)
+    return Workers(clock)
 
 
 def health(worker, pool="p", **fields):
@@ -39,6 +39,7 @@ def health(worker, pool="p", **fields):
         "limit": 9,
     }
     of_all["claims"] = of_all["refused"] = []
+    of_all["interval_s"] = 2.0
     return Health(worker, pool, "", **{**of_all, **fields})
 
 
@@ -62,6 +63,14 @@ def test_a_worker_is_gone_after_three_missing_heartbeats(workers, clock):
     assert names(workers) == ["a"]
     clock.now += 0.1
     assert names(workers) == []
+
+
+def test_each_worker_has_its_own_interval(workers, clock):
+    workers.take(health("slow", interval_s=60.0))
+    workers.take(health("quick"))
+    assert workers.stale_s == 60.0 * MAX_MISSING
+    clock.now += 2.0 * MAX_MISSING + 0.1
+    assert names(workers) == ["slow"]
 
 
 def test_each_heartbeat_counts_anew(workers, clock):
