@@ -5,11 +5,16 @@ Only the standard library, because workers in environments of their own have no 
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from threading import Lock
+from time import monotonic
 from typing import Any
 
 from sie_triton.telemetry.options import OPTIONS, Telemetry
+
+# Number of warnings of one line of code in so many seconds.
+MAX_WARNINGS, INTERVAL_S = 10, 10.0
 
 # Fields of a line about a request, in the order in which people read them. A logging call passes them as `extra`.
 FIELDS = ("model", "verb", "num_items", "status", "latency_ms", "error", "request_id", "trace_id")
@@ -61,8 +66,34 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+class WarningLimit(logging.Filter):
+    """Passes at most MAX_WARNINGS warnings and errors of one line of code in INTERVAL_S, however many requests fail.
+
+    The first one of the next interval says how many were left out. `clock` returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = Lock()
+        self._counts: dict[tuple[str, int], tuple[float, int]] = {}  # place → start of its interval, warnings in it
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        now, place = self._clock(), (record.pathname, record.lineno)
+        with self._lock:
+            began, count = self._counts.get(place, (now, 0))
+            is_over = now - began >= INTERVAL_S
+            self._counts[place] = (now, 1) if is_over else (began, count + 1)
+        if is_over and count > MAX_WARNINGS:
+            record.msg, record.args = f"{record.getMessage()} ({count - MAX_WARNINGS} such lines were left out)", None
+        return is_over or count < MAX_WARNINGS
+
+
 def configure(options: Telemetry = OPTIONS, level: int = logging.INFO) -> None:
-    """Send the lines of this process to standard error."""
+    """Send the lines of this process to standard error, repeated warnings only now and then."""
     handler = logging.StreamHandler()
+    handler.addFilter(WarningLimit())
     handler.setFormatter(JsonFormatter() if options.log_json else PlainFormatter())
     logging.basicConfig(handlers=[handler], level=level)
