@@ -111,7 +111,7 @@ class ModelLoading(BusyError):
 
 
 class LoraLoading(BusyError):
-    """The LoRA adapter is being loaded, which is soon done, because adapters are small."""
+    """The LoRA adapter is not in memory; loading it is soon done, because adapters are small."""
 
     kind = "lora_loading"
     retry_after_s = 1

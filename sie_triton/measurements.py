@@ -3,10 +3,10 @@
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 # Packages whose releases may change the measurements.
@@ -61,11 +61,14 @@ class Measurements:
         self._values = self._stored() | self._values | values
         if self._path is None:
             return
-        with suppress(OSError):
+        fresh = self._path.with_suffix(f".{os.getpid()}.{get_ident()}.new")
+        try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump(self._values, file, indent=1, sort_keys=True)
-            Path(file.name).replace(self._path)
+            fresh.write_text(json.dumps(self._values, indent=1, sort_keys=True))
+            fresh.replace(self._path)
+        except OSError:  # on a full disk it would stay
+            with suppress(OSError):
+                fresh.unlink()
 
     def _stored(self) -> dict[str, Any]:
         """Return the values in the file; none where they are to be discarded."""

@@ -5,7 +5,7 @@ The records of dead processes say what to replace; they stay until that is done.
 
 import logging
 import signal
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,11 @@ from time import monotonic
 
 from sie_triton.controller.memory import orphaned_regions
 from sie_triton.controller.model_control import OutOfService
-from sie_triton.controller.model_states import ModelState, Processes, Stages
+from sie_triton.controller.model_states import ModelState, Processes, Stages, num_open
 from sie_triton.controller.swaps import Swaps
 from sie_triton.processes.pids import ProcessId
-from sie_triton.records.status import Record, loras_path, process_of, status_path
+from sie_triton.records.status import STAGES, Record, loras_path, process_of, status_path, worker_of
+from sie_triton.records.traffic import traffic_path
 from sie_triton.serving.revisions import model_of
 
 log = logging.getLogger(__name__)
@@ -53,12 +54,14 @@ class Healing:
     def heal(self, stages: Stages, models: Mapping[str, ModelState], leaving: Container[str] = ()) -> None:
         """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
 
-        Nothing is replaced in `leaving` revisions, nor in revisions that get no requests yet.
+        End the workers of dead stages. Nothing is replaced in `leaving` revisions, nor in revisions that get no
+        requests yet.
         """
         for stage, by_steps in stages.items():
             for steps, processes in by_steps.items():
                 self.end_stopped(map(process_of, processes.living))
                 self._died_at = monotonic() if processes.dead else self._died_at
+                _end_workers(processes.dead)
                 model = models.get(model_of(steps))
                 if processes.living or steps in leaving:
                     self._attempts.pop((steps, stage), None)
@@ -77,16 +80,9 @@ class Healing:
                 self._stopped.add(process)
 
     def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
-        """Kill idle old processes that Triton keeps for a request that it never runs: one without a batch."""
-        idle = {
-            process_of(record)
-            for by_steps in stages.values()
-            for steps, processes in by_steps.items()
-            for record in (processes.living if steps in leaving else processes.living[:-1])
-            if not record["num_open"]
-        }
+        """Kill unneeded old processes that Triton keeps for a request that it never runs: one without a batch."""
         now = monotonic()
-        self._superseded = {process: self._superseded.get(process, now) for process in idle}
+        self._superseded = {process: self._superseded.get(process, now) for process in self._unneeded(stages, leaving)}
         for process, since in self._superseded.items():
             if now - since > SUPERSEDED_S:
                 process.send(signal.SIGKILL)
@@ -107,6 +103,24 @@ class Healing:
         """Reset for a new tritonserver, with which no attempt has been made."""
         self._attempts.clear()
 
+    def _unneeded(self, stages: Stages, leaving: Container[str]) -> Iterator[ProcessId]:
+        """Yield the old processes that no request needs.
+
+        A request holds one process of each step from its start. After a swap of a step, the requests that hold its old
+        process have reached it once the steps before were seen without requests.
+        """
+        for stage, by_steps in stages.items():
+            before = {each: stages[each] for each in STAGES[: STAGES.index(stage)]}
+            for steps, processes in by_steps.items():
+                if steps in leaving:
+                    yield from () if num_open(stages, steps) else map(process_of, processes.living)
+                    continue
+                have_reached_it = not num_open(before, steps)
+                for record in processes.living[:-1]:
+                    process = process_of(record)
+                    if not record["num_open"] and (have_reached_it or process in self._superseded):
+                        yield process
+
     def _replace(self, steps: str, stage: str, processes: Processes) -> None:
         due, pause = self._attempts.get((steps, stage), (0.0, FIRST_PAUSE_S))
         if monotonic() >= due:
@@ -121,5 +135,12 @@ class Healing:
     def _forget(self, steps: str, stage: str, dead: Sequence[Record]) -> None:
         for record in dead:
             path = status_path(self._directory, steps, stage, record["pid"])
-            for each in (path, loras_path(path)):
+            for each in (path, loras_path(path), traffic_path(path)):
                 each.unlink(missing_ok=True)
+
+
+def _end_workers(dead: Iterable[Record]) -> None:
+    """Kill the workers of dead stages: a worker that still loads does not notice that its stage has died."""
+    for record in dead:
+        if record["worker_pid"]:
+            worker_of(record).send(signal.SIGKILL)

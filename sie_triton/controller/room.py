@@ -1,8 +1,10 @@
 """Grant memory to loads that wait for it, and evict models for them, for pressure, or after idle time."""
 
-import tempfile
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from time import monotonic_ns
 
 from sie_triton.controller.choice import Resident, victims
@@ -13,6 +15,8 @@ from sie_triton.host.footprint import limit_for
 from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
 from sie_triton.records.status import LOADING, RESIDENT, Record
 from sie_triton.settings import Settings
+
+log = logging.getLogger(__name__)
 
 # Beyond this share of the limit, minimum residency does not protect a model.
 CRITICAL_PERCENT = 97
@@ -36,8 +40,8 @@ OVERDRAWN = 2
 class Room:
     """The grants and evictions of one round, whose thread calls every method.
 
-    Reads the `models` and the `memory` of the device. Answers go to the stages as files: OSError if these cannot be
-    written. Evictions go to `swaps`; no method waits for them.
+    Reads the `models` and the `memory` of the device. Answers go to the stages as files; one that cannot be written is
+    logged. Evictions go to `swaps`; no method waits for them.
     """
 
     def __init__(
@@ -215,9 +219,16 @@ def withdraw(directory: Path, record: Record) -> None:
 
 
 def answer(directory: Path, record: Record, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:
-        file.write(text)
-    Path(file.name).replace(answer_path(directory, record["pid"]))
+    """Answer a process that loads or waits for memory. If the disk is full, the rounds to come try again."""
+    path = answer_path(directory, record["pid"])
+    fresh = path.with_suffix(f".{get_ident()}.room")  # swaps end on other threads
+    try:
+        fresh.write_text(text)
+        fresh.replace(path)
+    except OSError as exc:
+        log.warning("the load of process %d cannot be answered now: %s", record["pid"], exc)
+        with suppress(OSError):
+            fresh.unlink()
 
 
 def _was_granted(directory: Path, record: Record) -> bool:

@@ -1,20 +1,23 @@
 """Counts of the requests of all door processes, which share one directory of prometheus_client's files."""
 
+import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from sie_triton.processes.mapped_files import reserve
+from sie_triton.processes.mapped_files import reserve, reserve_rest
 
 # Variable of prometheus_client with the directory, which must be set before it is imported.
 DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"
 
 # Files of a process, by the kinds of metrics of doors and gateways, and the size at which they are reserved, in bytes:
 # enough for the counts of 60 pairs of a route and a status. The library makes larger ones with holes.
-KINDS, NUM_BYTES = ("histogram", "counter", "gauge_livemax", "gauge_livesum"), 256 * 1024
+TOTALS, GAUGES, NUM_BYTES = ("histogram", "counter"), ("gauge_livemax", "gauge_livesum"), 256 * 1024
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +36,19 @@ DURATION = Histogram(
 def reserve_files() -> None:
     """Reserve the space of this process's files; to be called before the first count.
 
-    If there is none, this process counts for itself, and its counts are not shown.
+    Totals go on in the files of a process that has ended, so there are never more files than for the processes that
+    have run at a time. If there is no space, this process counts for itself, and its counts are not shown.
     """
-    directory = os.environ.get(DIRECTORY)
+    if not (name := os.environ.get(DIRECTORY)):
+        return
+    directory = Path(name)
     try:
-        for kind in KINDS if directory else ():
-            reserve(Path(str(directory), f"{kind}_{os.getpid()}.db"), NUM_BYTES)
+        with _locked(directory, fcntl.LOCK_EX):
+            forget_dead(directory)
+            for kind in GAUGES:
+                reserve(_own(directory, kind), NUM_BYTES)
+            for kind in TOTALS:
+                _continue(directory, kind)
     except OSError as exc:
         log.warning("the requests of this process are not shown in the metrics: %s", exc)
         values.ValueClass = values.MutexValue
@@ -52,19 +62,49 @@ def count(route: str, status: int, seconds: float) -> None:
 def exposition() -> bytes:
     """Return the counts of all processes in Prometheus' text format."""
     registry = CollectorRegistry()
-    if directory := os.environ.get(DIRECTORY):
+    if not (directory := os.environ.get(DIRECTORY)):
+        registry.register(DURATION)
+        return generate_latest(registry)
+    with _locked(Path(directory), fcntl.LOCK_SH):
         forget_dead(Path(directory))
         MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
-    else:
-        registry.register(DURATION)
-    return generate_latest(registry)
+        return generate_latest(registry)
 
 
 def forget_dead(directory: Path) -> None:
-    """Remove the gauges of processes that have ended; their counts stay."""
-    for path in directory.glob("gauge_live*.db"):
-        if not Path(f"/proc/{path.stem.rpartition('_')[2]}").exists():
-            path.unlink(missing_ok=True)
+    """Remove the gauges of processes that have ended; their totals stay."""
+    for path in filter(_has_ended, directory.glob("gauge_live*.db")):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(directory: Path, kind: int) -> Iterator[None]:
+    """Lock the names of files: LOCK_EX to change those of totals, LOCK_SH to read the files."""
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, kind)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _continue(directory: Path, kind: str) -> None:
+    """Make this process's file of totals from that of a process that has ended, or a new one."""
+    own, ended = _own(directory, kind), next(filter(_has_ended, directory.glob(f"{kind}_*.db")), None)
+    if ended is not None and not own.exists():  # else a process had the same pid
+        ended.rename(own)
+    if own.exists():
+        reserve_rest(own, NUM_BYTES)
+    else:
+        reserve(own, NUM_BYTES)
+
+
+def _own(directory: Path, kind: str) -> Path:
+    return directory / f"{kind}_{os.getpid()}.db"
+
+
+def _has_ended(path: Path) -> bool:
+    return not Path(f"/proc/{path.stem.rpartition('_')[2]}").exists()
 
 
 def variables(status_dir: Path) -> dict[str, str]:

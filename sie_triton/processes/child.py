@@ -63,7 +63,13 @@ class Started(Child):
     """A child that this process started. If it leads a session, the other processes of the session end with it."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Callable[[], str], *, leads: bool) -> None:
-        super().__init__(process.pid, os.pidfd_open(process.pid))
+        try:
+            handle = os.pidfd_open(process.pid)
+        except OSError:  # no file handle is left: it would run unsupervised
+            process.kill()
+            process.wait()
+            raise
+        super().__init__(process.pid, handle)
         self._process = process
         self._leads = leads
         self._reaping = Lock()

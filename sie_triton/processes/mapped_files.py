@@ -15,3 +15,9 @@ def reserve(path: Path, num_bytes: int) -> None:
         except OSError:
             path.unlink()
             raise
+
+
+def reserve_rest(path: Path, num_bytes: int) -> None:
+    """Extend a file to `num_bytes` at least, with space on the disk for all of it. OSError if there is none."""
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, max(num_bytes, os.fstat(file.fileno()).st_size))

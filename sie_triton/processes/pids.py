@@ -95,10 +95,14 @@ def parent_of(pid: int) -> int:
 
 
 def children_by_parent() -> Mapping[int, Sequence[int]]:
-    """Map the pid of each parent to the pids of its children, for all processes of the system."""
+    """Map the pid of each parent to the pids of its children, for all processes that this user may see.
+
+    Raise OSError if there is no file handle left to look.
+    """
     found: dict[int, list[int]] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        found.setdefault(parent_of(pid), []).append(pid)
+        with suppress(PermissionError):  # /proc may hide the processes of other users
+            found.setdefault(parent_of(pid), []).append(pid)
     return found
 
 
@@ -117,6 +121,7 @@ def _is_stopped(stat: Callable[[], list[str]]) -> bool:
 
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat, from the state; empty if there is no such process. OSError if unknown."""
-    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat") as file:
+    # The name of a process may be any bytes.
+    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
     return []

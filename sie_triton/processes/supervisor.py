@@ -21,7 +21,7 @@ STEADY_S = 5.0
 # Backoff between restarts of a program that dies repeatedly, in seconds.
 PAUSES_S = (1.0, 2.0, 4.0)
 
-# Maximum number of failed starts in a row.
+# Maximum number of failed starts of tritonserver in a row.
 MAX_STARTS = 5
 
 # Grace period of a companion after SIGTERM, in seconds.
@@ -54,11 +54,12 @@ class Program(Protocol):
 
 
 class Supervisor:
-    """Keeps one program running, and reports events to `say`, line by line."""
+    """Keeps one program running, and reports events to `say`, line by line. `max_starts` 0: without limit."""
 
-    def __init__(self, program: Program, say: Callable[[str], None]) -> None:
+    def __init__(self, program: Program, say: Callable[[str], None], max_starts: int = MAX_STARTS) -> None:
         self._program = program
         self._say = say
+        self._max_starts = max_starts
         self._closing = Event()
         self._starting = Lock()
 
@@ -84,7 +85,8 @@ class Supervisor:
 
     def _bring_back(self, waits: Iterator[float]) -> bool:
         """Start the program until it is ready; False after `close`."""
-        for number in range(1, MAX_STARTS + 1):
+        num_failed = 0
+        while True:
             self._closing.wait(next(waits))
             try:
                 with self._starting:
@@ -93,12 +95,20 @@ class Supervisor:
                     self._program.start()
                 self._program.wait_ready()
             except (OSError, ServerError) as exc:
-                failure = exc
-                self._say(f"start {number} of {MAX_STARTS} failed")
+                num_failed += 1
+                self._report(num_failed, exc)
             else:
                 return True
-        name = self._program.name
-        raise ServerError(f"{name} was started {MAX_STARTS} times and did not become ready; the last error:\n{failure}")
+
+    def _report(self, num_failed: int, error: Exception) -> None:
+        """Report a failed start, without limit the first, second, fourth, eighth … one; raise it after the last."""
+        name, most = self._program.name, self._max_starts
+        if most:
+            self._say(f"start {num_failed} of {most} failed")
+        elif num_failed.bit_count() == 1:
+            self._say(f"start {num_failed} of {name} failed: {error}")
+        if num_failed == most:
+            raise ServerError(f"{name} was started {most} times and did not become ready; the last error:\n{error}")
 
 
 class Companion:
@@ -110,7 +120,7 @@ class Companion:
     `trouble` is called as often, and returns why a program has to be restarted, or an empty text.
 
     Use as a context manager: the program runs within the context, and all that it has forked ends with it. It counts as
-    ready as soon as it has started, so restarts fail only if the system cannot start it.
+    ready as soon as it has started, so restarts fail only while the system cannot start it; they are tried without end.
     """
 
     def __init__(
@@ -136,8 +146,8 @@ class Companion:
         self._pulse: Pulse | None = None
         self._child: Started | None = None
         self._say = say
-        self._supervisor = Supervisor(self, say)
-        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._supervisor = Supervisor(self, say, max_starts=0)
+        self._thread = Thread(target=self._supervisor.keep_running, name=name, daemon=True)
 
     def __enter__(self) -> "Companion":
         with ExitStack() as stack:
@@ -203,12 +213,6 @@ class Companion:
         if self._pulse is not None:
             self._pulse.close()
             self._pulse = None
-
-    def _run(self) -> None:
-        try:
-            self._supervisor.keep_running()
-        except ServerError as exc:
-            self._say(f"error: {exc}")
 
 
 def pauses(num_deaths: int) -> Iterator[float]:

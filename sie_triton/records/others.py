@@ -37,7 +37,8 @@ class OtherModels:
     """Counts the requests in progress of all models except `model`, the prefix of the names of its steps.
 
     Belongs to one thread, in preprocess the one in `execute`. A count is at most AGE_NS old; with hundreds of other
-    models it may be older, so that counting takes a bounded share of the time. Nothing raises.
+    models it may be older, so that counting takes a bounded share of the time. Nothing raises: while the directory
+    cannot be listed, the records of the last listing count.
     """
 
     def __init__(self, directory: Path, model: str) -> None:
@@ -52,7 +53,8 @@ class OtherModels:
         now = monotonic_ns()
         if now >= self._read_again_ns:
             if now >= self._list_again_ns:
-                self._list()
+                with suppress(OSError):
+                    self._list()
                 self._list_again_ns = now + LISTING_NS
             self._count = sum(self._of_model(model, by_stage, now) for model, by_stage in self._records.items())
             self._read_again_ns = now + max(AGE_NS, SHARE * (monotonic_ns() - now))

@@ -216,7 +216,8 @@ def loras_path(status: Path) -> Path:
 class StatusReader:
     """Mapped records of the living processes of one stage of a model: reading a field takes no system call.
 
-    Belongs to one thread, in preprocess the one in `execute`. Unreadable files are left out, so nothing raises.
+    Belongs to one thread, in preprocess the one in `execute`. Nothing raises: unreadable files are left out, and while
+    the directory cannot be listed, the last listing stays.
     """
 
     def __init__(self, directory: Path, model: str, stage: str) -> None:
@@ -228,7 +229,9 @@ class StatusReader:
         """Return one record per process, from a listing that is at most `max_age_ns` old."""
         now = monotonic_ns()
         if now - self._listed_ns >= max_age_ns:
-            self._records, self._listed_ns = list(self._map()), now
+            with suppress(OSError):
+                self._records = list(self._map())
+            self._listed_ns = now
         return self._records
 
     def _map(self) -> Iterator[np.void]:

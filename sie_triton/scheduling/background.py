@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from threading import Condition, Thread, current_thread
 
-from sie_triton.scheduling.lasting import lasting
+from sie_triton.errors import BusyError
+from sie_triton.scheduling.lasting import started
 
 # A thread that has had no job for this long ends.
 IDLE_S = 10.0
@@ -45,15 +46,16 @@ class Background:
         self._num_idle = 0
 
     def submit(self, steps: Steps, failed: Failed) -> None:
-        """Add a job. If a step raises an exception, the job ends and `failed(error)` is called."""
+        """Add a job. If a step raises an exception, the job ends and `failed(error)` is called.
+
+        Raise BusyError, and add nothing, if there is no thread for the job and the system starts none.
+        """
         with self._changed:
-            if self._may_begin:
-                self._may_begin -= 1
-                self._jobs.append((steps, failed))
-            else:
-                self._waiting.append((steps, failed))
-            if self._num_idle < len(self._jobs) and len(self._threads) < self._num_threads:
+            begins = self._may_begin > 0
+            if self._num_idle < len(self._jobs) + begins and len(self._threads) < self._num_threads:
                 self._start()
+            self._may_begin -= begins
+            (self._jobs if begins else self._waiting).append((steps, failed))
             self._changed.notify()
 
     def close(self) -> None:
@@ -66,9 +68,12 @@ class Background:
             thread.join()
 
     def _start(self) -> None:
-        thread = lasting(self._run, self._name, self._fault)
-        self._threads.add(thread)
-        thread.start()
+        """Start a thread; if the system starts none, the others suffice."""
+        try:
+            self._threads.add(started(self._run, self._name, self._fault))
+        except BusyError:
+            if not self._threads:
+                raise
 
     def _run(self) -> None:
         while self._take_turn():

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic_ns
 
 # How long after its last forward pass a model counts as in use, and the interval of counting.
@@ -15,8 +16,8 @@ class CpuBudget:
     """The CPU threads of the whole server, and the current share of one model.
 
     `total` 0 means all cores that this process may use; `records` returns the status records of the other models. Lanes
-    and the thread in `execute` call `threads` without a lock: two that count at once get the same share. Exceptions of
-    `records` go on to the caller.
+    and the thread in `execute` call `threads` without a lock: two that count at once get the same share. While
+    `records` raises OSError, for example because no file handle is left, the share stays as it is.
     """
 
     def __init__(self, total: int, records: Records) -> None:
@@ -29,8 +30,10 @@ class CpuBudget:
         """Return how many threads this model may use now, at least 1."""
         now = monotonic_ns()
         if now - self._counted_ns >= REFRESH_NS:
-            others = sum(1 for record in self._records() if _is_in_use(record, now))
-            self._share, self._counted_ns = max(1, self.total // (1 + others)), now
+            with suppress(OSError):
+                others = sum(1 for record in self._records() if _is_in_use(record, now))
+                self._share = max(1, self.total // (1 + others))
+            self._counted_ns = now
         return self._share
 
 

@@ -15,8 +15,8 @@ NEVER = 2**63 - 1
 
 
 def deadline_ns(arrived_ns: int, timeout_us: int) -> int:
-    """Return the deadline in monotonic nanoseconds; NEVER if the client set no timeout."""
-    return arrived_ns + timeout_us * 1000 if timeout_us else NEVER
+    """Return the deadline in monotonic nanoseconds; NEVER if the client set no timeout, or one of centuries."""
+    return min(NEVER, arrived_ns + timeout_us * 1000) if timeout_us else NEVER
 
 
 @dataclass(slots=True, eq=False)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from threading import Thread
 from time import sleep
 
+from sie_triton.errors import BusyError
+
 # Back off, in seconds, so that a repeated fault does not spin.
 PAUSE_S = 0.1
 
@@ -29,3 +31,13 @@ def lasting(run: Callable[[], None], name: str, failed: Callable[[], None]) -> T
                 return
 
     return Thread(target=keep_running, name=name, daemon=True)
+
+
+def started(run: Callable[[], None], name: str, failed: Callable[[], None]) -> Thread:
+    """Start a thread as `lasting` makes it. Raise BusyError if the system starts none now."""
+    thread = lasting(run, name, failed)
+    try:
+        thread.start()
+    except RuntimeError as exc:
+        raise BusyError("no thread can be started on the server now; retry") from exc
+    return thread

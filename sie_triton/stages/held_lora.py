@@ -8,6 +8,7 @@ from time import monotonic_ns
 from sie_triton.errors import LoadError
 from sie_triton.records.loras import LOADING, Lora, State
 from sie_triton.stages.work import Work
+from sie_triton.weights.uses import Uses
 
 
 @dataclass(slots=True, eq=False)
@@ -15,7 +16,7 @@ class HeldLora:
     """A LoRA adapter and its jobs.
 
     `users`: unanswered jobs that were passed to the scheduler; `waiting`: jobs that were not. While the adapter is
-    `leaving`, no further job is passed on.
+    `leaving`, no further job is passed on. `uses` keeps its files on the disk, for the worker after this one.
     """
 
     name: str
@@ -30,6 +31,7 @@ class HeldLora:
     num_running: int = 0
     waiting: list[Work] = field(default_factory=list)
     users: set[Work] = field(default_factory=set)
+    uses: Uses = field(default_factory=Uses)
 
     def as_record(self) -> Lora:
         return Lora(

@@ -16,7 +16,7 @@ from time import monotonic_ns, time
 from typing import TYPE_CHECKING
 
 from sie_triton.contract import Rows
-from sie_triton.errors import Cancelled, InputError, OutOfMemory, SIEError
+from sie_triton.errors import Cancelled, InputError, LoraLoading, OutOfMemory, SIEError
 from sie_triton.families import family
 from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
@@ -136,16 +136,23 @@ class Inference(ColdStage[Worker]):
         return worker
 
     def _died(self, worker: Worker) -> None:
-        if self.status.has_successor():
-            # The controller ended the worker, to free its memory before Triton ends this process. Late requests load.
-            with self._replacing:
-                if self._loaded is worker:
-                    self._loaded = None
-                    self.status.has_worker(None)
-                    worker.close()
+        # If this process has a successor, the controller ended the worker, to free its memory before Triton ends this
+        # process. Late requests load.
+        if self.status.has_successor() and self._has_let_go(worker):
             return
         with suppress(SIEError):  # the next request starts another worker
             self._replace(worker)
+
+    def _has_let_go(self, worker: Worker) -> bool:
+        """Do without the dead `worker`. Return False if open requests need another."""
+        with self._replacing, self._lock:  # which `execute` takes once it has counted its requests
+            if self.status.record["num_open"]:
+                return False
+            if self._loaded is worker:
+                self._loaded = None
+                self.status.has_worker(None)
+                worker.close()
+            return True
 
     def _replace(self, dead: Worker) -> Worker:
         """Return a replacement for the worker `dead`. Raise LoadError if none can be started."""
@@ -252,12 +259,14 @@ class Inference(ColdStage[Worker]):
             self._spoil(sub_batch, exc)
 
     def _compute(self, sub_batch: Batched, threads: int) -> None:
-        for job in {id(job): job for job, _ in sub_batch}.values():
+        jobs = {id(job): job for job, _ in sub_batch}.values()
+        for job in jobs:
             self._cancel_if_over(job)
-        slots = [(job, item) for job, item in sub_batch if job.error is None]
-        with self._loras.running({job.lora for job, _ in slots if job.lora}) as held:
-            slots = [(job, item) for job, item in slots if not job.lora or job.lora in held]
-            if slots:
+        with self._loras.running({job.lora for job in jobs if job.lora and job.error is None}) as held:
+            for job in jobs:
+                if job.lora and job.lora not in held:
+                    self._fail(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
+            if slots := [(job, item) for job, item in sub_batch if job.error is None]:
                 self._attempt(side_by_side(slots), threads, HALVINGS)
 
     def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
@@ -265,8 +274,12 @@ class Inference(ColdStage[Worker]):
         self.fault()
         told = internal_error(self.name, error)
         for job, _ in sub_batch:
-            job.error = job.error or told
-            self.open.reply(job.request, job.error)
+            self._fail(job, told)
+
+    def _fail(self, job: Work, error: SIEError) -> None:
+        """Answer a job with `error`, unless it has failed before."""
+        job.error = job.error or error
+        self.open.reply(job.request, job.error)
 
     def _cancel_if_over(self, job: Work) -> None:
         """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""

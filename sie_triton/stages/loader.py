@@ -97,8 +97,11 @@ class Loader:
             self._uses.hold(graphs_record(order.graphs))
         return order
 
-    def fetch_lora(self, source: str) -> Path:
-        """Return the directory of a LoRA adapter, fetched if needed. Raise LoadError if it is unavailable."""
+    def fetch_lora(self, source: str, uses: Uses) -> Path:
+        """Return the directory of a LoRA adapter, fetched if needed. Raise LoadError if it is unavailable.
+
+        The files stay on the disk while `uses` holds them.
+        """
 
         def report_progress(doing: str) -> None:
             if self._closing.is_set():
@@ -111,6 +114,7 @@ class Loader:
             patterns=(CONFIG_FILE, WEIGHTS_FILE),
             report_progress=report_progress,
             max_bytes=MAX_LORA_BYTES,
+            uses=uses,
         )
 
     def _environment(self) -> Venv | None:

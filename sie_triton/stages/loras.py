@@ -16,6 +16,7 @@ from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.sweep import Sweep
 from sie_triton.stages.work import Work
 from sie_triton.telemetry.spans import event
+from sie_triton.weights.uses import Uses
 from sie_triton.worker.process import Worker, WorkerDied
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,8 @@ class HeldLoras:
     A job whose adapter is missing is deferred and waits; `submit` gets it once the adapter is loaded. An adapter in use
     is never removed. If all are in use, the least recently used one takes no more jobs, and is removed when its jobs
     are done. An adapter whose source `is_known` no longer accepts is removed as soon as it is idle. `fetch` returns the
-    directory of a source. The record of adapters beside `status` lists the adapters.
+    directory of a source, and records that its files are in use. The record of adapters beside `status` lists the
+    adapters.
 
     Any thread may call any method. Only threads of this object wait for adapters.
     """
@@ -52,7 +54,7 @@ class HeldLoras:
     def __init__(
         self,
         limit: int,
-        fetch: Callable[[str], Path],
+        fetch: Callable[[str, Uses], Path],
         submit: Callable[[Sequence[Work]], None],
         open_requests: OpenRequests,
         status: StatusWriter,
@@ -174,14 +176,14 @@ class HeldLoras:
     def _load(self, each: HeldLora) -> None:
         self._write_records()
         try:
-            each.directory = self._fetch(each.source)
+            each.directory = self._fetch(each.source, each.uses)
             with self._placing, event("load lora", {"sie.lora": each.name}):
                 self._place(each)
         except SIEError as exc:
             self._fail(each, exc)
         except BaseException as exc:
             log.exception("lora %s failed", each.name)
-            self._fail(each, LoadError(f"loading failed with {type(exc).__name__}; the server log has the details"))
+            self._fail(each, LoadError(f"loading failed with {type(exc).__name__}; tritonserver.log has the details"))
         self._write_records()
 
     def _place(self, each: HeldLora) -> None:
@@ -216,9 +218,6 @@ class HeldLoras:
                     self._check_open()
                     continue
                 self._forget(victim)
-                if waiting := victim.waiting:  # arrived while the adapter was leaving
-                    again = self._known[victim.source] = HeldLora(victim.name, victim.source, waiting=waiting)
-                    self._loaders.submit(self._load, again)
                 break
             else:
                 return
@@ -252,8 +251,13 @@ class HeldLoras:
         return [each for each in self._known.values() if each.state == RESIDENT]
 
     def _forget(self, each: HeldLora) -> None:
+        """Forget an adapter. Load it again for jobs that arrived while it was leaving."""
         if self._known.get(each.source) is each:
             del self._known[each.source]
+            each.uses.release()
+            if each.waiting:
+                again = self._known[each.source] = HeldLora(each.name, each.source, waiting=each.waiting)
+                self._loaders.submit(self._load, again)
 
     def _fail(self, each: HeldLora, error: SIEError) -> None:
         remedy = f"the first request after {RETRY_AFTER_S:g} s tries again"
@@ -262,6 +266,7 @@ class HeldLoras:
         with self._changed:
             each.failure = told if isinstance(told, LoadError) else None
             each.state, each.retry_at = FAILED, monotonic() + RETRY_AFTER_S
+            each.uses.release()
             waiting, each.waiting = each.waiting, []
             for old in [old for old in self._known.values() if old.state == FAILED and old.retry_at < monotonic()]:
                 self._forget(old)

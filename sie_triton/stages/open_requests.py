@@ -10,7 +10,7 @@ from time import monotonic, monotonic_ns
 from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, ModelLoading, SIEError
 from sie_triton.records.calls import Call
 from sie_triton.scheduling.job import NEVER
-from sie_triton.scheduling.lasting import lasting
+from sie_triton.scheduling.lasting import started
 from sie_triton.stages.request import Outputs, Request
 
 log = logging.getLogger(__name__)
@@ -84,10 +84,15 @@ class OpenRequests:
         return request in self._keys
 
     def add(self, request: Request, deadline: int) -> None:
-        """Defer `request`. A request that was already added stays as it is."""
+        """Defer `request`. A request that was already added stays as it is.
+
+        Raise BusyError, and do not defer it, if the system starts no thread for the clock.
+        """
         with self._changed:
             if request in self._keys:
                 return
+            if self._clock is None:
+                self._clock = started(self._run_clock, "deadlines", self._fault)
             request.defer()
             key = self._num_added
             self._num_added += 1
@@ -97,7 +102,6 @@ class OpenRequests:
                 self._hold(call)
             if deadline < NEVER:
                 heapq.heappush(self._deadlines, (deadline, key))
-            self._start_clock()
             if self._next_ns() < self._wakes_ns:
                 self._changed.notify()
 
@@ -171,11 +175,6 @@ class OpenRequests:
         if len(self._deadlines) > MIN_DEADLINES + 2 * len(self._open):
             self._deadlines = [each for each in self._deadlines if each[1] in self._open]
             heapq.heapify(self._deadlines)
-
-    def _start_clock(self) -> None:
-        if self._clock is None:
-            self._clock = lasting(self._run_clock, "deadlines", self._fault)
-            self._clock.start()
 
     def _run_clock(self) -> None:
         while not self._closed:

@@ -36,7 +36,6 @@ from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.tokenizing import Tokenization
 from sie_triton.telemetry.spans import recorded
-from sie_triton.telemetry.trace import Trace
 from sie_triton.weights import cache_of, locate, pin_of
 from sie_triton.weights.locate import SMALL_FILES
 
@@ -109,7 +108,7 @@ class Preprocess(ColdStage[Processor]):
         try:
             id, trace = identity_of(request)
         except InputError:
-            id, trace = request.id, Trace()
+            return super().origin(request)
         return Origin(id, trace, request.arrived_ns)
 
     def deadline_ns(self, request: Request) -> int:
@@ -149,13 +148,21 @@ class Preprocess(ColdStage[Processor]):
         """Return the error of a request that could not be read; else start its work on threads of its own."""
         if isinstance(reading, SIEError):
             return reading
-        self.open.add(request, reading.context.deadline_ns)
+        try:
+            self.open.add(request, reading.context.deadline_ns)
+            self._start(processor, request, reading)
+        except BusyError as exc:
+            (answer,) = self._failed([request], exc)
+            return answer
+        return DEFERRED
+
+    def _start(self, processor: Processor, request: Request, reading: ReadRequest) -> None:
+        """Start the work on a deferred request. Raise BusyError if there is no thread for it."""
         if takes_long(processor, reading.parts):
             self._prepare(processor, request, reading)
         else:
             for strand in self._tokenization(processor, request, reading).strands(self._num_bulk):
                 self._bulk.submit(strand, partial(self._give_up, request))
-        return DEFERRED
 
     def close(self) -> None:
         super().close()
@@ -202,9 +209,11 @@ class Preprocess(ColdStage[Processor]):
             return self._verbs[0]
         found = [verb for verb in self._verbs if self._has_inputs(request, verb)]
         if len(found) != 1:
-            raise InputError.at(
-                "inputs", f"send those of exactly one of {', '.join(verb.name for verb in self._verbs)}"
-            )
+            tensors = {
+                verb.name: "+".join(verb.input_name(each) for each in self._inputs(verb)) for verb in self._verbs
+            }
+            each = "; ".join(f"{name}: {inputs}" for name, inputs in tensors.items())
+            raise InputError.at("inputs", f"send those of exactly one task ({each})")
         return found[0]
 
     def _has_inputs(self, request: Request, verb: Verb) -> bool:

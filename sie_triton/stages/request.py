@@ -36,8 +36,8 @@ class Request(Protocol):
     """A request as a stage sees it: parameters, tensors, and the right to answer once.
 
     Arrays have Triton's batch dimension (1) in front. The thread in `execute` reads parameters and tensors, or the
-    background thread if the request has waited for a load; any thread may reply. `parameters` raises InputError if they
-    are not UTF-8 text. `reply` raises Triton's exception if Triton rejects the response.
+    background thread if the request has waited for a load; any thread may reply. `parameters` and `id` raise InputError
+    if they are not UTF-8 text. `reply` raises Triton's exception if Triton rejects the response.
     """
 
     @property

@@ -44,7 +44,7 @@ Loaded = TypeVar("Loaded")
 def internal_error(stage: str, error: BaseException) -> ModelError:
     """Log an error in full, and return a one-line error for the client, without the details."""
     log.exception("%s failed", stage, exc_info=error)
-    return ModelError(f"{stage} failed with {type(error).__name__}; the server log has the details")
+    return ModelError(f"{stage} failed with {type(error).__name__}; tritonserver.log has the details")
 
 
 class ColdStage(ABC, Generic[Loaded]):
@@ -95,7 +95,11 @@ class ColdStage(ABC, Generic[Loaded]):
 
     def origin(self, request: Request) -> Origin:
         """Return where a request comes from, which may have failed before it was read."""
-        return Origin(request.id, Trace(), request.arrived_ns)
+        try:
+            id = request.id
+        except InputError:
+            id = ""
+        return Origin(id, Trace(), request.arrived_ns)
 
     @abstractmethod
     def deadline_ns(self, request: Request) -> int:
@@ -119,9 +123,10 @@ class ColdStage(ABC, Generic[Loaded]):
             raise Cancelled(GONE)
         return call
 
-    def failure(self) -> LoadError:
-        """Return the error of the last load."""
-        return self._failure[0] if self._failure else LoadError(f"{self.name} is not loaded")
+    def failure(self) -> SIEError:
+        """Return the error for requests after whose arrival the loaded object went: that of the last load, if any."""
+        failure = self._failure
+        return failure[0] if failure else ModelLoading("the model is not in memory any more; retry")
 
     @contextmanager
     def fetching(self) -> Iterator[Callable[[str], None]]:
@@ -171,19 +176,20 @@ class ColdStage(ABC, Generic[Loaded]):
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
         """Return one answer per request. Never raises: Triton would also answer deferred requests, and crash later."""
         self.status.record["last_used_ns"] = monotonic_ns()
-        room = max(0, self.room())
-        accepted, num_refused = requests[:room], len(requests[room:])
-        self.status.add(num_requests=len(accepted), num_open=len(accepted), num_refused=num_refused)
+        accepted: Sequence[Request] = []
         try:
+            accepted = requests[: max(0, self.room())]
+            self.status.add(num_requests=len(accepted), num_open=len(accepted))
             answers = self._answer(accepted)
         except BaseException as exc:
             answers = self._failed(accepted, exc)
+        num_refused = len(requests) - len(accepted)
         answers += [self.refusal()] * num_refused
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, SIEError):
                 self._failed_with(request, answer)
         num_deferred = answers.count(DEFERRED)
-        self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted))
+        self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted), num_refused=num_refused)
         return answers
 
     def close(self) -> None:
@@ -200,12 +206,19 @@ class ColdStage(ABC, Generic[Loaded]):
         return self.answer(loaded, requests)
 
     def _failed_with(self, request: Request, error: SIEError) -> None:
-        """Count an error; write the log line, and record the span, of its request, if they are wanted."""
-        with self._counting:
-            self.status.traffic.fail(error)
+        """Count and report an error before its request is answered with it. Never raises."""
+        try:
+            with self._counting:
+                self.status.traffic.fail(error)
+            if self._log.is_on or spans():
+                self._report(request, error)
+        except Exception:
+            log.exception("an error could not be reported; its request is answered")
+            self.fault()
+
+    def _report(self, request: Request, error: SIEError) -> None:
+        """Write the log line, and record the span, of a failed request, if they are wanted."""
         tracing = spans()
-        if not (self._log.is_on or tracing):
-            return
         id, trace, arrived_ns = self.origin(request)
         latency_ms, text = (monotonic_ns() - arrived_ns) / 1e6, f"{error.kind}: {error}"
         if self._log.wants(latency_ms):
@@ -217,7 +230,7 @@ class ColdStage(ABC, Generic[Loaded]):
     def _failed(self, requests: Sequence[Request], error: BaseException) -> list[Answer]:
         """Fail all `requests`, some of which may be deferred or already answered, and return their answers."""
         self.fault()
-        told = internal_error(self.name, error)
+        told = error if isinstance(error, SIEError) else internal_error(self.name, error)
         for request in requests:
             self.open.reply(request, told)
         return [DEFERRED if request.is_deferred else told for request in requests]
@@ -233,8 +246,9 @@ class ColdStage(ABC, Generic[Loaded]):
         self.status.add(num_open=-1, num_expired=int(is_expired))
 
     def _wait(self, requests: Sequence[Request]) -> list[Answer]:
-        if self._failure is not None and monotonic() < self._failure[1]:
-            return [self._failure[0]] * len(requests)
+        failure = self._failure
+        if failure is not None and monotonic() < failure[1]:
+            return [failure[0]] * len(requests)
         for request in requests:
             self.open.add(request, self.deadline_ns(request))
         if not self._waiting:
@@ -290,6 +304,7 @@ class ColdStage(ABC, Generic[Loaded]):
         finally:
             self._doing = None
         self.status.loaded()
+        self._failure = None
         return loaded
 
     def _take_waiting(self, loaded: Loaded | None) -> list[Request]:

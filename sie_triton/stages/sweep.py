@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 
-from sie_triton.scheduling.lasting import lasting
+from sie_triton.scheduling.lasting import started
 
 
 class Sweep:
@@ -18,11 +18,10 @@ class Sweep:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless it runs already."""
+        """Start the thread, unless it runs already. Raise BusyError if the system starts none now."""
         with self._starting:
             if self._thread is None and not self._closed.is_set():
-                self._thread = lasting(self._run, self._name, lambda: None)
-                self._thread.start()
+                self._thread = started(self._run, self._name, lambda: None)
 
     def close(self) -> None:
         with self._starting:

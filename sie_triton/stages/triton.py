@@ -64,7 +64,10 @@ class TritonRequest:
 
     @property
     def id(self) -> str:
-        given: str = self._request.request_id()
+        try:
+            given: str = self._request.request_id()
+        except ValueError as exc:  # not valid UTF-8
+            raise InputError.at("id", "cannot be read; send UTF-8 text") from exc
         return given
 
     @property
@@ -206,7 +209,7 @@ def _response_or_error(answer: Outputs | SIEError) -> Any:
         return _response(answer)
     except Exception:
         log.exception("an answer could not be converted into a response")
-        return _response(ModelError("the response could not be sent; the server log has the details"))
+        return _response(ModelError("the response could not be sent; tritonserver.log has the details"))
 
 
 def _response(answer: Outputs | SIEError) -> Any:

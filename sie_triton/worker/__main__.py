@@ -106,7 +106,7 @@ def load_error(error: Exception) -> LoadError:
     log.error("loading failed", exc_info=error)
     if isinstance(error, ImportError):
         return LoadError(f"a package is missing: {error}", "dependency")
-    return LoadError(f"loading failed with {type(error).__name__}; the server log has the details")
+    return LoadError(f"loading failed with {type(error).__name__}; workers.log has the details")
 
 
 def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
@@ -193,24 +193,36 @@ def hold(path: Path) -> None:
 
 
 def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs, memory: DeviceBytes) -> None:
-    """Answer each batch that arrives on `lane` until the lane closes."""
-    with suppress(EOFError, OSError):
+    """Answer each batch that arrives on `lane` until the lane closes.
+
+    An error of the lane ends this process: a batch or its rows are lost, and the stage would wait for its time limit.
+    """
+    try:
         while True:
-            if graphs.are_made or not lane.poll(REST_S):
-                engine.release_threads()
-            try:
-                forward = lane.recv()
-                engine.use_threads(graphs.left_of(forward.threads))
-                answer = compute(engine, adapter, forward.batch, graphs)
-                if isinstance(answer, PassResult) and (device_bytes := memory.take_change()):
-                    answer = replace(answer, device_bytes=device_bytes)
-                lane.send(answer)
-                continue
-            except MemoryError:
-                log.warning("not enough memory for a batch or its rows")
-            # Outside the handler, because the exception references the parts of them that were allocated.
-            engine.free_unused_memory()
-            lane.send(NO_MEMORY)
+            answer_next(engine, adapter, lane, graphs, memory)
+    except (EOFError, ConnectionError):
+        return
+    except Exception:
+        log.exception("a lane failed: the worker ends, and a replacement is started")
+        os._exit(1)
+
+
+def answer_next(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs, memory: DeviceBytes) -> None:
+    if graphs.are_made or not lane.poll(REST_S):
+        engine.release_threads()
+    try:
+        forward = lane.recv()
+        engine.use_threads(graphs.left_of(forward.threads))
+        answer = compute(engine, adapter, forward.batch, graphs)
+        if isinstance(answer, PassResult) and (device_bytes := memory.take_change()):
+            answer = replace(answer, device_bytes=device_bytes)
+        lane.send(answer)
+        return
+    except MemoryError:
+        log.warning("not enough memory for a batch or its rows")
+    # Outside the handler, because the exception references the parts of them that were allocated.
+    engine.free_unused_memory()
+    lane.send(NO_MEMORY)
 
 
 def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> PassResult | Failed:
@@ -227,7 +239,7 @@ def compute(engine: Engine, adapter: Adapter, batch: Batch, graphs: Graphs) -> P
             log.exception("inference failed")
         end_if_broken(engine, exc)
         if not is_short:
-            return Failed(f"inference failed with {type(exc).__name__}; the server log has the details")
+            return Failed(f"inference failed with {type(exc).__name__}; workers.log has the details")
     # Outside the handler, because the exception references tensors of the failed pass.
     engine.free_unused_memory()
     return NO_MEMORY

@@ -187,7 +187,7 @@ class Worker:
         message = f"the process that loads the weights ended {self._process.describe_exit}"
         # It ended by itself: its Python could not run a worker, and the log has the reason.
         if load.environment and (self._process.status or 0) > 0:
-            return load.environment.broken(f"{message}; the server log has the details")
+            return load.environment.broken(f"{message}; tritonserver.log has the details")
         return LoadError(message, OUT_OF_MEMORY if self._process.was_killed else "failed")
 
     def _watch_loading(self, timeout_s: float, loading: Callable[[ProcessId], None]) -> None:

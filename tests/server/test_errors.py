@@ -12,6 +12,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import SIEClient
 from sie_triton.names import triton_name
 from tests.conftest import TINY
+from tests.support.controller import wait_for
 from tests.support.parity import TO_ITSELF, assert_parity
 from tests.support.stages import context
 
@@ -104,18 +105,23 @@ def test_a_bad_request_gets_the_reason_and_31_neighbours_are_answered(server, ex
         assert_parity(np.stack([n.result()["dense"] for n in neighbours]), expected, TO_ITSELF)
 
 
-def test_a_parameter_with_invalid_utf_8_is_refused(server):
+@pytest.mark.parametrize(
+    ("field", "given"), [("parameters", b'{"instruction": "\xed\xa0\x80"}'), ("id", b'"\xed\xa0\x80"')]
+)
+def test_a_parameter_or_id_with_invalid_utf_8_is_refused(server, field, given):
     """Triton's JSON reader lets it through."""
-    body = b'{"parameters": {"instruction": "\xed\xa0\x80"}, "inputs": [%s]}' % (
-        b'{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}'
+    body = b'{"%s": %s, "inputs": [%s]}' % (
+        field.encode(),
+        given,
+        b'{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}',
     )
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(urllib.request.Request(f"http://{server.http}/v2/models/{NAME}/infer", body))
     answer = caught.value.read().decode()
     assert caught.value.code == 400
-    assert "parameters: cannot be read; send UTF-8 text" in answer
+    assert f"{field}: cannot be read; send UTF-8 text" in answer
     assert "Traceback" not in answer
-    assert server.status(TINY, "preprocess")["num_open"] == 0
+    wait_for(lambda: server.status(TINY, "preprocess")["num_open"] == 0)  # a deferred request counts until it is sent
 
 
 def test_a_false_cost_does_not_change_results(server):

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import psutil
@@ -23,6 +24,8 @@ PARTS = {
 # Pause of a client between two requests, in seconds: some of the processors is left for parts that start again.
 PAUSE_S = 0.05
 
+TEXTS = [f"text number {i} " + "word " * (2 * i) for i in range(10)]
+
 
 def part(name: str, root: psutil.Process) -> list[psutil.Process]:
     """Return the processes of a part among the descendants of `root`."""
@@ -37,14 +40,13 @@ def part(name: str, root: psutil.Process) -> list[psutil.Process]:
 
 
 class Clients:
-    """Threads that ask one of several gateways for vectors, and compare them with the first ones.
+    """Threads that ask one of several gateways for vectors, and compare them with the first ones of this process.
 
     A client whose gateway has gone asks the next one. Use as a context manager.
     """
 
     def __init__(self, addresses: Sequence[str], models: Sequence[str], num_clients: int = 8) -> None:
         self._addresses, self._models = addresses, models
-        self._texts = [f"text number {i} " + "word " * (i % 20) for i in range(40)]
         self.num_right, self.wrong = 0, []
         self.failures: Counter[str] = Counter()
         self.slowest_s = 0.0
@@ -53,10 +55,7 @@ class Clients:
         self._threads = [threading.Thread(target=self._ask, args=(i,)) for i in range(num_clients)]
 
     def __enter__(self) -> "Clients":
-        client = triton.InferenceServerClient(self._addresses[0])
-        self._expected = {
-            (model, text): vector(client, model, text, 120) for model in self._models for text in self._texts
-        }
+        self._expected = {model: first_vectors(self._addresses[0], model) for model in self._models}
         for thread in self._threads:
             thread.start()
         return self
@@ -77,7 +76,7 @@ class Clients:
         place, rng = number % len(self._addresses), np.random.default_rng(number)
         client = triton.InferenceServerClient(self._addresses[place])
         while not self._is_over:
-            model, text = rng.choice(self._models), self._texts[rng.integers(len(self._texts))]
+            model, text = rng.choice(self._models), TEXTS[rng.integers(len(TEXTS))]
             began = time.monotonic()
             try:
                 found = vector(client, model, text, 60)
@@ -90,11 +89,18 @@ class Clients:
                 continue
             with self._lock:
                 self.slowest_s = max(self.slowest_s, time.monotonic() - began)
-                if np.allclose(found, self._expected[model, text], atol=1e-5):
+                if np.allclose(found, self._expected[model][text], atol=1e-5):
                     self.num_right += 1
                 else:
                     self.wrong.append((model, text))
             time.sleep(PAUSE_S)
+
+
+@cache
+def first_vectors(address: str, model: str) -> dict[str, np.ndarray]:
+    """Return the vectors of TEXTS as the model gives them at first."""
+    with triton.InferenceServerClient(address) as client:
+        return {text: vector(client, model, text, 120) for text in TEXTS}
 
 
 def vector(client: triton.InferenceServerClient, model: str, text: str, seconds: float) -> np.ndarray:

@@ -37,6 +37,6 @@ def varied_texts(count: int = 300, seed: int = 3) -> list[str]:
         "don't",
     ]
     fixed = ["", " ", "a", "😀", "\n\t", "量子コンピュータは速い", "مرحبا بالعالم", "שלום עולם", "word " * 10_000]
-    lengths = rng.integers(0, 2_000, count // 5).tolist()
+    lengths = rng.integers(0, 2_000, count // 12).tolist()
     lengths += rng.integers(0, 60, count - len(fixed) - len(lengths)).tolist()
     return fixed + [" ".join(rng.choice(words, size=n)) for n in lengths]

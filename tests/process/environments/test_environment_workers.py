@@ -110,7 +110,7 @@ def test_packages_that_a_worker_lacks_are_named(arrays, tmp_path, tiny_directory
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda python: None, "ended with status 1; the server log has the details; recreate it: "),  # no numpy
+        (lambda python: None, "ended with status 1; tritonserver.log has the details; recreate it: "),  # no numpy
         (
             lambda python: (python.unlink(), python.write_bytes(b"\0"), python.chmod(0o755)),
             "cannot be run .*Exec format",

@@ -1,25 +1,27 @@
 """Our processes from start to end, and processes that others recorded by pid."""
 
+import errno
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import pytest
 
-from sie_triton.processes import pids
+from sie_triton.processes import pids, supervisor
 from sie_triton.processes.child import start
 from sie_triton.processes.fork_server import Forked, fork, fork_server_ids
 from sie_triton.processes.log import Log
-from sie_triton.processes.pids import Process, ProcessId, is_alive, is_stopped
+from sie_triton.processes.pids import Process, ProcessId, children_by_parent, is_alive, is_stopped
 from sie_triton.processes.supervisor import Companion, Supervisor
 from tests.support.controller import stage, wait_for
+from tests.support.file_handles import no_file_handle_left
 
 SLEEPS = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
 SERVER = ["http.server", "--bind=127.0.0.1", "0"]
@@ -116,6 +118,17 @@ def test_a_child_that_cannot_be_started_leaves_nothing():
     for secrets in ([], ["--hidden"]):
         with pytest.raises(FileNotFoundError):
             start(["/nowhere"], secrets=secrets)
+
+
+@pytest.mark.parametrize("secrets", [[], ["--hidden"]])
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_child_that_cannot_be_held_does_not_run(monkeypatch, secrets):
+    def fail(pid):
+        raise OSError(errno.EMFILE, "no file handle")
+
+    monkeypatch.setattr(os, "pidfd_open", fail)
+    with pytest.raises(OSError, match="no file handle"):
+        start(SLEEPS, secrets=secrets)
 
 
 def is_zombie(pid: int) -> bool:
@@ -303,6 +316,33 @@ def test_a_stage_whose_pid_was_reused_is_dead(controller, control, child):
     wait_for(lambda: control.swapped == [("a-inference", False)])
 
 
+# --- the processes of the system
+
+
+def test_the_name_of_a_process_may_be_any_bytes():
+    program = "open('/proc/self/comm', 'wb').write(b'\\xc3) Z 1'); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert process.pid in children_by_parent()[os.getpid()]
+        assert is_alive(process.pid)
+        process.kill()
+
+
+@pytest.mark.parametrize(("code", "is_left_out"), [(errno.EACCES, True), (errno.EPERM, True), (errno.EMFILE, False)])
+def test_only_processes_that_may_not_be_read_are_left_out(child, monkeypatch, code, is_left_out):
+    """Whoever cannot read /proc must not take a process for dead."""
+    stat = pids._stat
+
+    def hidden(pid):
+        if pid == 1:
+            raise OSError(code, os.strerror(code))
+        return stat(pid)
+
+    monkeypatch.setattr(pids, "_stat", hidden)
+    with nullcontext() if is_left_out else pytest.raises(OSError, match="Too many open files"):
+        assert child.pid in children_by_parent()[os.getpid()]
+
+
 # --- a process that another process started
 
 
@@ -337,6 +377,42 @@ def test_a_companion_is_restarted_and_reports_that(tmp_path):
     assert said[1].startswith("the clock is back after")
 
 
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_companion_that_cannot_be_started_is_tried_until_it_can(tmp_path, monkeypatch):
+    """The log has a line of the first, second, fourth, eighth and sixteenth failure."""
+    said: list[str] = []
+    failures = [OSError(errno.ENFILE, "no file handle")] * 20
+
+    def fail_first(*args, **options):
+        if failures:
+            raise failures.pop()
+        return start(*args, **options)
+
+    with Companion("the clock", SERVER, Log(tmp_path / "log"), {}, said.append) as companion:
+        before = companion.pid
+        monkeypatch.setattr(supervisor, "PAUSES_S", (0.0,))
+        monkeypatch.setattr(supervisor, "start", fail_first)
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: said and said[-1].startswith("the clock is back after"))
+        assert companion.pid != before
+    numbers = [line.split()[1] for line in said if line.endswith("of the clock failed: [Errno 23] no file handle")]
+    assert numbers == ["1", "2", "4", "8", "16"]
+
+
+@pytest.mark.usefixtures("nothing_is_left")
+def test_a_companion_that_cannot_be_started_again_can_be_closed(tmp_path, monkeypatch):
+    tried = threading.Event()
+
+    def fail(*args, **options):
+        tried.set()
+        raise OSError(errno.ENFILE, "no file handle")
+
+    with Companion("the clock", SERVER, Log(tmp_path / "log"), {}) as companion:
+        monkeypatch.setattr(supervisor, "start", fail)
+        os.kill(companion.pid, signal.SIGKILL)
+        assert tried.wait(60)
+
+
 def test_a_companion_closed_before_its_restart_is_not_started():
     starts, restarting = [], threading.Event()
 
@@ -369,14 +445,10 @@ def test_a_companion_that_ends_while_it_is_closed_is_not_started_again(tmp_path)
 
 def test_a_process_counts_as_alive_while_no_file_handle_is_left(child):
     """Else a door would give up all requests, and the controller replace all processes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     dead, found = ProcessId(child.pid, 1), ProcessId.of(child.pid)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
+    with no_file_handle_left():
         with pytest.raises(OSError, match="Too many open files"):
             Path("/proc/self/stat").read_text()
         answers = [is_alive(child.pid), found.is_alive, dead.is_alive, is_stopped(child.pid), found.is_stopped]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert answers == [True, True, True, False, False]
     assert not dead.is_alive

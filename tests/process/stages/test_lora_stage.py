@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from sie_triton.errors import InputError, LoadError
+from sie_triton.errors import InputError, LoadError, LoraLoading
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Runtime
 from sie_triton.stages.inference import Inference
@@ -35,9 +35,12 @@ class AdaptingWorker(EchoWorker):
         self.loras: list[list[str]] = []
         self.may_add = threading.Event()
         self.may_add.set()
+        self.refuses = False
 
     def add_lora(self, name, directory):
         assert self.may_add.wait(10)
+        if self.refuses:
+            raise LoadError("no such file", "not found")
         self.held.append(name)
         return Done(1)
 
@@ -54,7 +57,7 @@ class AdaptingWorker(EchoWorker):
 def stage(tmp_path, monkeypatch):
     """Stage with the adapters a, b and c, of which two may be held."""
     sources = {name: str(tmp_path / name) for name in "abc"}
-    monkeypatch.setattr(Loader, "fetch_lora", lambda self, source: Path(source))
+    monkeypatch.setattr(Loader, "fetch_lora", lambda self, source, uses: Path(source))
     workers = [AdaptingWorker(), AdaptingWorker()]
     monkeypatch.setattr(Loader, "order", lambda *_: None)
     monkeypatch.setattr(Loader, "start", lambda *_: workers[1] if workers[0].closed else workers[0])
@@ -141,6 +144,28 @@ def test_a_worker_in_the_place_of_a_dead_one_has_its_adapters(stage):
     assert run(stage, [by("a", 9)])[0]["dense"].tolist() == [[9, 1]]
     assert stage.workers[1].held == [stage.sources["a"], stage.sources["b"]]
     assert stage.workers[1].loras == [[stage.sources["a"]]]
+
+
+def test_queued_requests_are_answered_if_the_next_worker_does_not_take_their_adapter(stage):
+    """Another request loads the adapter again."""
+    run(stage, [by("a", 1)])
+    first, second = stage.workers
+    first.may_go.clear()
+    first.deaths, second.refuses = 2, True
+    busy = [by("", *[1] * 50), by("", *[2] * 50)]
+    directs = stage.execute(busy)
+    wait_for(lambda: len(first.batches) == 3)
+    queued = [by("a", *[3] * 10), tokens(*[[7] * 50 for _ in range(20)], parameters={"lora": "a"})]
+    assert stage.execute(queued) == [DEFERRED] * 2
+    first.may_go.set()
+    for request in queued:
+        assert isinstance(error := request.answer(DEFERRED), LoraLoading)
+        assert str(error) == "lora a: is not in memory any more; retry"
+    for request, direct in zip(busy, directs, strict=True):
+        assert request.answer(direct)["dense"].shape == (1, 2)
+    wait_for(lambda: stage.status.record["num_open"] == 0)
+    second.refuses = False
+    assert run(stage, [by("a", 9)])[0]["dense"].tolist() == [[9, 1]]
 
 
 def test_an_adapter_that_the_model_has_not_is_refused(stage):

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
+from threading import Event
 
 import pytest
 from huggingface_hub import constants
 
+from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Runtime
+from sie_triton.stages.loader import Loader
 from sie_triton.weights import loadable
 from sie_triton.weights.conversions import conversions
 from sie_triton.weights.disk import RECENT_S, DiskCache, graphs_record
@@ -84,6 +87,18 @@ def test_what_is_in_use_stays(disk):
         set_use(disk.directory / "cache", "org/c", NOW - 9 * HOUR)
         assert [name[:5] for name in disk.cache(60).make_room()] == ["org/b"]
     assert on_disk(disk) == ["org/a", "org/c"]
+
+
+def test_a_lora_adapter_in_memory_stays(hub, disk, tmp_path):
+    hub.put("org/lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": BIG})
+    loader = Loader(spec(runtime=Runtime()), "cpu", StatusWriter(tmp_path, "m", "inference", 0), Event(), print)
+    with Uses() as uses:
+        loader.fetch_lora("hub://org/lora", uses)
+        set_use(disk.directory / "cache", "org/lora", NOW - 9 * HOUR)
+        disk.cache(1).make_room()
+        assert on_disk(disk) == ["org/lora"]
+    disk.cache(1).make_room()
+    assert on_disk(disk) == []
 
 
 def test_what_was_used_just_now_stays(disk):

@@ -25,6 +25,7 @@ from sie_triton.stages import loader as loader_module
 from sie_triton.stages.loader import Loader
 from sie_triton.weights import download, locate
 from sie_triton.weights.locate import SMALL_FILES
+from sie_triton.weights.uses import Uses
 from tests.support.hub import BIG, MODEL, contents, load
 from tests.support.stages import spec
 
@@ -233,10 +234,11 @@ def test_an_adapter_that_is_too_large_is_not_fetched(hub, tmp_path, monkeypatch)
     with pytest.raises(
         LoadError, match=r"org/lora has 2 MB to fetch, and 2 MB are allowed; download it yourself"
     ) as told:
-        loader.fetch_lora("hub://org/lora")
+        loader.fetch_lora("hub://org/lora", Uses())
     assert (told.value.is_permanent, hub.sent) == (True, {})
     monkeypatch.setattr(loader_module, "MAX_LORA_BYTES", 3_000_000)
-    assert contents(loader.fetch_lora("hub://org/lora")).keys() == {"adapter_config.json", "adapter_model.safetensors"}
+    fetched = contents(loader.fetch_lora("hub://org/lora", Uses()))
+    assert fetched.keys() == {"adapter_config.json", "adapter_model.safetensors"}
 
 
 def test_a_fetch_leaves_room_on_the_disk(hub, tmp_path, monkeypatch):

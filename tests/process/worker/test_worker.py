@@ -179,7 +179,7 @@ def test_a_result_that_cannot_be_stored_is_out_of_memory(worker):
 
 def test_a_failed_pass_leaves_the_worker_alive(worker):
     beyond = token_batch(np.array([10**6], np.int32), np.array([1], np.int32), np.zeros(1, np.int32))
-    with pytest.raises(ModelError, match="inference failed with IndexError; the server log has the details"):
+    with pytest.raises(ModelError, match=r"inference failed with IndexError; workers\.log has the details"):
         worker.forward(beyond, 1)
     assert worker.forward(SMALL, 1)["dense"].shape == (2, 64)
 

@@ -1,5 +1,7 @@
 """A worker's handling of a load order and of a batch, in this process and with a minimal family."""
 
+import errno
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -229,6 +231,28 @@ def test_a_pass_with_all_threads_leaves_one_for_graph_export(
     module.serve(Noting(), None, lane, graphs, None)
     released = ["released"] if are_made else []
     assert did == [*released, used, "answer", *released]
+
+
+@pytest.mark.parametrize("place", ["recv", "send"])
+@pytest.mark.parametrize(
+    ("error", "statuses"), [(EOFError(), []), (BrokenPipeError(), []), (OSError(errno.EMFILE, "too many files"), [1])]
+)
+def test_a_lane_that_fails_ends_the_worker_unless_its_stage_has_closed_it(
+    tmp_path, monkeypatch, ends, place, error, statuses
+):
+    """Its stage would wait for an answer until the time limit."""
+
+    def fail(*_):
+        raise error
+
+    graphs = Graphs(None, Load(spec(**OWN).to_json(), tmp_path, "cpu", tmp_path, tmp_path, 2, 1))
+    lane = SimpleNamespace(poll=lambda _: True, recv=lambda: Forward(None, 1), send=lambda _: None)
+    setattr(lane, place, fail)
+    monkeypatch.setattr(module, "compute", lambda *_: "answer")
+    engine = SimpleNamespace(use_threads=lambda _: None)
+    with pytest.raises(Ended) if statuses else nullcontext():
+        module.serve(engine, None, lane, graphs, None)
+    assert ends == statuses
 
 
 def sampler():

@@ -12,8 +12,10 @@ from sie_triton.controller.api import describe
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_control import OutOfService
-from sie_triton.processes.pids import ProcessId, is_stopped
-from sie_triton.records.status import RESIDENT
+from sie_triton.controller.model_states import read_stages
+from sie_triton.processes.pids import Process, ProcessId, is_stopped
+from sie_triton.records.status import LOADING, RESIDENT, loras_path
+from sie_triton.records.traffic import traffic_path
 from tests.support.controller import round_of, stage, wait_for
 
 
@@ -88,6 +90,16 @@ def test_a_model_out_of_service_is_forgotten_instead_of_healed(controller, contr
     assert controller.models == {}
 
 
+def test_no_file_of_a_replaced_process_stays(controller, dead, child):
+    left = stage(controller, "a", dead)
+    files = [left._path, loras_path(left._path), traffic_path(left._path)]
+    for path in files[1:]:
+        path.touch()
+    stage(controller, "a", child.pid, generation=1)
+    round_of(controller)
+    assert not any(path.exists() for path in files)
+
+
 @pytest.mark.parametrize("of", ["status_dir", "stub_dir"])
 def test_a_stopped_fork_server_is_ended(controller, child, of):
     """The launcher then starts a replacement."""
@@ -143,3 +155,62 @@ def test_a_process_that_triton_keeps_for_nothing_is_ended(controller, control, c
     round_of(controller)
     assert child.wait(5) == -signal.SIGKILL
     assert control.swapped == []
+
+
+@pytest.mark.parametrize("has_successor", [False, True])
+def test_the_worker_of_a_dead_stage_is_ended(controller, control, dead, child, pids, clock, has_successor):
+    """It may still load, and hold the memory and the lock of the model's weights."""
+    stage(controller, "a", dead, state=LOADING, worker_pid=child.pid)
+    if has_successor:
+        stage(controller, "a", pids[0], generation=1)
+    round_of(controller)
+    assert child.wait(10) == -signal.SIGKILL
+
+
+def test_no_process_with_the_reused_pid_of_a_worker_is_ended(controller, control, dead, pids, clock, monkeypatch):
+    """Neither is there a worker of a stage that died without one."""
+    left = stage(controller, "a", dead, worker_pid=pids[0])
+    left.record["worker_started"] -= 1
+    stage(controller, "b", dead)
+    sent = []
+    monkeypatch.setattr(Process, "send", lambda process, signum: sent.append(process.pid))
+    round_of(controller)
+    assert sent == []
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Pids of processes that got a signal, which does not reach them."""
+    pids = []
+    monkeypatch.setattr(ProcessId, "send", lambda process, signum: pids.append(process.pid))
+    return pids
+
+
+def test_a_leaving_revision_keeps_all_its_processes_while_a_request_is_in_one(controller, clock, pids, ended):
+    """The request that is in inference still needs postprocess."""
+    inference = stage(controller, "a", pids[0], num_open=1)
+    before = stage(controller, "a", pids[1], "preprocess")
+    stage(controller, "a", pids[2], "postprocess")
+    for in_preprocess, in_inference in ((0, 1), (0, 1), (1, 0), (0, 0)):
+        clock[0] += 60
+        before.record["num_open"], inference.record["num_open"] = in_preprocess, in_inference
+        controller._healing.end_superseded(read_stages(controller._directory), {"a"})
+        assert ended == []
+    clock[0] += 31
+    controller._healing.end_superseded(read_stages(controller._directory), {"a"})
+    assert sorted(ended) == sorted(pids[:3])
+
+
+def test_an_old_process_is_kept_for_requests_that_were_in_preprocess_at_its_swap(controller, clock, pids, ended):
+    """Later requests, which preprocess always has, hold the new process."""
+    before = stage(controller, "a", pids[0], "preprocess")
+    old = stage(controller, "a", pids[1])
+    stage(controller, "a", pids[2], generation=1, num_open=1)
+    steps = ((1, 0), (1, 0), (0, 1), (1, 0), (0, 0), (1, 0))
+    for in_preprocess, in_old in steps:
+        before.record["num_open"], old.record["num_open"] = in_preprocess, in_old
+        controller._healing.end_superseded(read_stages(controller._directory))
+        assert ended == []
+        clock[0] += 31 if (in_preprocess, in_old) != (0, 0) else 20
+    controller._healing.end_superseded(read_stages(controller._directory))
+    assert ended == pids[1:2]

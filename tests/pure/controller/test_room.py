@@ -20,6 +20,7 @@ from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, GRANTED, answer_
 from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.stage import ColdStage
 from tests.support.controller import round_of, stage, wait_for
+from tests.support.full_disk import full_disk
 from tests.support.stages import tokens
 
 WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)
@@ -94,6 +95,19 @@ def test_a_load_waits_for_memory_before_it_is_refused(controller, pids):
     controller.tick()
     assert verdict(controller, pids[0]) == GRANTED
     assert verdict(controller, pids[1]).startswith("too large\n")
+
+
+def test_a_full_disk_ends_no_round_and_leaves_no_file(controller, pids, caplog):
+    """Loads are answered as soon as there is room on the disk."""
+    for name, pid in zip("ab", pids[:2], strict=True):
+        stage(controller, name, pid, state=LOADING, wanted_bytes=100)
+    before = set(controller._directory.iterdir())
+    with full_disk():
+        controller.tick()
+    assert set(controller._directory.iterdir()) == before
+    assert [message for message in caplog.messages if "cannot be answered now" in message]
+    controller.tick()
+    assert [verdict(controller, pid) for pid in pids[:2]] == [GRANTED, GRANTED]
 
 
 def test_too_large_is_judged_by_the_smallest_server_memory(controller, pids):

@@ -114,7 +114,9 @@ def test_inputs_of_several_verbs_or_of_none_are_refused(stage):
     both._tensors.update(asked("score", query=["who"], text=["a"])._tensors)
     none = asked("other", text=["a"])
     for answer in run(stage, [both, none]):
-        with pytest.raises(InputError, match="inputs: send those of exactly one of encode, score"):
+        with pytest.raises(
+            InputError, match=r"inputs: send those of exactly one task \(encode: encode_text; score: score_query"
+        ):
             raise answer
 
 

@@ -19,6 +19,7 @@ from sie_triton.serving.serving_file import read_serving
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.hub import _read_pin
 from sie_triton.weights.local_cache import keep_names, known_names
+from tests.support.full_disk import full_disk
 from tests.support.stages import spec
 
 DEEP = "[" * 100_000
@@ -37,6 +38,16 @@ def test_what_is_known_stays_while_the_file_is_damaged(tmp_path, text):
     (tmp_path / KNOWN).write_text(text)
     os.utime(tmp_path / KNOWN, ns=(1, 1))
     assert known.specs() == {"org/m": "{}"}
+
+
+def test_measurements_on_a_full_disk_leave_no_file(tmp_path):
+    measured = Measurements(tmp_path / "m.json")
+    with full_disk():
+        measured.put(speed=5)
+    assert list(tmp_path.iterdir()) == []
+    assert measured.get("speed") == 5
+    measured.put(memory=6)
+    assert Measurements(tmp_path / "m.json").get("speed") == 5
 
 
 @pytest.mark.parametrize("models", [5, [], {"m": 5}, {"m": {"source": "x"}}])

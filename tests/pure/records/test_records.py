@@ -11,12 +11,13 @@ import pytest
 from sie_triton.controller.loop import lock
 from sie_triton.errors import LoadError
 from sie_triton.processes.pids import ProcessId, is_alive
-from sie_triton.records import status
+from sie_triton.records import others, status
 from sie_triton.records import tickets as limit
 from sie_triton.records.grants import answer_path, room
 from sie_triton.records.others import OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
 from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
+from tests.support.file_handles import no_file_handle_left
 
 LIMIT = 8
 
@@ -152,6 +153,18 @@ def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
         assert limited.limit.room() == 0
     limited.now += STUCK_NS + 1
     assert [limited.limit.room(), limited.limit.room()] == [1, 0]
+
+
+def test_the_count_stays_while_no_file_handle_is_left(limited, record, monkeypatch):
+    """The requests of this moment are then admitted, or refused, by the latest listing."""
+    monkeypatch.setattr(others, "monotonic_ns", lambda: limited.now)
+    record("other").add(num_open=2)
+    limited.inference.add(num_open=1)
+    assert limited.limit.room() == LIMIT - 3
+    limited.now += LISTING_NS
+    with no_file_handle_left():
+        room_left = limited.limit.room()
+    assert room_left == LIMIT - 3
 
 
 # --- memory for a load

@@ -1,5 +1,7 @@
 """Scheduling: lanes, order, CPU threads, and clocks."""
 
+import errno
+import os
 import threading
 import time
 import weakref
@@ -9,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sie_triton.errors import BusyError
 from sie_triton.scheduling import cpu_budget as budget
 from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.cpu_budget import CpuBudget
 from sie_triton.scheduling.scheduler import Scheduler, cost
 from sie_triton.stages.open_requests import NEVER
 from sie_triton.stages.timing import BusyLog, covered_ns
+from tests.support.threads import no_thread
 
 
 def test_background_runs_jobs_in_turns_and_outlives_a_failing_one():
@@ -228,6 +232,58 @@ def test_models_in_use_share_one_thread_budget(monkeypatch):
     others += [busy] * 20
     now += second
     assert cpu.threads() == 1
+
+
+def test_the_share_stays_while_the_records_cannot_be_read(monkeypatch):
+    now = 100 * 10**9
+    monkeypatch.setattr(budget, "monotonic_ns", lambda: now)
+    reads = iter([lambda: [{"busy_since_ns": now, "last_used_ns": now, "granted_bytes": 0}], no_file_handle, list])
+    cpu = CpuBudget(8, lambda: next(reads)())
+    shares = []
+    for _ in range(3):
+        shares.append(cpu.threads())
+        now += budget.REFRESH_NS
+    assert shares == [4, 4, 8]
+
+
+def test_no_sub_batch_is_lost_while_the_records_cannot_be_read():
+    ran = []
+    scheduler = Scheduler(
+        "cpu", lambda sub_batch, threads: ran.append(cost(sub_batch[0])), 9, CpuBudget(1, no_file_handle)
+    )
+    for each in (9, 8, 7):
+        scheduler.submit(list(Slots(each)))
+    scheduler.close()
+    assert ran == [9, 8, 7]
+
+
+def no_file_handle():
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_job_for_which_no_thread_starts_is_refused_and_later_ones_run(monkeypatch):
+    ran: list[str] = []
+    background = Background("test", lambda: ran.append("fault"), most_begun=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", no_thread)
+        for _ in range(2):
+            with pytest.raises(BusyError, match="no thread"):
+                background.submit(map(ran.append, ["refused"]), ran.append)
+    background.submit(map(ran.append, "ab"), ran.append)
+    background.close()
+    assert ran == ["a", "b"]
+
+
+def test_a_job_for_which_no_further_thread_starts_waits_for_one_that_runs(monkeypatch):
+    ran: list[str] = []
+    gate = threading.Event()
+    background = Background("test", lambda: ran.append("fault"), num_threads=2)
+    background.submit(map(gate.wait, [60]), ran.append)
+    monkeypatch.setattr(threading, "_start_new_thread", no_thread)
+    background.submit(map(ran.append, "ab"), ran.append)
+    gate.set()
+    background.close()
+    assert ran == ["a", "b"]
 
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12).map(

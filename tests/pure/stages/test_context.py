@@ -177,6 +177,12 @@ def test_the_id_trace_and_timeout_of_a_request_are_kept(seal):
     assert Contexts(MODEL, seal).enter(FakeRequest({}), ENCODE, 1000)[0].deadline_ns == NEVER
 
 
+def test_a_timeout_of_any_size_is_one_that_the_next_step_takes(seal):
+    """Triton's largest is that of an unsigned integer of 64 bits."""
+    made, _ = Contexts(MODEL, seal).enter(FakeRequest(timeout_us=2**64 - 1), ENCODE, 1000)
+    assert Context.from_json(made.to_json()).deadline_ns == NEVER
+
+
 def test_a_parameter_of_another_verb_is_unknown(seal):
     with pytest.raises(InputError, match="parameter score_mode: unknown here"):
         Contexts(MODEL, seal).enter(FakeRequest({"score_mode": "dense"}), ENCODE, 0)

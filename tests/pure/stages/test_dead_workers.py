@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sie_triton.errors import ModelError
+from sie_triton.errors import LoadError, ModelError, ModelLoading
 from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.job import Job
@@ -14,6 +14,7 @@ from sie_triton.stages.deadly import MAX_KNOWN, REFUSED_S, DeadlyRequests
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
 from sie_triton.worker.process import StoppedTwice, WorkerDied
+from tests.support.controller import wait_for
 from tests.support.stages import OPEN, EchoWorker, run, spec, tokens
 
 POISON = 14
@@ -100,6 +101,70 @@ def test_a_poisonous_request_spoils_none_on_another_lane(make):
     bad, good = (request.answer(DEFERRED) for request in requests)
     assert isinstance(bad, ModelError)
     assert good["dense"].tolist() == [[1, 40]]
+
+
+@pytest.fixture
+def queue(make):
+    """Queue two requests on one lane: the worker dies with the first; return the stage and both."""
+
+    def queued():
+        stage = make(1)
+        stage._loaded = stage.workers[0] = worker = EchoWorker()
+        worker.deaths = 1
+        worker.may_go.clear()
+        requests = [tokens([each] * 40) for each in (1, 2)]
+        assert stage.execute(requests[:1]) == [DEFERRED]
+        wait_for(lambda: worker.batches)
+        assert stage.execute(requests[1:]) == [DEFERRED]
+        return stage, requests
+
+    return queued
+
+
+def refuse(error):
+    raise error
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_queued_requests_may_be_retried_if_the_replacement_of_a_worker_is_evicted(queue, has_failed):
+    """An earlier load may have failed; it is over since a load has succeeded."""
+    stage, requests = queue()
+    evicted = ModelLoading("evicted")
+    if has_failed:
+        load, stage.load = stage.load, lambda: refuse(LoadError("no network", "network"))
+        stage.warm_up()
+        stage.load = load
+        stage._load().close()
+    stage.load = lambda: refuse(evicted)
+    stage.workers[0].may_go.set()
+    first, second = (request.answer(DEFERRED) for request in requests)
+    assert first is evicted
+    assert isinstance(second, ModelLoading)
+    assert str(second) == "the model is not in memory any more; retry"
+
+
+def test_queued_requests_get_the_error_of_the_load_that_failed(queue):
+    stage, requests = queue()
+    stage.load = lambda: refuse(LoadError("no network", "network"))
+    stage.workers[0].may_go.set()
+    assert {request.answer(DEFERRED).kind for request in requests} == {"load.network"}
+
+
+def test_open_requests_get_another_worker_though_the_process_has_a_successor(queue):
+    """The thread that watches the worker is faster than the lane."""
+    stage, requests = queue()
+    stage.status.has_successor = lambda: True
+    stage._died(stage.workers[0])
+    stage.workers[0].may_go.set()
+    assert [request.answer(DEFERRED)["dense"].tolist() for request in requests] == [[[1, 40]], [[2, 40]]]
+
+
+def test_an_idle_process_with_a_successor_starts_no_other_worker(make):
+    stage = make(1)
+    stage.status.has_successor = lambda: True
+    stage._died(stage.workers[0])
+    assert (stage._loaded, len(stage.workers), stage.workers[0].closed) == (None, 1, True)
+    assert run(stage, [tokens([1] * 10)])[0]["dense"].tolist() == [[1, 10]]
 
 
 def test_a_process_is_stopped_when_two_polls_in_a_row_say_so():

@@ -13,6 +13,7 @@ import pytest
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.stages import loras
 from sie_triton.stages.loras import HeldLoras
+from sie_triton.weights.uses import if_unused
 from sie_triton.worker.messages import Done
 from sie_triton.worker.process import WorkerDied
 from tests.support.controller import wait_for
@@ -33,6 +34,7 @@ class FakeWorker:
         self.may_add = threading.Event()
         self.may_add.set()
         self.is_dead = False
+        self.once_refused: set[str] = set()
 
     def add_lora(self, name, directory):
         assert directory == Path("/") / name
@@ -40,7 +42,8 @@ class FakeWorker:
         if self.is_dead:
             raise WorkerDied("dead")
         self.orders.append(f"+{name}")
-        if name.startswith("bad"):
+        if name.startswith("bad") or name in self.once_refused:
+            self.once_refused.discard(name)
             raise LoadError("no such layer", "unsupported")
         self.held.append(name)
         assert len(self.held) <= LIMIT
@@ -63,7 +66,7 @@ class Model:
         self.removed: set[str] = set()
         self.loras = HeldLoras(
             LIMIT,
-            lambda source: Path("/") / source,
+            self.fetch,
             self.submit,
             self,
             self.status,
@@ -71,6 +74,18 @@ class Model:
         )
         self.worker = FakeWorker()
         self.loras.restore(self.worker)
+
+    def fetch(self, source, uses):
+        uses.hold(self.record_of(source))
+        return Path("/") / source
+
+    def record_of(self, source):
+        """Record of use of an adapter's files."""
+        return self.status.loras_path.with_name(f"{source}.used")
+
+    def is_in_use(self, source):
+        with if_unused(self.record_of(source)) as unused:
+            return not unused
 
     def __contains__(self, request):
         return request in self.open
@@ -290,6 +305,37 @@ def test_an_adapter_that_a_new_worker_did_not_take_is_loaded_on_request(model):
     assert not model.loras.take(model.job("a"))
     model.use("a")
     assert other.held == ["a"]
+
+
+def test_requests_for_an_adapter_that_was_leaving_a_dead_worker_are_not_lost(model):
+    """The adapter takes no more requests, and the new worker does not take the adapter at first."""
+    busy = [model.ask(lora) for lora in ("a", "b", "c")]
+    model.wait_for(lambda: len(model.submitted) == 3)
+    waits = model.ask("d")
+    wait_for(lambda: any(each.leaving for each in model.loras._known.values()))
+    late = model.ask("a")
+    other = FakeWorker()
+    other.once_refused.add("a")
+    model.loras.restore(other)
+    for job in busy:
+        model.answered(job)
+    model.wait_for(lambda: {waits, late} <= set(model.submitted))
+
+
+def test_the_files_of_an_adapter_are_in_use_while_it_is_held(model):
+    """A new worker would read them again."""
+    for lora in ("a", "b", "c"):
+        model.use(lora)
+    model.loras.restore(FakeWorker())
+    assert all(map(model.is_in_use, "abc"))
+    passes_may_refer_to = [*model.loras._known.values()]
+    model.use("d")
+    model.removed = {"c"}
+    model.loras.free_removed()
+    failed = model.ask("bad")
+    model.wait_for(lambda: failed.request.answer is not None)
+    assert [lora for lora in ("a", "b", "c", "d", "bad") if model.is_in_use(lora)] == ["b", "d"]
+    del passes_may_refer_to
 
 
 def test_an_adapter_loaded_while_the_worker_dies_goes_to_the_next_worker(model):

@@ -9,6 +9,7 @@ from sie_triton.errors import BusyError, Cancelled
 from sie_triton.stages import open_requests as module
 from sie_triton.stages.open_requests import NEVER, OpenRequests
 from tests.support.stages import FakeRequest
+from tests.support.threads import no_thread
 
 MS = 1_000_000
 
@@ -220,6 +221,20 @@ def test_the_clock_sleeps_on_unless_a_request_needs_it_earlier(requests, clock):
     assert clock.num_notified == 0
     requests.add(Request(clock), clock.now + 999 * MS)
     assert clock.num_notified == 1
+
+
+def test_a_request_for_which_no_clock_starts_is_refused_and_later_ones_have_deadlines(requests, clock, monkeypatch):
+    refused, later = Request(clock), Request(clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", no_thread)
+        for _ in range(2):
+            with pytest.raises(BusyError, match="no thread"):
+                requests.add(refused, clock.now + 20 * MS)
+    assert refused not in requests
+    assert not refused.is_deferred
+    requests.add(later, clock.now + 20 * MS)
+    clock.advance(20 * MS)
+    assert later.answered.wait(10)
 
 
 def test_deadlines_of_answered_requests_are_dropped(requests, clock):

@@ -11,6 +11,8 @@ from sie_triton.inputs.request_parts import Framed, is_bulk
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
+from sie_triton.telemetry.options import Telemetry
+from sie_triton.telemetry.request_log import RequestLog
 from tests.support.stages import FakeRequest, asked, context_of, run, spec
 
 
@@ -73,6 +75,24 @@ def preprocess(directory, of):
     stage = Preprocess(of, StatusWriter(directory, "m", "preprocess", 0))
     stage.warm_up()
     return stage
+
+
+def test_an_id_that_is_not_utf_8_fails_only_its_request(tmp_path, minilm_directory):
+    class Unreadable(FakeRequest):
+        id = property(lambda self: refuse(), lambda self, value: None)
+
+    def refuse():
+        raise InputError.at("id", "cannot be read; send UTF-8 text")
+
+    stage = preprocess(tmp_path, spec(weights=str(minilm_directory)))
+    stage._log = RequestLog("m", Telemetry(log_requests=True))
+    good = asked("encode", text=["hi"])
+    bad, answer = run(stage, [Unreadable(encode_text=texts("hi")), good])
+    assert isinstance(bad, InputError)
+    assert bad.field == "id"
+    assert answer["input_ids"].tolist() == [101, 7632, 102]
+    assert stage.status.record["num_faults"] == 0
+    stage.close()
 
 
 def texts(*items):

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from sie_triton.errors import Cancelled, DeadlinePassed
+from sie_triton.errors import BusyError, Cancelled, DeadlinePassed
 from sie_triton.host.file_locks import LockFile
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.slots import Slots
@@ -14,6 +14,7 @@ from sie_triton.stages.preprocess import SLOTS_FILE, Preprocess
 from sie_triton.stages.request import DEFERRED
 from tests.support.controller import wait_for
 from tests.support.stages import asked, run, spec
+from tests.support.threads import no_thread
 
 NUM_SLOTS = 4
 SMALL, BULK = ["hello vine"], ["hello vine"] * 200
@@ -60,6 +61,19 @@ def test_a_small_request_needs_neither_a_slot_nor_a_thread(stage, held):
     (answer,) = run(stage, [asked("encode", text=SMALL)])
     assert len(answer["lengths"]) == 1
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("num_started", [0, 1])
+def test_a_lack_of_threads_fails_only_requests_that_need_one(stage, monkeypatch, num_started):
+    """The clock of deferred requests starts first, then the thread that makes features."""
+    starts = iter([threading._start_new_thread] * num_started)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", lambda *args: next(starts, no_thread)(*args))
+        small, bulk = run(stage, [asked("encode", text=SMALL), asked("encode", text=BULK)])
+    assert len(small["lengths"]) == 1
+    assert isinstance(bulk, BusyError)
+    assert num_open(stage) == 0
+    assert len(run(stage, [asked("encode", text=BULK)])[0]["lengths"]) == len(BULK)
 
 
 def test_a_deadline_is_answered_while_all_slots_are_taken(stage, held):

@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 import pytest
 
-from sie_triton.errors import BusyError, LoadError
+from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import COLD, StatusWriter, status_path
 from sie_triton.stages import stage as module
@@ -20,6 +20,7 @@ from sie_triton.telemetry.options import Telemetry
 from sie_triton.telemetry.request_log import RequestLog
 from tests.support.controller import wait_for
 from tests.support.stages import FakeRequest, run
+from tests.support.threads import no_thread
 
 LIMIT = 4
 
@@ -67,6 +68,18 @@ def test_a_stage_at_or_over_its_limit_refuses_all_requests(echo, num_over):
     assert (record["num_requests"], record["num_refused"], record["num_open"]) == (0, 3, LIMIT + num_over)
 
 
+def test_requests_are_refused_while_the_room_cannot_be_counted(echo, monkeypatch):
+    """An exception must not leave `execute`."""
+    echo.warm_up()
+    with monkeypatch.context() as patch:
+        patch.setattr(echo, "room", lambda: pytest.fail("it cannot be counted"))
+        answers = run(echo, [FakeRequest(), FakeRequest()])
+    assert all(isinstance(answer, BusyError) for answer in answers)
+    assert run(echo, [FakeRequest()]) == [{"x": 1}]
+    record = echo.status.record
+    assert [record[field] for field in ("num_requests", "num_refused", "num_open", "num_faults")] == [1, 2, 0, 1]
+
+
 def test_the_line_of_a_failed_request_has_the_time_since_it_came(echo, caplog, monkeypatch):
     echo._log = RequestLog("m", Telemetry(log_slow_ms=5000))
     monkeypatch.setattr(echo, "load", lambda: pytest.fail("it is broken"))
@@ -77,6 +90,41 @@ def test_the_line_of_a_failed_request_has_the_time_since_it_came(echo, caplog, m
     (line,) = [record for record in caplog.records if record.name == RequestLog.__module__]
     assert 6000 <= line.latency_ms < 66_000
     assert line.error.startswith("load.failed: ")
+
+
+class UnreadableId(FakeRequest):
+    """A request whose id is not UTF-8 text."""
+
+    @property
+    def id(self):
+        raise InputError.at("id", "cannot be read; send UTF-8 text")
+
+    @id.setter
+    def id(self, value):
+        pass
+
+
+def test_the_line_of_a_request_with_an_unreadable_id_has_none(echo, caplog, monkeypatch):
+    echo._log = RequestLog("m", Telemetry(log_requests=True))
+    monkeypatch.setattr(echo, "load", lambda: pytest.fail("it is broken"))
+    assert all(isinstance(answer, LoadError) for answer in run(echo, [UnreadableId(), FakeRequest()]))
+    lines = [record for record in caplog.records if record.name == RequestLog.__module__]
+    assert [hasattr(line, "request_id") for line in lines] == [False, False]
+    assert echo.status.record["num_faults"] == 0
+
+
+def test_an_error_that_cannot_be_reported_is_still_the_answer(echo, monkeypatch):
+    """At once, and by the clock."""
+    echo._log = RequestLog("m", Telemetry(log_requests=True))
+    monkeypatch.setattr(echo, "origin", lambda request: 1 / 0)
+    monkeypatch.setattr(echo, "deadline_ns", lambda request: monotonic_ns())
+    echo.may_load.clear()
+    answers = run(echo, [FakeRequest() for _ in range(LIMIT + 2)])
+    echo.may_load.set()
+    assert all(isinstance(answer, BusyError) for answer in answers)
+    record = echo.status.record
+    wait_for(lambda: record["num_open"] == 0)
+    assert (record["num_expired"], record["num_refused"], record["num_faults"]) == (LIMIT, 2, LIMIT + 2)
 
 
 def test_a_loaded_stage_is_not_loaded_again(echo):
@@ -113,6 +161,18 @@ def test_a_lack_of_file_handles_is_not_remembered(echo, monkeypatch, code, is_re
     assert echo.status.record["load_failure"] == 0 or is_remembered
     (later,) = run(echo, [FakeRequest()])
     assert (later is told) if is_remembered else (later == {"x": 1})
+
+
+@pytest.mark.parametrize("num_started", [0, 1])
+def test_a_lack_of_threads_is_not_remembered(echo, monkeypatch, num_started):
+    """The clock of deferred requests starts first, then the thread that loads."""
+    starts = iter([threading._start_new_thread] * num_started)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", lambda *args: next(starts, no_thread)(*args))
+        (answer,) = run(echo, [FakeRequest()])
+    assert isinstance(answer, BusyError)
+    assert run(echo, [FakeRequest()]) == [{"x": 1}]
+    assert echo.status.record["num_open"] == 0
 
 
 def test_a_request_counts_as_use_when_it_comes(echo):

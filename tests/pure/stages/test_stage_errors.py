@@ -41,7 +41,7 @@ def assert_told_once(stage, answers):
     assert first == {"x": 1}
     for answer in others:
         assert isinstance(answer, ModelError)
-        assert str(answer) == "inference failed with RuntimeError; the server log has the details"
+        assert str(answer) == "inference failed with RuntimeError; tritonserver.log has the details"
     record = stage.status.record
     assert (record["num_requests"], record["num_open"], record["num_faults"]) == (len(answers), 0, 1)
 
