@@ -6,6 +6,8 @@ dead/GATEWAY.NUMBER                  of a request that was put aside
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cached_property
 
 from sie_triton.weights.object_store import AsyncObjectStore, StoreError
@@ -37,9 +39,13 @@ class Payloads:
         await self._store.write(path, body)
         return path
 
-    async def get(self, path: str) -> bytes | None:
+    async def size(self, path: str) -> int | None:
+        """Return the size of a stored request in bytes; None if it has been removed."""
+        return await self._store.size(path)
+
+    async def get(self, path: str, max_bytes: int) -> bytes | None:
         """Return a stored request; None if it has been removed."""
-        return await self._store.read(path, MAX_BYTES)
+        return await self._store.read(path, max_bytes)
 
     async def remove(self, path: str) -> None:
         await self._store.remove(path)
@@ -76,8 +82,18 @@ class Reads:
         self._turns = asyncio.Semaphore(MAX_READS)
         self._is_stalled = False
 
-    async def get(self, path: str) -> bytes | None:
+    async def size(self, path: str) -> int | None:
+        """Return the size of a stored request in bytes; else as `get`."""
+        async with self._turn():
+            return await self._payloads.size(path)
+
+    async def get(self, path: str, max_bytes: int) -> bytes | None:
         """Return a stored request; None if it has been removed. StoreError also if its turn does not come."""
+        async with self._turn():
+            return await self._payloads.get(path, max_bytes)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
         if self._is_stalled and self._turns.locked():
             raise StoreError("earlier reads have not ended")
         try:
@@ -87,7 +103,7 @@ class Reads:
             self._is_stalled = True
             raise StoreError("earlier reads have not ended") from None
         try:
-            return await self._payloads.get(path)
+            yield
         finally:
             self._is_stalled = False
             self._turns.release()

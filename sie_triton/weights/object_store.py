@@ -160,6 +160,16 @@ class AsyncObjectStore:
                 raise StoreError(f"{self._store.url}/{path} has {num_bytes} bytes, at most {max_bytes} are allowed")
             return bytes(await _in_time(found.bytes_async(), num_bytes))
 
+    async def size(self, path: str) -> int | None:
+        """Return the size of an object in bytes; None if there is none."""
+        import obstore
+
+        with self._store.explained(path):
+            try:
+                return (await _in_time(obstore.head_async(self._store.opened, path)))["size"]
+            except FileNotFoundError:
+                return None
+
     async def write(self, path: str, content: bytes) -> None:
         """Write an object by one request; it appears complete or not at all.
 

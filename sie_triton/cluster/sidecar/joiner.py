@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.messages import with_parameters
 from sie_triton.cluster.policies.calls import num_joined, smoothed
-from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
+from sie_triton.cluster.sidecar.joining import MAX_ITEMS, NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import observe_joined
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
 from sie_triton.records.calls import CallLost, OpenCall, unless_lost
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 # A model and a tenant.
 Line = tuple[str, str]
 
-# Limits of a joined request, as of the pieces in which SIE's clients send many items.
-MAX_ITEMS, MAX_BYTES = 512, 256 * 1024
+# Size of a joined request, at most. A larger request is called alone, and not parsed.
+MAX_BYTES = 256 * 1024
 
 # A request with less time, in seconds, has passed its deadline while it waited.
 MIN_S = 0.001
@@ -38,6 +38,9 @@ LATE = Response(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", b"")
 
 # Kinds of request that could not be split: the latest of them are kept.
 MAX_APART = 1000
+
+# In place of a message that is joined with no other: what it contains may take many times its bytes.
+EMPTY = service_pb2.ModelInferRequest()
 
 
 @dataclass(slots=True)
@@ -50,12 +53,19 @@ class _Waiting:
     response: asyncio.Future[Response] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-def _parsed(request: bytes) -> Any:
-    """Return the message; an empty one for bytes that are none, which Triton gets alone, and refuses."""
+def _joinable(request: bytes) -> tuple[bytes | None, Any]:
+    """Return a request's key and its message; None and an empty message if it is called alone.
+
+    Bytes that are no request are called alone, too, and Triton refuses them.
+    """
+    if len(request) > MAX_BYTES:
+        return None, EMPTY
     try:
-        return service_pb2.ModelInferRequest.FromString(request)
+        message = service_pb2.ModelInferRequest.FromString(request)
     except DecodeError:
-        return service_pb2.ModelInferRequest()
+        return None, EMPTY
+    key = key_of(message)
+    return key, EMPTY if key is None else message
 
 
 @dataclass(slots=True)
@@ -102,9 +112,7 @@ class Joiner:
         """
         state = self._lines.setdefault(line, _Line())
         if state.num_calls >= self._max_calls:
-            message = _parsed(request)
-            key = key_of(message)
-            waiting = _Waiting(key, message, request, monotonic() + seconds)
+            waiting = _Waiting(*_joinable(request), request, monotonic() + seconds)
             state.waiting.append(waiting)
             when_waiting(waiting.response)
             return await waiting.response

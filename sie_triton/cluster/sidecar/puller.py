@@ -1,4 +1,8 @@
-"""Fetches the work of one model: a sidecar always has a request for more with the queue while its Triton has room."""
+"""Fetches the work of one model: a sidecar always has a request for more with the queue while its Triton has room.
+
+small messages   come several at a time
+large messages   come one at a time, once there is memory for any message; the queue tells that one is the next
+"""
 
 import asyncio
 import json
@@ -20,8 +24,19 @@ log = logging.getLogger(__name__)
 # Messages of one request for work, at most: a worker that asks for many takes them from idle ones.
 MAX_BATCH = 32
 
-# Time after which a request for work ends, in seconds; and the interval at which the queue says that it has it.
-EXPIRES_S, HEARTBEAT_S = 20.0, 2.0
+# Messages that a model may ask for in any case, and beside as many as it has in progress: places that an idle model has
+# asked for are lost to the others.
+FEW = 4
+
+# Bytes of the small messages that one request for work gets.
+SMALL_BYTES = 1024**2
+
+# Time after which a request for work ends, in seconds: for small messages, and for a large one, because it holds memory
+# and another worker may have been faster.
+EXPIRES_S, LARGE_EXPIRES_S = 20.0, 4.0
+
+# Interval at which the queue says that it has a request for work, in seconds.
+HEARTBEAT_S = 2.0
 
 # Intervals without word of the queue after which a request for work is lost.
 MAX_MISSING = 3
@@ -29,10 +44,14 @@ MAX_MISSING = 3
 # Pause before a consumer is made again that the queue has lost, in seconds.
 PAUSE_S = 0.2
 
-STATUS, DESCRIPTION, LEFT = "Status", "Description", "Nats-Pending-Messages"
+STATUS, DESCRIPTION = "Status", "Description"
+LEFT, LEFT_BYTES = "Nats-Pending-Messages", "Nats-Pending-Bytes"
 
 # Statuses of requests that ended in time, or found no work (NATS ADR-37).
 OVER = ("404", "408")
+
+# Descriptions of requests that ended because they have all messages, or because the next is larger than their bytes.
+COMPLETED, TOO_LARGE = "Batch Completed", "Message Size Exceeds MaxBytes"
 
 
 class Puller:
@@ -46,6 +65,7 @@ class Puller:
         self._inbox = client.new_inbox()
         self._subscription: Subscription | None = None
         self._num_asked, self._heard_at = 0, 0.0
+        self._is_next_large = False
         self._is_leaving = False
 
     async def start(self) -> None:
@@ -57,6 +77,7 @@ class Puller:
     def leave(self) -> None:
         """Fetch no more. What has been asked for still comes, until `has_left`."""
         self._is_leaving = True
+        self._expect(self._num_asked)
 
     def stay(self) -> None:
         self._is_leaving = False
@@ -77,42 +98,69 @@ class Puller:
         return monotonic() - self._heard_at > HEARTBEAT_S * MAX_MISSING
 
     async def close(self) -> None:
+        self._expect(0)
         if self._subscription is not None:
             with suppress(NatsError):
                 await self._subscription.unsubscribe()
 
     async def pull(self) -> None:
-        """Ask for as much work as Triton has room for, unless half of that has been asked for."""
-        if self._is_lost:
-            self._num_asked = 0
-        wanted = min(MAX_BATCH, self._runner.room)
-        if self._is_leaving or self._subscription is None or self._num_asked * 2 > wanted or not wanted:
+        """Ask for as much work as there is room for, unless half of that has been asked for."""
+        if self._num_asked and self._is_lost:
+            self._expect(0)
+        if self._is_leaving or self._subscription is None:
             return
-        num = wanted - self._num_asked
-        self._num_asked, self._heard_at = wanted, monotonic()
-        times = {"expires": int(EXPIRES_S * 1e9), "idle_heartbeat": int(HEARTBEAT_S * 1e9)}
-        request = json.dumps({"batch": num, **times}).encode()
+        if self._is_next_large:
+            await self._pull_large()
+            return
+        room, others = self._runner.room, self._runner.num_asked - self._num_asked
+        wanted = min(room, MAX_BATCH, FEW + self._num_open, max(FEW, room - others))
+        if wanted and self._num_asked * 2 <= wanted:
+            await self._ask(wanted - self._num_asked, EXPIRES_S, max_bytes=SMALL_BYTES)
+
+    async def _pull_large(self) -> None:
+        """Ask for one message of any size, once there is memory for it, and what has been asked for has ended."""
+        if self._num_asked or not self._runner.memory.take_in_turn(self, self._nats.max_payload):
+            return
+        if self._runner.places:
+            await self._ask(1, LARGE_EXPIRES_S)
+
+    async def _ask(self, num: int, expires_s: float, **limits: int) -> None:
+        self._expect(self._num_asked + num)
+        self._heard_at = monotonic()
+        times = {"expires": int(expires_s * 1e9), "idle_heartbeat": int(HEARTBEAT_S * 1e9)}
+        request = json.dumps({"batch": num, **limits, **times}).encode()
         with suppress(NatsError):
             await self._nats.publish(next_of(self._pool, self.model), request, reply=self._inbox)
 
+    def _expect(self, num: int) -> None:
+        """Note how many messages are still to come. If none is, no memory is held for it."""
+        self._runner.num_asked += num - self._num_asked
+        self._num_asked = num
+        if not num:
+            self._runner.memory.release(self)
+
     async def ask_again(self) -> None:
         """Ask anew after the connection was lost, and with it all requests for work."""
-        self._num_asked = 0
+        self._expect(0)
         await self.pull()
 
     async def _receive(self, message: Msg) -> None:
         self._heard_at = monotonic()
         headers = message.headers or {}
-        status = headers.get(STATUS)
+        status, description = headers.get(STATUS), headers.get(DESCRIPTION, "")
         if status is None:
-            self._num_asked = max(0, self._num_asked - 1)
+            self._expect(max(0, self._num_asked - 1))
+            self._is_next_large = False
             self._num_open += 1
             self._runner.start(message, self._pool).add_done_callback(self._ended)
-        elif status in OVER:
-            self._num_asked = max(0, self._num_asked - int(headers.get(LEFT, self._num_asked)))
+        elif status in OVER or description in (COMPLETED, TOO_LARGE):
+            self._expect(max(0, self._num_asked - int(headers.get(LEFT, self._num_asked))))
+            # If some of its bytes were used, the next message may still be small.
+            is_large = description == TOO_LARGE and int(headers.get(LEFT_BYTES, SMALL_BYTES)) >= SMALL_BYTES
+            self._is_next_large = is_large or (self._is_next_large and status not in OVER)
         elif status != "100":
-            log.info("queue: %s: %s %s", self.model, status, headers.get(DESCRIPTION, ""))
-            self._num_asked = 0
+            log.info("queue: %s: %s %s", self.model, status, description)
+            self._expect(0)
             await self._remake()
         await self.pull()
 

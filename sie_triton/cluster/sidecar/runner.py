@@ -1,6 +1,7 @@
 """Runs fetched work: a call of Triton, its answer to the gateway, and what happens if neither is possible.
 
 message → (too late, withdrawn, its gateway gone) → dropped
+        → (no memory for it) → back to the queue, after a pause
         → Triton → answer
                  → busy, away, being replaced → back to the queue, after a pause
                  → ended while it ran the request, twice → stream SIE_DEAD, and an error
@@ -33,6 +34,7 @@ from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.awaited import Awaited
 from sie_triton.cluster.sidecar.joiner import Joiner
+from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away
@@ -72,15 +74,19 @@ DIED = "the request ended the server that ran it, twice; it was put aside, and i
 INTERNAL, NOT_FOUND, UNAVAILABLE, CANCELLED = (
     each.value[0] for each in (StatusCode.INTERNAL, StatusCode.NOT_FOUND, StatusCode.UNAVAILABLE, StatusCode.CANCELLED)
 )
+INVALID = StatusCode.INVALID_ARGUMENT.value[0]
 
 
 # In place of the response to a request that was withdrawn before its call.
 WITHDRAWN = Response(CANCELLED, "withdrawn", b"")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
-    """Work in progress. `was_withdrawn`: its client no longer waits. `waiting`: its response, while it waits."""
+    """Work in progress, which holds memory. `was_withdrawn`: its client no longer waits.
+
+    `waiting` is its response, while it waits.
+    """
 
     receipt: str
     call: OpenCall
@@ -99,7 +105,10 @@ class _Open:
 
 
 class Runner:
-    """Runs work at one Triton. Belongs to one event loop. `when_free` is called when there is room again."""
+    """Runs work at one Triton. Belongs to one event loop. `when_free` is called when there is room again.
+
+    `num_asked` is the number of messages that all pullers have asked for and that have not come.
+    """
 
     def __init__(
         self,
@@ -123,6 +132,8 @@ class Runner:
         self._joiner = Joiner(triton, lambda: self.calls.call(), max_calls, max_requests, self._longest_call_s)
         self.quantum = Quantum(target_ms)
         self.when_free: Callable[[], object] = lambda: None
+        self.memory = Memory.of_machine(lambda: self.when_free())
+        self.num_asked = 0
         self.is_draining = False
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], _Open] = {}
@@ -135,9 +146,14 @@ class Runner:
         return len(self._tasks)
 
     @property
-    def room(self) -> int:
+    def places(self) -> int:
         """Number of requests that Triton can take now."""
         return 0 if self.is_draining or not self.is_able else max(0, self.quantum.limit - self.num_open)
+
+    @property
+    def room(self) -> int:
+        """Number of requests that Triton can take now, and for which there is memory."""
+        return 0 if self.memory.is_spent else self.places
 
     def start(self, message: Msg, pool: str) -> "asyncio.Task[None]":
         """Run the work of a message; return at once."""
@@ -193,6 +209,7 @@ class Runner:
             log.warning("queue: dropped a message: %s", exc)
             await self._publish(message.reply, b"+TERM")
             return
+        message.data = b""  # the body is a copy, and a subscription keeps its latest message
         outcome = await self._outcome(message, pool, work, body)
         count_outcome(outcome)
 
@@ -208,9 +225,11 @@ class Runner:
             else:
                 await self._publish(message.reply)  # sent twice
             return "dropped"
-        if not self.awaited.is_awaited(work):
+        if not self.awaited.is_awaited(work) or self.awaited.left_s(work) <= 0:
             await self._publish(message.reply)
             return "dropped"
+        if self.memory.is_spent:  # by what other pullers have asked for
+            return await self._return_for_a_while(message, work)
         if self._tenants.note(work.tenant):
             self.quantum.begin_anew()
         call = self.calls.call()
@@ -221,15 +240,15 @@ class Runner:
         ):
             if work.payload:
                 try:
-                    stored = await self._stored(work)
-                except StoreError as exc:
-                    log.warning("payload store: %s", exc)
-                    await self._return(message, AWAY_S)
-                    return "returned"
+                    stored = await self._stored(work, current)
+                except (StoreError, BusyError, InputError) as exc:
+                    return await self._not_stored(message, work, exc)
                 if stored is None:  # its gateway has removed it: nobody waits
                     await self._publish(message.reply)
                     return "dropped"
                 body = stored
+            else:
+                self.memory.take(current, len(body))
             async with self._alone if work.num_deaths else nullcontext():
                 if work.num_deaths and not self.is_able:  # the Triton that ends must not count twice
                     await self._return(message, AWAY_S)
@@ -260,9 +279,7 @@ class Runner:
             await self._return(message, AWAY_S)
             return "returned"
         if self._should_return(message, work, response):
-            pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, _num_delivered(message) - 1))
-            await self._return(message, min(pause_s, self.awaited.left_s(work)))
-            return "returned"
+            return await self._return_for_a_while(message, work)
         await self._answer(message, work, response, waited_ms)
         self._take_wait(response)
         return "answered" if response.is_ok else "failed"
@@ -272,10 +289,26 @@ class Runner:
             return await self._triton.call("ModelInfer", request, seconds)
         return await self._joiner.call((work.model, work.tenant), request, seconds, current.wait_for)
 
-    async def _stored(self, work: Work) -> bytes | None:
+    async def _stored(self, work: Work, current: _Open) -> bytes | None:
+        """Read a payload, once there is memory for it; None if its gateway has removed it."""
         if self._reads is None:
             raise StoreError("this sidecar has none (SIE_PAYLOAD_STORE_URL)")
-        return await self._reads.get(work.payload)
+        num_bytes = await self._reads.size(work.payload)
+        if num_bytes is None:
+            return None
+        await self.memory.wait_for(current, num_bytes)
+        return await self._reads.get(work.payload, num_bytes)
+
+    async def _not_stored(self, message: Msg, work: Work, error: Exception) -> str:
+        """Answer that a payload is too large; return work to the queue whose payload cannot be read now."""
+        if isinstance(error, InputError):
+            await self._answer(message, work, Response(INVALID, with_prefix(error), b""), 0.0)
+            return "failed"
+        if isinstance(error, BusyError):
+            return await self._return_for_a_while(message, work)
+        log.warning("payload store: %s", error)
+        await self._return(message, AWAY_S)
+        return "returned"
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
@@ -319,6 +352,12 @@ class Runner:
         for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):
             await self._publish(subjects.answers(work.gateway), part)
 
+    async def _return_for_a_while(self, message: Msg, work: Work) -> str:
+        """Return work for which there is no room now; the pause grows with each delivery."""
+        pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, _num_delivered(message) - 1))
+        await self._return(message, max(0.0, min(pause_s, self.awaited.left_s(work))))
+        return "returned"
+
     async def _return(self, message: Msg, pause_s: float) -> None:
         await self._publish(message.reply, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
 
@@ -334,6 +373,7 @@ class Runner:
             yield current
         finally:
             self._close(work.key, current)
+            self.memory.release(current)
 
     def _close(self, key: tuple[str, int], current: _Open) -> None:
         """Take work out of the table, unless other work of that key has taken its place."""

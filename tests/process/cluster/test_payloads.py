@@ -94,16 +94,32 @@ def test_a_read_whose_turn_does_not_come_is_given_up(monkeypatch):
 
     async def check() -> None:
         answer = asyncio.get_running_loop().create_future()
-        reads = Reads(SimpleNamespace(get=lambda path: asyncio.shield(answer)))
-        under_way = [asyncio.create_task(reads.get(str(i))) for i in range(MAX_READS)]
+        reads = Reads(SimpleNamespace(get=lambda path, max_bytes: asyncio.shield(answer)))
+        under_way = [asyncio.create_task(reads.get(str(i), 1)) for i in range(MAX_READS)]
         await asyncio.sleep(0)
         for _ in range(2):
             with pytest.raises(StoreError, match="earlier reads have not ended"):
-                await asyncio.wait_for(reads.get("late"), 30)
+                await asyncio.wait_for(reads.get("late", 1), 30)
             monkeypatch.setattr(module, "TURN_S", 600)
         answer.set_result(b"x")
         assert await asyncio.gather(*under_way) == [b"x"] * MAX_READS
-        assert await reads.get("again") == b"x"
+        assert await reads.get("again", 1) == b"x"
+
+    asyncio.run(check())
+
+
+def test_no_more_of_a_payload_is_read_than_there_is_memory_for(tmp_path):
+    async def check() -> None:
+        store = Payloads((tmp_path / "objects").as_uri())
+        path = await store.put("g", 1, time.time() + 60, b"four")
+        reads = Reads(store)
+        assert await reads.size(path) == 4
+        assert await reads.get(path, 4) == b"four"
+        with pytest.raises(StoreError, match="has 4 bytes, at most 3 are allowed"):
+            await reads.get(path, 3)
+        await store.remove(path)
+        assert await reads.size(path) is None
+        assert await reads.get(path, 4) is None
 
     asyncio.run(check())
 

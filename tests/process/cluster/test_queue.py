@@ -5,8 +5,11 @@ import asyncio
 import pytest
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.gateway.queue import COPIES
 from sie_triton.cluster.messages import Answer
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.memory import MemoryBudget
 from sie_triton.errors import Unreachable
 from tests.process.cluster.conftest import (
     MODEL,
@@ -25,6 +28,20 @@ def test_a_request_is_answered_and_leaves_the_queue(run):
         assert await asked(queue, "a", seconds=1000) == "a"  # not its deadline ends it
         assert triton.seen == ["a"]
         await until_empty(queue)
+
+    run(test)
+
+
+def test_a_request_is_charged_with_the_copies_that_the_queue_makes(run):
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+        num_bytes = COPIES * len(request("a" * 100))
+        with MemoryBudget(num_bytes - 1).held(), pytest.raises(Failure, match="use all the memory"):
+            await asked(queue, "a" * 100)
+        assert triton.seen == []
+        with MemoryBudget(10 * num_bytes).held() as held:
+            await asked(queue, "a" * 100)
+            assert held.num_bytes > num_bytes  # with its answer
 
     run(test)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.sidecar import joiner as module
 from sie_triton.cluster.sidecar.triton import Response
@@ -177,6 +178,38 @@ async def test_a_request_beyond_the_limits_goes_alone(clients, monkeypatch):
     monkeypatch.setattr(module, "MAX_ITEMS", 2)
     calls = await texts_of_calls(clients, [b"a"] * 5, [b"b"], [b"c"] * 9)
     assert calls == [[b"a"] * 5, [b"b"], [b"c"] * 9]
+
+
+LARGE = request(b"a" * (module.MAX_BYTES + 1))
+OF_EMPTY_INPUTS = service_pb2.ModelInferRequest(model_name="m", inputs=[{}] * 50_000, raw_input_contents=[b""] * 50_000)
+
+
+@pytest.mark.parametrize("message", [LARGE, OF_EMPTY_INPUTS], ids=["large", "of empty inputs"])
+@with_clients()
+async def test_of_a_request_that_is_not_joined_only_the_bytes_are_kept(clients, message):
+    """Its parts may take many times as much memory."""
+    [running] = await clients.occupy()
+    tasks = [clients.send_message(message) for _ in range(2)]
+    await clients.waiting(*tasks)
+    for each in clients.joiner._lines["m", ""].waiting:
+        assert (each.key, each.message.ByteSize()) == (None, 0)
+    running.answer()
+    for _ in tasks:
+        call = await clients.triton.next()
+        assert call.message == message
+        call.answer(Response(3, "", b""))
+    await asyncio.gather(*tasks)
+
+
+@with_clients()
+async def test_a_large_request_is_not_parsed(clients, monkeypatch):
+    [running] = await clients.occupy()
+    monkeypatch.setattr(module, "key_of", lambda message: pytest.fail("it was parsed"))
+    task = clients.send_message(LARGE)
+    await clients.waiting(task)
+    running.answer()
+    (await clients.triton.next()).answer()
+    await task
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
+from sie_triton.cluster.sidecar import joining
+from sie_triton.cluster.sidecar.joining import MAX_ITEMS, MAX_PARTS, NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.records.calls import CALL
 from tests.support.joined import (
@@ -217,12 +218,28 @@ ALONE = {
     "rows of items": changed(lambda each: each.inputs[1].shape.append(1)),
     "rows of a query": changed(lambda each: each.inputs[0].shape.append(1)),
     "different numbers of items": request(b"a", inputs={"image": [b"1", b"2"]}),
+    "too many items": request(*[b""] * (MAX_ITEMS + 1)),
+    "too many inputs": request(b"a", inputs={f"input_{place}": [b""] for place in range(MAX_PARTS)}),
+    "too many parameters": request(b"a", **{f"x{place}": 0 for place in range(MAX_PARTS)}),
 }
 
 
 @pytest.mark.parametrize("reason", ALONE)
 def test_a_request_stays_alone_because_of(reason):
     assert key_of(ALONE[reason]) is None
+
+
+def test_elements_of_too_many_items_are_not_counted(monkeypatch):
+    """A client may send any number of empty ones, and counting them takes time that all other requests wait."""
+    monkeypatch.setattr(joining, "_element_ends", lambda raw, number: pytest.fail(f"{number} elements were counted"))
+    assert key_of(request(*[b""] * (MAX_ITEMS + 1))) is None
+
+
+def test_a_large_query_makes_no_large_key():
+    """Keys of requests that cannot be joined are kept."""
+    one, other = (request(b"a", inputs={"query": [last * 100_000]}) for last in (b"q", b"r"))
+    assert key_of(one) != key_of(other)
+    assert len(key_of(one)) == len(key_of(request(b"a"))) < 100
 
 
 def test_a_trace_that_is_not_recorded_does_not_keep_a_request_alone():

@@ -1,0 +1,111 @@
+"""Memory of the requests at a sidecar: a message in progress, a large one that is asked for, a payload that is read.
+
+A small message takes its bytes when it comes: there is no asking for more once the memory is spent. Large messages and
+payloads take theirs before they come, in turn.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Self
+
+import psutil
+
+from sie_triton.cluster.payloads import MAX_BYTES as MAX_PAYLOAD_BYTES
+from sie_triton.errors import BusyError, InputError
+from sie_triton.host.container import container_memory
+
+# Bytes of requests at a time, at most. More of them do not make a Triton faster.
+MAX_BYTES = 256 * 1024**2
+
+# What all requests may take of the machine's memory, and what one alone may: an eighth, and a sixth. A sidecar holds a
+# request up to four times while it sends it to Triton.
+SHARE, SHARE_ALONE = 8, 6
+
+# A request that does not fit beside others has its turn once these take at most a quarter of the limit.
+REST = 4
+
+# Payloads that wait for their turn at a time, and how long, in seconds. They have places that other requests could
+# have, so further ones go back to the queue.
+MAX_WAITING, WAIT_S = 4, 5.0
+
+
+class Memory:
+    """Limit of the bytes of requests. Belongs to one event loop.
+
+    A holder is any object: it has at most one share. `max_alone` is the size of the largest payload that is read.
+    `when_freed` is called when there may be room again.
+    """
+
+    def __init__(self, max_bytes: int, max_alone: int, when_freed: Callable[[], object]) -> None:
+        self._max_bytes, self._max_alone, self._when_freed = max_bytes, max_alone, when_freed
+        self._num_bytes = 0
+        self._shares: dict[object, int] = {}
+        self._line: dict[object, None] = {}  # holders that wait for their turn, in order
+        self._num_waiting = 0
+        self._freed = asyncio.Event()
+
+    @classmethod
+    def of_machine(cls, when_freed: Callable[[], object]) -> Self:
+        """Return the memory that requests may take of this container's, or this machine's."""
+        container = container_memory()
+        limit = container[1] if container else psutil.virtual_memory().total
+        return cls(min(MAX_BYTES, limit // SHARE), min(MAX_PAYLOAD_BYTES, limit // SHARE_ALONE), when_freed)
+
+    @property
+    def is_spent(self) -> bool:
+        return self._num_bytes >= self._max_bytes
+
+    def take(self, holder: object, num_bytes: int) -> None:
+        """Count bytes that are there already."""
+        self._num_bytes += num_bytes
+        self._shares[holder] = num_bytes
+
+    def take_in_turn(self, holder: object, num_bytes: int) -> bool:
+        """Take bytes that are free, if no other holder waits before this one. False: it waits, and has to ask again."""
+        if holder in self._shares:
+            return True
+        self._line.setdefault(holder)
+        fits = self._num_bytes + num_bytes <= self._max_bytes or self._num_bytes <= self._max_bytes // REST
+        if not fits or next(iter(self._line)) is not holder:
+            return False
+        del self._line[holder]
+        self.take(holder, num_bytes)
+        self._call_next()
+        return True
+
+    async def wait_for(self, holder: object, num_bytes: int) -> None:
+        """Take bytes in turn. InputError if this machine never has as many, BusyError if the turn does not come.
+
+        Release the holder afterwards in any case.
+        """
+        if num_bytes > self._max_alone:
+            raise InputError(
+                f"the request has {num_bytes} bytes, and the memory of the worker's sidecar allows {self._max_alone}; "
+                "send fewer or smaller items"
+            )
+        if self._num_waiting >= MAX_WAITING:
+            raise BusyError("other payloads wait for memory")
+        self._num_waiting += 1
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not self.take_in_turn(holder, num_bytes):
+                    self._freed.clear()
+                    await self._freed.wait()
+        except TimeoutError:
+            raise BusyError("the requests in progress take the memory") from None
+        finally:
+            self._num_waiting -= 1
+
+    def release(self, holder: object) -> None:
+        """Give back the bytes of a holder, or its place in line."""
+        if holder in self._shares or holder in self._line:
+            was_spent = self.is_spent
+            self._num_bytes -= self._shares.pop(holder, 0)
+            self._line.pop(holder, None)
+            self._call_next(is_for_all=was_spent)
+
+    def _call_next(self, *, is_for_all: bool = False) -> None:
+        """Have the next in line look whether its turn has come; all pullers, too, if there was no room before."""
+        self._freed.set()
+        if self._line or is_for_all:
+            self._when_freed()
