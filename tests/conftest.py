@@ -180,7 +180,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
         model_file(RERANKER, reranker, "llm_reranker", {"score": {}}, loadtime=qwen3),
     ):
         (models_dir / f"{triton_name(yaml.safe_load(content)['sie_id'])}.yaml").write_text(content)
-    (models_dir / "gliner.yaml").write_text(gliner_file(GLINER, root / "gliner" / "model"))
+    (models_dir / "gliner.yaml").write_text(gliner_file(GLINER, root / "gliner" / "model", 4096))
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
@@ -263,7 +263,7 @@ def model_file(
     )
 
 
-def gliner_file(model: str, directory: Path) -> str:
+def gliner_file(model: str, directory: Path, max_batch_tokens: int = 1024) -> str:
     return textwrap.dedent(f"""\
         sie_id: {model}
         weights_path: {directory}
@@ -271,6 +271,7 @@ def gliner_file(model: str, directory: Path) -> str:
           extract: {{}}
         profiles:
           default:
+            max_batch_tokens: {max_batch_tokens}
             adapter_path: gliner
           strict:
             extends: default

@@ -94,8 +94,8 @@ def test_batching_does_not_change_vectors(minilm_directory):
 @pytest.mark.parametrize("kind", ["off by one", "no segments"])
 def test_broken_segment_bounds_fail_the_same_comparison(minilm_directory, monkeypatch, kind):
     """The negative control: items that see one token of a neighbour, or all of each other."""
-    library = build_reference(minilm_directory)
-    texts = [text for text in TEXTS if len(text) > 20]
+    texts = [text for text in TEXTS if len(text) > 20][:20]
+    theirs = build_reference(minilm_directory).encode(texts)
 
     def broken(lengths, _):
         if kind == "no segments":
@@ -107,9 +107,9 @@ def test_broken_segment_bounds_fail_the_same_comparison(minilm_directory, monkey
     trusted = Measurements()
     trusted.put(probe={"path": PACKED, "reason": "taken on trust", "error": 0.0})
     ours = Ours(minilm_directory, trusted).encode(texts)
-    assert cosines(ours, library.encode(texts)).min() < TO_REFERENCE
+    assert cosines(ours, theirs).min() < TO_REFERENCE
     with pytest.raises(AssertionError, match="lowest cosine"):
-        assert_parity(ours, library.encode(texts))
+        assert_parity(ours, theirs)
 
 
 def build_reference(directory):

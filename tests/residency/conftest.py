@@ -30,9 +30,6 @@ from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, gliner_file, tiny_model_file
 from tests.support import one_thread  # noqa: F401
-from tests.support.extraction import Extractor
-from tests.support.gliners import LABELS, save_gliner
-from tests.support.models import save_bert
 
 MODELS = [f"test/model-{i}" for i in range(8)]
 EXTRACTOR = MODELS[1]  # the others encode
@@ -119,11 +116,15 @@ def serving(
 
 @pytest.fixture(scope="package")
 def wide_directory(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
+    from tests.support.models import save_bert
+
     return save_bert(tmp_path_factory.mktemp("wide"), tokenizer=minilm_directory, architecture="wide")
 
 
 @pytest.fixture(scope="package")
 def wide_gliner(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> Path:
+    from tests.support.gliners import save_gliner
+
     root = tmp_path_factory.mktemp("wide-gliner")
     save_gliner(root, minilm_directory, "wide", num_rnn_layers=0)
     return root / "model"
@@ -131,6 +132,9 @@ def wide_gliner(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path
 
 @pytest.fixture(scope="package")
 def crowd(tmp_path_factory: pytest.TempPathFactory, wide_directory: Path, wide_gliner: Path) -> Iterator[Crowd]:
+    from tests.support.extraction import Extractor
+    from tests.support.gliners import LABELS
+
     root = tmp_path_factory.mktemp("crowd")
     directories = {**dict.fromkeys(MODELS, wide_directory), EXTRACTOR: wide_gliner}
     (expected,) = Extractor("gliner", wide_gliner)([TEXT], LABELS)
@@ -142,6 +146,8 @@ def crowd(tmp_path_factory: pytest.TempPathFactory, wide_directory: Path, wide_g
 def answer(client: SIEClient, model: str, timeout: float | None = None) -> Any:
     """Return the model's response to TEXT: a vector, or the entities."""
     if model == EXTRACTOR:
+        from tests.support.gliners import LABELS
+
         return client.extract(model, TEXT, LABELS, timeout=timeout)["entities"]
     return client.encode(model, TEXT, timeout=timeout)["dense"]
 

@@ -71,7 +71,7 @@ def test_a_part_that_is_killed_costs_no_answer(cluster, name):
         clients.more(100)
         processes = part(name, root)
         assert processes
-        for process in processes:
+        for process in processes[:1] if name == "launcher" else processes:  # a Triton ends with its launcher
             process.kill()
             clients.more(100)
     assert (clients.wrong, dict(clients.failures)) == ([], {})

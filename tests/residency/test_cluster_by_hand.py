@@ -120,7 +120,8 @@ def test_the_documented_commands_make_a_cluster(tmp_path: Path, minilm_directory
         assert done(words_of("cluster add")) == f"{NEW}: epoch 1\n"
         here["BAAI/bge-m3"] = NEW
         wait_for(lambda: answer(NEW) == 200)
-        wait_for(lambda: "epoch of the model files: 1" in done(["status", f"--gateway-url=http://127.0.0.1:{http}"]))
+        wait_for(lambda: httpx.get(f"http://127.0.0.1:{http}/health").json()["config_epoch"] == 1)
+        assert "epoch of the model files: 1" in done(["status", f"--gateway-url=http://127.0.0.1:{http}"])
         assert done(words_of("cluster rm")) == f"{NEW}: removed, epoch 2\n"
 
 

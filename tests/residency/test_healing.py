@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -41,33 +41,36 @@ def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds
     log.check()
 
 
-@pytest.mark.parametrize("model", ["test/encoder", EXTRACTOR])
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
 def test_an_endless_forward_pass_is_ended_at_the_timeout(
-    tmp_path, tiny_directory, minilm_directory, monkeypatch, model, rounds
+    tmp_path, tiny_directory, minilm_directory, monkeypatch, rounds
 ):
     """The request gets an error, and so may those computed with it; the others wait for the next worker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
-    late, back, extracts = [], [], model == EXTRACTOR
-    if extracts:
-        save_gliner(tmp_path / "gliner", minilm_directory, num_rnn_layers=0)
-    directory = tmp_path / "gliner" / "model" if extracts else tiny_directory
-    with serving(tmp_path, {model: directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
-        with SIEClient(crowd.grpc) as client:
-            found = answer(client, model)
-            vector, crowd.entities = (None, found) if extracts else (found, [])
-            with busy(crowd, model, vector) as log:
-                for _ in range(rounds):
-                    worker = crowd.models()[model]["worker_pid"]
-                    started = time.monotonic()
-                    with pytest.raises(ModelError, match="took longer than 1 s"):
-                        client.extract(model, "hello", LABELS) if extracts else client.encode(model, "hello")
-                    late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
-                    back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
+    save_gliner(tmp_path / "gliner", minilm_directory, num_rnn_layers=0)
+    models = {"test/encoder": tiny_directory, EXTRACTOR: tmp_path / "gliner" / "model"}
+    with serving(tmp_path, models, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
+        for model in models:
+            check_that_an_endless_forward_pass_is_ended(crowd, model, rounds)
         started = time.monotonic()
-    print(f"\nerror {np.median(late):.2f} s after the limit, {max(late):.2f} at most")
-    print(f"back after {np.median(back):.1f} s, {max(back):.1f} s at most")
     print(f"SIGTERM took {time.monotonic() - started:.1f} s")
+
+
+def check_that_an_endless_forward_pass_is_ended(crowd: Crowd, model: str, rounds: int) -> None:
+    late, back, extracts = [], [], model == EXTRACTOR
+    with SIEClient(crowd.grpc) as client:
+        found = answer(client, model)
+        vector, crowd.entities = (None, found) if extracts else (found, [])
+        with busy(crowd, model, vector) as log:
+            for _ in range(rounds):
+                worker = crowd.models()[model]["worker_pid"]
+                started = time.monotonic()
+                with pytest.raises(ModelError, match="took longer than 1 s"):
+                    client.extract(model, "hello", LABELS) if extracts else client.encode(model, "hello")
+                late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
+                back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
+    print(f"\n{model}: error {np.median(late):.2f} s after the limit, {max(late):.2f} at most")
+    print(f"back after {np.median(back):.1f} s, {max(back):.1f} s at most")
     assert {call.error.partition(";")[0] for call in log.calls} <= {
         "",
         "ModelError: inference took longer than 1 s and was ended",
@@ -77,24 +80,32 @@ def test_an_endless_forward_pass_is_ended_at_the_timeout(
     assert max(late) < 2
 
 
-@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_stage_that_dies_is_healed(crowd, vector, stage, sent):
-    """Triton keeps a request that the stage had deferred for ever: here every one has a timeout."""
-    model, regions = MODELS[2], num_regions(crowd)
-    with SIEClient(crowd.grpc, timeout=20) as client:
-        client.encode(model, TEXT)
-        (record,) = records_of(crowd.settings.status_dir, triton_name(model), stage)
-        with busy(crowd, model, vector, clients=2, timeout=2):
-            os.kill(record["pid"], sent)
+def test_stages_that_die_are_healed(crowd, vector, sent):
+    """One stage of each of three models dies.
 
-            def answers() -> bool:
-                with suppress(SIEError):
-                    return float(client.encode(model, TEXT, timeout=2)["dense"] @ vector) > 0.9999
-                return False
+    Triton keeps a request that the stage had deferred for ever: here every one has a timeout.
+    """
+    stages = dict(zip(MODELS[2:5], ("preprocess", "inference", "postprocess"), strict=True))
+    regions, pids = num_regions(crowd), {}
+    with SIEClient(crowd.grpc, timeout=20) as client, ExitStack() as clients:
+        for model, stage in stages.items():
+            client.encode(model, TEXT)
+            (record,) = records_of(crowd.settings.status_dir, triton_name(model), stage)
+            pids[model] = record["pid"]
+        for model in stages:
+            clients.enter_context(busy(crowd, model, vector, clients=1, timeout=2))
+        for pid in pids.values():
+            os.kill(pid, sent)
 
-            print(f"\nback after {seconds_until(answers):.1f} s")
-    assert not is_alive(record["pid"])
+        def answers(model: str) -> bool:
+            with suppress(SIEError):
+                return float(client.encode(model, TEXT, timeout=2)["dense"] @ vector) > 0.9999
+            return False
+
+        for model, stage in stages.items():
+            print(f"\n{stage}: back after {seconds_until(lambda model=model: answers(model)):.1f} s")
+    assert not any(map(is_alive, pids.values()))
     wait_for(lambda: num_regions(crowd) <= regions, 20)
 
 

@@ -65,7 +65,7 @@ def test_one_text_beside_endless_extraction_by_another_model(server):
 
 def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
     """The test needs no clock: it counts the sub-batches that run meanwhile, of the dozens that are queued."""
-    (small,), many = texts(1, seed=1), texts(400)
+    (small,), many = texts(1, seed=1), texts(250)
     passes: list[int] = []
     with SIEClient(server.grpc) as client, flooding([ask_raw(server, MINILM, many)] * 2, server) as flood:
         while len(passes) < 10 or flood.count < 1:
@@ -76,7 +76,7 @@ def test_one_text_beside_bulk_waits_for_few_sub_batches(server):
     assert max(passes) <= 10 * NUM_LANES
 
 
-@pytest.mark.parametrize("seconds", [5, LONG])
+@pytest.mark.parametrize("seconds", [3, LONG])
 def test_one_long_text_beside_a_flood_of_short_ones(server, seconds):
     """First come, first served would make the request wait for the whole queued flood, 16 sub-batches."""
     long_text, short, num_clients = texts(1, 400, 400)[0], texts(60, 15, 15), 16 if seconds < 60 else 8
@@ -85,16 +85,15 @@ def test_one_long_text_beside_a_flood_of_short_ones(server, seconds):
         alone = [latency(client, long_text, MINILM_512) for _ in range(20)]
         with flooding([lambda c: c.encode(MINILM_512, short)] * num_clients, server) as flood:
             before, started, beside, passes = server.status(MINILM_512), time.perf_counter(), [], []
-            while time.perf_counter() < started + seconds:
+            while not flood.errors and (time.perf_counter() < started + seconds or flood.count <= num_clients):
                 work = lambda: beside.append(latency(client, long_text, MINILM_512))  # noqa: E731
                 passes.append(passes_during(server, MINILM_512, work))
-            sub_batch_ms = pass_ms(before, server.status(MINILM_512), seconds)
+            sub_batch_ms = pass_ms(before, server.status(MINILM_512), time.perf_counter() - started)
     print(f"\nalone {summary(alone)}; sub-batch {sub_batch_ms:.0f} ms")
     print(
         f"beside {flood.count} requests of {len(short)} short texts {summary(beside)}; sub-batches meanwhile {passes}"
     )
     assert flood.errors == []
-    assert flood.count > num_clients
     assert np.median(passes) <= 3 * NUM_LANES
     if seconds >= 60:
         assert percentile(beside, 50) <= 3 * percentile(alone, 50) + sub_batch_ms

@@ -1,5 +1,6 @@
 """Models with worker environments, beside one without: a library that cannot be installed beside the server
-(tests/support/arrays_family), torch in another venv, and an environment that does not exist.
+(tests/support/arrays_family), torch in another venv, and an environment that does not exist. Beside them
+CONTRIBUTING's example family, served as printed there.
 """
 
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import yaml
 
 from sie_triton import LoadError
 from sie_triton.environments.venv import Venv
@@ -20,6 +22,7 @@ from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import fork_server_directory, fork_server_ids
 from sie_triton.processes.pids import is_alive, parent_of
 from tests.conftest import TINY, fresh_settings, model_file, tiny_model_file
+from tests.server.test_contributing import BLOCKS
 from tests.server.test_own_family import Served, mapped, within
 from tests.server.test_serve import port_flags, sie
 from tests.support.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, linked, save_arrays
@@ -30,6 +33,8 @@ PLAIN = "plain"  # in the server's environment
 LOST = "test/lost"
 NOWHERE = "nowhere"
 TORCH = "torch"
+EXAMPLE = "my/frames"
+SCALE = POWER = 2.0  # of the example's model file
 TEXTS = ["a", "Hello, World 42", *(f"{i} Häuser " * 20 for i in range(64))]  # more than goes through a socket
 
 
@@ -48,11 +53,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, environments: Path, tiny_di
         (root / "models" / f"{triton_name(name)}.yaml").write_text(content)
     settings = fresh_settings(root, environments_dir=environments)
     site = private_directory(settings.data_dir / "python")  # where Triton's stubs look first
+    save_example(root, site)
     (site / SOURCE.name).symlink_to(SOURCE / SOURCE.name)
     flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", f"--environments-dir={environments}"]
     ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
-    process = sie("serve", str(plain), *files, *flags, "--device=cpu", *port_flags(ports), PYTHONPATH=path)
+    process = sie("serve", str(plain), *files, EXAMPLE, *flags, "--device=cpu", *port_flags(ports), PYTHONPATH=path)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "SIE ready\n", process.communicate()[1]
@@ -62,6 +68,17 @@ def served(tmp_path_factory: pytest.TempPathFactory, environments: Path, tiny_di
         _, said = process.communicate(timeout=30)
     assert f"warning: {LOST}: requests fail until this is fixed: environment {NOWHERE}: does not exist in" in said
     assert not [each for each in psutil.process_iter(["cmdline"]) if str(environments) in str(each.info["cmdline"])]
+
+
+def save_example(root: Path, site: Path) -> None:
+    """Save the example's package, weights and model file."""
+    (site / "my_package").mkdir()
+    (site / "my_package" / "my_module.py").write_text(BLOCKS["python"])
+    (root / "frames").mkdir()
+    np.save(root / "frames" / "matrix.npy", np.random.default_rng(3).normal(size=(2, 8)))
+    model = yaml.safe_load(BLOCKS["yaml"])
+    model["weights_path"] = str(root / model["weights_path"])
+    (root / "models" / "frames.yaml").write_text(yaml.safe_dump(model))
 
 
 def check(served: Served, model: str = MODEL) -> None:
@@ -100,6 +117,25 @@ def test_a_model_in_an_environment_heals_when_its_worker_is_killed(served):
     os.kill(worker, signal.SIGKILL)
     check(served)
     assert served.record(MODEL)["worker_pid"] not in (0, worker)
+
+
+def test_the_documented_example_family_is_served(served):
+    matrix = np.load(served.directory.parent / "frames" / "matrix.npy")
+
+    def wanted(text: str, power: float) -> np.ndarray:
+        states = np.array([[ord(letter) / 128, letter.isupper()] for letter in text]) @ matrix * SCALE
+        dense = (abs(states) ** power).mean(0)
+        return dense / np.linalg.norm(dense)
+
+    with served.client() as client:
+        for text, result in zip(["Hello", "x"], client.encode(EXAMPLE, ["Hello", "x"]), strict=True):
+            np.testing.assert_allclose(result["dense"], wanted(text, POWER), atol=1e-5)
+        result = client.encode(EXAMPLE, "Hello", options={"power": 3})
+        np.testing.assert_allclose(result["dense"], wanted("Hello", 3), atol=1e-5)
+        with pytest.raises(InputError, match="parameter power: 9 is not allowed"):
+            client.encode(EXAMPLE, "Hello", options={"power": 9})
+        with pytest.raises(InputError, match="parameter instruction: this model does not read one"):
+            client.encode(EXAMPLE, "Hello", instruction="find")
 
 
 def test_a_request_cannot_name_an_environment(served):

@@ -37,10 +37,10 @@ def slow(test):
     return pytest.mark.slow(pytest.mark.timeout(900)(test))
 
 
-def test_a_worker_makes_its_graph_once_and_keeps_it(tiny_directory, tmp_path):
+def test_a_worker_makes_its_graph_once_and_keeps_it(server, tiny_directory, tmp_path):
     """A process of its own makes the graph while passes go on, and the next worker opens it without one."""
     directories = {"measurements_dir": tmp_path / "measurements", "graphs_dir": tmp_path / "graphs"}
-    load = replace(order(tiny_directory, tmp_path), **directories, makes_graphs=True)
+    load = replace(order(tiny_directory, server.settings.status_dir), **directories, makes_graphs=True)
     before, after = [quickened_worker(load) for _ in range(2)]
     np.testing.assert_allclose(before, after, atol=1e-5)
     assert not list(load.graphs.parent.glob("making-*"))
@@ -66,7 +66,7 @@ def quickened_worker(load):
 
 @slow
 def test_requests_succeed_while_the_graph_takes_over(tmp_path, reference):
-    with server(tmp_path, "auto") as (settings, client):
+    with running(tmp_path, "auto") as (settings, client):
         for _ in range(WARM_UP):
             client.encode(MODEL, "time")
         during, answers = [], []
@@ -77,7 +77,7 @@ def test_requests_succeed_while_the_graph_takes_over(tmp_path, reference):
         assert taken, "no graph was taken"
         after = [seconds(client, answers) for _ in range(AFTER)]
         known = ask(settings, "/v1/models")["models"]
-    with server(tmp_path, "torch") as (_, client):
+    with running(tmp_path, "torch") as (_, client):
         for _ in range(WARM_UP):
             client.encode(MODEL, "time")
         before = [seconds(client, answers) for _ in range(BEFORE)]
@@ -98,7 +98,7 @@ def test_engine_auto_does_not_delay_the_first_response(tmp_path):
     firsts = {"auto": [], "torch": []}
     for _ in range(4):
         for engine, found in firsts.items():
-            with server(tmp_path, engine, warm=False) as (_, client):
+            with running(tmp_path, engine, warm=False) as (_, client):
                 found.append(seconds(client, []))
                 for _ in range(WARM_UP):
                     client.encode(MODEL, "time")
@@ -108,7 +108,7 @@ def test_engine_auto_does_not_delay_the_first_response(tmp_path):
 
 
 @contextmanager
-def server(scratch: Path, engine: str, *, warm: bool = True) -> Iterator[tuple]:
+def running(scratch: Path, engine: str, *, warm: bool = True) -> Iterator[tuple]:
     """Run a server whose data directory belongs to its engine, and stays."""
     place = scratch / f"{engine}-{time.monotonic_ns()}"
     with ExitStack() as stack:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +14,40 @@ from tests.server.test_serve import serving
 from tests.support.controller import wait_for
 from tests.support.hub import Hub, running
 from tests.support.loras import save_lora
+from tests.support.models import save_bert
 
 HELD = 1 << 20
 
 
-@pytest.fixture
-def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
-    with running() as hub:
-        for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}.items():
-            monkeypatch.setenv(name, value)
+@pytest.fixture(scope="module")
+def other_directory(tmp_path_factory, minilm_directory) -> Path:
+    """A model with other weights than that of `tiny_directory`."""
+    return save_bert(tmp_path_factory.mktemp("other"), minilm_directory, "electra")
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory, tiny_directory, other_directory) -> Iterator[Hub]:
+    with running() as hub, pytest.MonkeyPatch.context() as patch:
+        home = str(tmp_path_factory.mktemp("hf"))
+        for name, value in {"HF_ENDPOINT": hub.url, "HF_HOME": home, "HF_HUB_OFFLINE": "0"}.items():
+            patch.setenv(name, value)
+        hub.put("org/tiny", tiny_directory)
+        hub.put("org/other", other_directory)
+        hub.held_after = HELD
         yield hub
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def client(hub, data_dir) -> Iterator[SIEClient]:
+    """Client of a server with an empty cache."""
+    flags = ["--load-timeout-s=5", "--allow-client-lora", "--max-loras-per-model=1"]
+    with serving(data_dir, "org/tiny", "org/other", *flags) as (_, address), SIEClient(address) as client:
+        yield client
 
 
 def refusal(client):
@@ -32,44 +57,41 @@ def refusal(client):
     return str(told.value)
 
 
-def test_a_hub_id_is_served_and_its_weights_come_with_the_first_request(hub, tmp_path, tiny_directory):
+def test_a_hub_id_is_served_and_its_weights_come_with_the_first_request(hub, client, data_dir, tiny_directory):
     weights = (tiny_directory / "model.safetensors").read_bytes()
     digest = hashlib.sha256(weights).hexdigest()
-    commit = hub.put("org/tiny", tiny_directory)
-    hub.held_after = HELD
-    with serving(tmp_path / "data", "org/tiny", "--load-timeout-s=5") as (_, address), SIEClient(address) as client:
-        assert digest not in hub.sent
-        # What is there from now on is of another server.
-        hub.put("org/tiny", {"config.json": b"{}"})
-        wait_for(lambda: "while the model is being loaded: fetching org/tiny from the hub: 1 of" in refusal(client))
-        wait_for(lambda: hub.sent[digest] >= HELD)
-        hub.may_send.set()
-        dense = client.encode("org/tiny", "hello", timeout=60)["dense"]
-        log = (tmp_path / "data" / "logs" / "tritonserver.log").read_text()
+    (commit,) = hub.repos["org/tiny"].values()
+    hub.may_send.clear()
+    assert digest not in hub.sent
+    # What is there from now on is of another server.
+    hub.put("org/tiny", {"config.json": b"{}"})
+    wait_for(lambda: "while the model is being loaded: fetching org/tiny from the hub: 1 of" in refusal(client))
+    wait_for(lambda: hub.sent[digest] >= HELD)
+    hub.may_send.set()
+    dense = client.encode("org/tiny", "hello", timeout=60)["dense"]
+    log = (data_dir / "logs" / "tritonserver.log").read_text()
     np.testing.assert_allclose(dense, SentenceTransformer(str(tiny_directory)).encode("hello"), atol=1e-5)
     assert hub.sent[digest] == len(weights)
-    assert {each.path.split("/")[4] for each in hub.asked if "/resolve/" in each.path} == {commit}
+    assert {each.path.split("/")[4] for each in hub.asked if "org/tiny/resolve" in each.path} == {commit}
     assert 1 <= log.count("org__tiny: fetching org/tiny from the hub") <= 5
 
 
-def test_a_request_may_name_a_hub_adapter_if_allowed(hub, tmp_path, tiny_directory):
-    library = SentenceTransformer(str(tiny_directory), device="cpu")
+def test_a_request_may_name_a_hub_adapter_if_allowed(hub, client, tmp_path, other_directory):
+    library = SentenceTransformer(str(other_directory), device="cpu")
     library[0].model = save_lora(tmp_path / "lora", library[0].model)
-    hub.put("org/tiny", tiny_directory)
     (tmp_path / "lora" / "optimizer.safetensors").write_bytes(b"of the training")
     hub.put("org/lora", tmp_path / "lora")
     hub.put("org/secret", tmp_path / "lora")
     hub.gated.add("org/secret")
-    flags = ["--allow-client-lora", "--max-loras-per-model=1"]
-    with serving(tmp_path / "data", "org/tiny", *flags) as (_, address), SIEClient(address) as client:
-        dense = client.encode("org/tiny", "hello", lora="org/lora", timeout=60)["dense"]
-        for lora, reason in {"org/secret": "gated", "org/nothing": "not found"}.items():
-            with pytest.raises(LoadError, match=f"the LoRA adapter {lora} is not loaded") as told:
-                client.encode("org/tiny", "hello", lora=lora)
-            assert told.value.reason == reason
-        for path in (str(tmp_path / "lora"), "../lora"):
-            with pytest.raises(InputError, match="parameter lora"):
-                client.encode("org/tiny", "hello", lora=path)
+    hub.may_send.set()
+    dense = client.encode("org/other", "hello", lora="org/lora", timeout=60)["dense"]
+    for lora, reason in {"org/secret": "gated", "org/nothing": "not found"}.items():
+        with pytest.raises(LoadError, match=f"the LoRA adapter {lora} is not loaded") as told:
+            client.encode("org/other", "hello", lora=lora)
+        assert told.value.reason == reason
+    for path in (str(tmp_path / "lora"), "../lora"):
+        with pytest.raises(InputError, match="parameter lora"):
+            client.encode("org/other", "hello", lora=path)
     np.testing.assert_allclose(dense, library.encode("hello"), atol=1e-5)
     assert {each.path.rpartition("/")[2] for each in hub.asked if "org/lora/resolve" in each.path} == {
         "adapter_config.json",

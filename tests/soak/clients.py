@@ -73,18 +73,18 @@ class Client:
         self.name, self.models, self._ask, self._pauses = name, models, ask, pauses
         self._expected: dict[tuple[str, str], np.ndarray] = {}
 
-    def learn(self, model: str) -> None:
+    def learn(self, model: str, texts: Sequence[str]) -> None:
         """Take the model's answers before the first fault as the right ones."""
-        for text in TEXTS:
+        for text in texts:
             self._expected[model, text] = self._ask(model, text)
 
-    def run(self, seed: int, stopped: threading.Event, pause_s: float) -> list[Entry]:
+    def run(self, seed: int, stopped: threading.Event, pause_s: float, texts: Sequence[str]) -> list[Entry]:
         """Ask until `stopped`, with pauses of `pause_s` on average; models by Zipf."""
         rng, entries = np.random.default_rng(seed), []
         weights = 1 / np.arange(1, len(self.models) + 1)
         weights /= weights.sum()
         while not stopped.is_set():
-            model, text = str(rng.choice(self.models, p=weights)), TEXTS[rng.integers(len(TEXTS))]
+            model, text = str(rng.choice(self.models, p=weights)), texts[rng.integers(len(texts))]
             began, error = time.monotonic(), ""
             try:
                 found = self._ask(model, text)

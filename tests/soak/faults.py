@@ -16,8 +16,8 @@ from tests.soak.targets import Cluster, OneServer, Target
 # Durations of a stop, and of a condition, in seconds.
 STOP_S, CONDITION_S = 3.0, 5.0
 
-# Pause between two faults, in seconds: longer than the service takes to be back.
-QUIET_S = (10.0, 16.0)
+# Shortest and longest rest before a fault, in seconds: longer than the service takes to be back.
+REST_S = (10.0, 16.0)
 
 Fault = Callable[[Target, np.random.Generator], Happened]
 
@@ -46,10 +46,12 @@ HURTS = {
 }
 
 
-def schedule(target: Target, seed: int, only: Collection[str] = ()) -> Iterator[tuple[float, str, Fault]]:
+def schedule(
+    target: Target, seed: int, only: Collection[str] = (), rest_s: tuple[float, float] = REST_S
+) -> Iterator[tuple[float, str, Fault]]:
     """Yield pauses in seconds, and the faults after them, for ever: all once in a random order, then again.
 
-    `only`: names of the faults; if empty, all are.
+    `only`: names of the faults; if empty, all are. `rest_s`: shortest and longest pause.
     """
     rng = np.random.default_rng(seed)
     faults = {f"kill {part}": killing(part) for part in target.parts}
@@ -60,7 +62,7 @@ def schedule(target: Target, seed: int, only: Collection[str] = ()) -> Iterator[
     faults = {name: fault for name, fault in faults.items() if not only or name in only}
     while True:
         for name in rng.permutation(sorted(faults)):
-            yield float(rng.uniform(*QUIET_S)), str(name), faults[str(name)]
+            yield float(rng.uniform(*rest_s)), str(name), faults[str(name)]
 
 
 def conditions_of(target: Target) -> dict[str, Condition]:

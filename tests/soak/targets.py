@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError
@@ -29,9 +29,9 @@ from tests.support.loras import save_lora
 from tests.support.models import save_bert, save_cross_encoder
 from tests.support.towers import save_clap, save_clip
 
-NUM_ENCODERS = 12
+MAX_ENCODERS = 12
 MODELS = Models(
-    encoders=[f"t/m{i}" for i in range(NUM_ENCODERS)],
+    encoders=[f"t/m{i}" for i in range(MAX_ENCODERS)],
     reranker="t/reranker",
     extractor="t/extractor",
     images="t/images",
@@ -79,10 +79,11 @@ class Variant:
 class Saved:
     """Models on disk: the directory of their files, and what one of them is changed to.
 
-    `weights`: file of weights to be spoiled; `other_weights`: one of another architecture; `of_hub`: a model that a hub
-    has.
+    `models`: names of those that are served; `weights`: file of weights to be spoiled; `other_weights`: one of another
+    architecture; `of_hub`: a model that a hub has.
     """
 
+    models: Models
     models_dir: Path
     variants: Sequence[Variant]
     weights: Path
@@ -90,8 +91,9 @@ class Saved:
     of_hub: Path
 
 
-def save_models(root: Path, tokenizer: Path) -> Saved:
+def save_models(root: Path, tokenizer: Path, num_encoders: int = MAX_ENCODERS) -> Saved:
     """Write the models, whose weights come from fixed seeds, and their files."""
+    models = replace(MODELS, encoders=MODELS.encoders[:num_encoders])
     directory = root / "models"
     directory.mkdir(parents=True)
     poolings = [save_bert(root / pooling, tokenizer, pooling=pooling) for pooling in ("mean", "cls")]
@@ -104,7 +106,7 @@ def save_models(root: Path, tokenizer: Path) -> Saved:
     dense = {"encode": {"dense": {"dim": 32}}}
     files = {
         # Neighbours have other weights, so that an answer of another model is seen.
-        **{name: tiny_model_file(name, poolings[i % 2]) for i, name in enumerate(MODELS.encoders)},
+        **{name: tiny_model_file(name, poolings[i % 2]) for i, name in enumerate(models.encoders)},
         MODELS.reranker: model_file(MODELS.reranker, reranker, "cross_encoder", {"score": {}}),
         MODELS.extractor: gliner_file(MODELS.extractor, root / "gliner" / "model"),
         MODELS.images: model_file(MODELS.images, root / "clip", "clip", dense, inputs=("text", "image")),
@@ -117,7 +119,7 @@ def save_models(root: Path, tokenizer: Path) -> Saved:
     adapted = Variant("adapted", f"{mean}loras: {{{LORA}: {root / LORA}}}\n", LORA)
     variants = [Variant("mean", mean), Variant("cls", cls), adapted, Variant("removed", "")]
     weights, other = (path / "model.safetensors" for path in (spoiled, root / "clip"))
-    return Saved(directory, variants, weights, other, poolings[0])
+    return Saved(models, directory, variants, weights, other, poolings[0])
 
 
 class Target(ABC):
@@ -278,7 +280,7 @@ class OneServer(Target):
         flags += [f"--door-port={door}", f"--memory-limit-bytes={self._memory_bytes}"]
         return [
             "serve",
-            *_names(),
+            *_names(self.saved.models),
             MODELS.of_hub,
             f"--models-dir={self.saved.models_dir}",
             f"--data-dir={self.root / 'data'}",
@@ -326,7 +328,7 @@ class Cluster(Target):
         self._admin = f"http://127.0.0.1:{config}"
         flags = [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}", f"--workers={NUM_WORKERS}"]
         flags += [f"--memory-limit-bytes={NUM_WORKERS * self._memory_bytes}"]
-        names, data = _names(), f"--data-dir={self.root / 'data'}"
+        names, data = _names(self.saved.models), f"--data-dir={self.root / 'data'}"
         return ["cluster", "up", *names, f"--models-dir={self.saved.models_dir}", data, *flags]
 
     def servers(self) -> list[Path]:
@@ -366,8 +368,8 @@ def _if_not_served() -> Iterator[None]:
             raise
 
 
-def _names() -> list[str]:
-    return [*MODELS.encoders, MODELS.reranker, MODELS.extractor, MODELS.images, MODELS.sounds, MODELS.spoiled]
+def _names(models: Models) -> list[str]:
+    return [*models.encoders, models.reranker, models.extractor, models.images, models.sounds, models.spoiled]
 
 
 TARGETS: dict[str, type[Target]] = {"server": OneServer, "cluster": Cluster}

@@ -1,12 +1,16 @@
 """Frames of HTTP/2 as a client of gRPC sends them, also such that gRPC's own clients never send (RFC 9113)."""
 
 import socket
+import struct
 from typing import NamedTuple
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
+
+# Numbers of settings.
+MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 3, 4
 
 # Window of a stream and of a connection before any update, and size of a frame, in bytes.
 WINDOW_BYTES, FRAME_BYTES = 65_535, 16_384
@@ -22,6 +26,10 @@ class Frame(NamedTuple):
     def is_last(self) -> bool:
         """True if the server sends nothing more on the stream, or on the connection."""
         return self.kind in (RST_STREAM, GOAWAY) or (self.kind == HEADERS and bool(self.flags & END_STREAM))
+
+    @property
+    def settings(self) -> dict[int, int]:
+        return dict(struct.iter_unpack(">HI", self.payload))
 
 
 class Http2Client:
