@@ -8,12 +8,12 @@ from typing import Protocol
 RESERVED_DESCRIPTORS = 256
 
 
-def affordable(num_connections: int) -> int:
-    """Return `num_connections`, or fewer if this process's descriptor limit is lower."""
+def affordable(num_connections: int, num_shares: int = 1) -> int:
+    """Return `num_connections`, or fewer if `num_shares` times as many exceed this process's descriptor limit."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        num_connections if most == resource.RLIM_INFINITY else max(1, min(num_connections, most - RESERVED_DESCRIPTORS))
-    )
+    if most == resource.RLIM_INFINITY:
+        return num_connections
+    return max(1, min(num_connections, (most - RESERVED_DESCRIPTORS) // num_shares))
 
 
 class Phase(IntEnum):

@@ -23,12 +23,20 @@ class Held:
         self.is_cut = False
 
     def __enter__(self) -> "Held":
+        return self.enter()
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._before)
+        self.leave()
+
+    def enter(self) -> "Held":
+        """Begin the reservation, for the rest of this task."""
         self._memory.requests[self] = None
         self._before = _current.set(self)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        _current.reset(self._before)
+    def leave(self) -> None:
+        """End the reservation, from any task."""
         self.release()
         del self._memory.requests[self]
 

@@ -91,7 +91,11 @@ class Gateway(Values):
     autoscaling: GatewayAutoscaling = of(GatewayAutoscaling, "number of gateways")
     ingress: Ingress = of(Ingress, "access from outside")
     resources: Free = resources("500m", "1Gi")
-    env: dict[str, str] = Field({}, description="further settings of gateways, such as SIE_DOOR_MAX_ITEMS")
+    env: dict[str, str] = Field(
+        {},
+        description="further settings of gateways, such as SIE_DOOR_MAX_MEMORY_BYTES, whose default is half of the "
+        "memory limit",
+    )
 
 
 class Config(Values):

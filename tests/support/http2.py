@@ -71,9 +71,8 @@ class Http2Client:
 
     def frame(self) -> Frame:
         """Return the next frame; EOFError if the server has closed the connection."""
-        size = int.from_bytes(self._read(9)[:3], "big")
-        received = self._read(9 + size)
-        self._received = self._received[9 + size :]
+        size = 9 + int.from_bytes(self._peek(9)[:3], "big")
+        received, self._received = self._peek(size), self._received[size:]
         frame = Frame(received[3], received[4], int.from_bytes(received[5:9], "big"), received[9:])
         if frame.kind in (SETTINGS, PING) and not frame.flags & ACK:
             self._send(frame.kind, ACK, 0, frame.payload if frame.kind == PING else b"")
@@ -101,13 +100,13 @@ class Http2Client:
         except TimeoutError:
             return False
 
-    def _read(self, num_bytes: int) -> bytes:
+    def _peek(self, num_bytes: int) -> bytes:
         while len(self._received) < num_bytes:
             data = self._socket.recv(1 << 16)
             if not data:
                 raise EOFError("the server has closed the connection")
             self._received += data
-        return self._received
+        return self._received[:num_bytes]
 
     def _send(self, kind: int, flags: int, stream: int, payload: bytes = b"") -> None:
         self._socket.sendall(_frame(kind, flags, stream, payload))

@@ -1,21 +1,24 @@
 """Triton's gRPC at the gateway (KServe v2): a client of one Triton works against many, without a change.
 
-The request's bytes go through the queue to a worker's Triton, and its response's bytes come back, unchanged.
+The request's bytes go through the queue to a worker's Triton, and its response's bytes come back, unchanged. Of a
+request for inference the gateway reads the model's name and the parameters.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
+from sie_triton.cluster.gateway.questions import check_size
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
+from sie_triton.cluster.protobuf import fields
 from sie_triton.doors.backend import QUESTION_S
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
@@ -45,24 +48,34 @@ OF_ERRORS = {"INVALID_ARG": grpc.StatusCode.INVALID_ARGUMENT}
 # Metadata of a call that the stages receive as request parameters.
 FORWARDED = (TRACEPARENT, REQUEST_ID)
 
-CHANNEL = [("grpc.so_reuseport", 1), ("grpc.max_send_message_length", -1)]
+# Memory of gRPC core and asyncio for a call, in bytes, and copies of a request that calls hold: as received, and with
+# the parameters of its call.
+CALL_BYTES, COPIES = 20 * 1024, 2
 
-# Calls at a time; further ones are refused with RESOURCE_EXHAUSTED.
-MAX_CALLS = 20_000
+# Fields of a request for inference: one for each parameter, input and output, and one with the bytes of each input.
+MAX_FIELDS = 1000
 
-# Copies of a request in memory at a time: as received, and as sent to the queue.
-COPIES = 2
+# Numbers of the fields that the gateway reads.
+REQUEST = service_pb2.ModelInferRequest
+READ = frozenset({REQUEST.MODEL_NAME_FIELD_NUMBER, REQUEST.PARAMETERS_FIELD_NUMBER})
+
+# Characters of an unknown model's name that its error shows.
+MAX_NAME = 200
 
 Context = Any  # grpc.aio.ServicerContext
+Handler = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Handlers of Triton's service. They read and write bytes. Belongs to the event loop of its queue."""
+    """Handlers of Triton's service. They read and write bytes. Belongs to the event loop of its queue.
 
-    def __init__(self, settings: Settings, queue: Queue, memory: MemoryBudget) -> None:
-        self._queue, self._memory = queue, memory
+    For gRPC they are handlers of streams, which it calls before it has received a message.
+    """
+
+    def __init__(self, settings: Settings, queue: Queue, memory: MemoryBudget, receiving: Receiving) -> None:
+        self._queue, self._memory, self._receiving = queue, memory, receiving
         self._trust = Trust(settings)
-        self._handlers: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {
+        self._handlers: dict[str, Handler] = {
             "ModelInfer": self._infer,
             "ModelReady": self._model_ready,
             "ServerLive": self._server_live,
@@ -72,26 +85,29 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        try:
+            self._trust.check_token(_metadata(details.invocation_metadata).get("authorization", "").encode())
+        except Failure as exc:
+            return _refusal(grpc.StatusCode.UNAUTHENTICATED, exc.message)
         service, _, method = details.method.lstrip("/").partition("/")
         if service != SERVICE:
             return None
         handler = self._handlers.get(method)
         if handler is None:
-            return _refusal(method)
-        return grpc.unary_unary_rpc_method_handler(self._checked(handler))
+            return _refusal(grpc.StatusCode.UNIMPLEMENTED, f"{method[:80]}: {REFUSED.get(method, NO_METHOD)}")
+        return grpc.stream_unary_rpc_method_handler(self._received(handler))
 
-    def _checked(self, handler: Callable[[bytes, Context], Awaitable[bytes]]) -> Any:
-        """Return the handler with a check of the token, and our errors as Triton's statuses."""
+    def _received(self, handler: Handler) -> Any:
+        """Return the handler with the reception of its request, and our errors as Triton's statuses."""
 
-        async def handle(request: bytes, context: Context) -> bytes:
+        async def handle(_: Any, context: Context) -> bytes:
+            held = self._memory.held().enter()
+            context.add_done_callback(lambda _: held.leave())  # once the client has taken the answer
             try:
-                self._trust.check_token(_metadata(context).get("authorization", "").encode())
-            except Failure as exc:
-                await context.abort(grpc.StatusCode.UNAUTHENTICATED, exc.message)
-            try:
-                with self._memory.held() as held:
-                    held.take(COPIES * len(request))
-                    return await handler(request, context)
+                held.take(CALL_BYTES)
+                request = await self._receiving.message(context)
+                held.take(COPIES * len(request))
+                return await handler(request, context)
             except Failure as exc:  # the requests of all clients together take too much memory
                 await context.abort(grpc.StatusCode.UNAVAILABLE, with_prefix(BusyError(exc.message)))
                 raise AssertionError("abort raises") from exc
@@ -103,23 +119,23 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         return handle
 
     def _pool(self, context: Context) -> str:
-        return self._queue.pools.chosen(_metadata(context))
+        return self._queue.pools.chosen(_metadata(context.invocation_metadata()))
 
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
-        message = _parsed(service_pb2.ModelInferRequest, request)
-        pool, name = self._pool(context), message.model_name
+        name, left_s = _head(request, context)
+        pool = self._pool(context)
         if not (model := await self._queue.mentions.model_of(pool, name)):
-            await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name))
-        metadata = _metadata(context)
+            await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name[:MAX_NAME]))
+        metadata = _metadata(context.invocation_metadata())
         given = {name: metadata[name] for name in FORWARDED if name in metadata}
-        left_s = _left_s(context, message) - (monotonic() - arrived)
+        left_s -= monotonic() - arrived
         sent = with_parameters(request, given) if given else request
         tenant = self._trust.tenant(metadata.get("authorization", "").encode())
         answer, body = await self._queue.submit(pool, model, sent, max(0.001, left_s), tenant)
         return await _answered(answer, body, context)
 
-    def _asking(self, method: str) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    def _asking(self, method: str) -> Handler:
         async def ask(request: bytes, context: Context) -> bytes:
             answer, body = await self._queue.questions.ask(self._pool(context), method, request, QUESTION_S)
             return await _answered(answer, body, context)
@@ -133,6 +149,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         return summed(good) if good else await _answered(*answers[0], context)
 
     async def _model_ready(self, request: bytes, context: Context) -> bytes:
+        check_size("ModelReady", request)
         name = _parsed(service_pb2.ModelReadyRequest, request).name
         return _bytes(service_pb2.ModelReadyResponse(ready=self._queue.pools.is_served(self._pool(context), name)))
 
@@ -147,12 +164,26 @@ def _parsed(kind: Any, request: bytes) -> Any:
     try:
         return kind.FromString(request)
     except DecodeError as exc:
-        raise InputError(f"the request is not a {kind.DESCRIPTOR.name} of Protocol Buffers") from exc
+        raise _not_a(kind) from exc
 
 
-def _metadata(context: Context) -> dict[str, str]:
+def _not_a(kind: Any) -> InputError:
+    return InputError(f"the request is not a {kind.DESCRIPTOR.name} of Protocol Buffers")
+
+
+def _head(request: bytes, context: Context) -> tuple[str, float]:
+    """Return the model's name of a ModelInferRequest, and the time that it has, in seconds."""
+    try:
+        read = b"".join([request[start:end] for number, start, end in fields(request, MAX_FIELDS) if number in READ])
+    except DecodeError as exc:
+        raise _not_a(REQUEST) from exc
+    message = _parsed(REQUEST, read)
+    return message.model_name, _left_s(context, message)
+
+
+def _metadata(pairs: Iterable[tuple[str, str | bytes]] | None) -> dict[str, str]:
     """Return the metadata of a call that are texts."""
-    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+    return {name: value for name, value in pairs or () if isinstance(value, str)}
 
 
 async def _answered(answer: Answer, body: bytes, context: Context) -> bytes:
@@ -168,24 +199,15 @@ def _left_s(context: Context, message: Any) -> float:
     return min(given or NETWORK_TIMEOUT_S, NETWORK_TIMEOUT_S if of_call is None else of_call)
 
 
-def _refusal(method: str) -> grpc.RpcMethodHandler:
-    async def refuse(_: Any, context: Context) -> None:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{method[:80]}: {REFUSED.get(method, NO_METHOD)}")
+def _refusal(status: grpc.StatusCode, text: str) -> grpc.RpcMethodHandler:
+    """Return a handler that refuses a call without reading anything of it."""
 
-    is_stream = method == "ModelStreamInfer"
-    return grpc.stream_stream_rpc_method_handler(refuse) if is_stream else grpc.unary_unary_rpc_method_handler(refuse)
+    async def refuse(_: Any, context: Context) -> None:
+        await context.abort(status, text)
+
+    return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 def _bytes(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
     return data
-
-
-async def listening(settings: Settings, queue: Queue, memory: MemoryBudget) -> aio.Server:
-    """Return a started gRPC server on the gateway's address; several processes share its port."""
-    options = [*CHANNEL, ("grpc.max_receive_message_length", settings.door_max_body_bytes)]
-    server = aio.server(options=options, maximum_concurrent_rpcs=MAX_CALLS)
-    server.add_generic_rpc_handlers((KServe(settings, queue, memory),))
-    server.add_insecure_port(f"{settings.host}:{settings.grpc_port}")
-    await server.start()
-    return server

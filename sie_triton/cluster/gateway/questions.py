@@ -90,7 +90,12 @@ class Questions:
         return found
 
 
-def _message(method: str, request: bytes) -> bytes:
+def check_size(method: str, request: bytes) -> None:
+    """Raise InputError for a request that is too large to be parsed."""
     if len(request) > MAX_BYTES:
         raise InputError(f"a request of {method} has {len(request)} bytes; at most {MAX_BYTES} are allowed")
+
+
+def _message(method: str, request: bytes) -> bytes:
+    check_size(method, request)
     return Question(method).packed(request)

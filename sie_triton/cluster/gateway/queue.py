@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 CONFIRM_S = 2.0
 
 # Interval of this gateway's heartbeats, in seconds. Workers drop the requests of a gateway that was silent for
-# GATEWAY_S (sidecar/awaited.py), so requests that wait are sent again after a silence of SILENT_S.
+# GATEWAY_S (cluster/sidecar/awaited.py), so requests that wait are sent again after a silence of SILENT_S.
 LIVE_S, SILENT_S = 1.0, 10.0
 
 # Header by which a stream recognizes what it has already, for two minutes.
@@ -61,6 +61,9 @@ MESSAGE_ID = "Nats-Msg-Id"
 
 # Interval between two announcements of a model that no worker serves, in seconds.
 ANNOUNCE_S = 0.25
+
+# Copies of a request that the queue makes: a message or payload, and in the buffer of NATS or of the payload store.
+COPIES = 2
 
 # Subjects and headers around a request's body, at most.
 FRAME_BYTES = 4096
@@ -188,8 +191,8 @@ class Queue:
         """Return the answer to a ModelInferRequest, which has `left_s` seconds.
 
         Raise BusyError if the queue does not take it, or would not answer it in time, and DeadlinePassed if no answer
-        comes in time. The answer is charged to the memory of the request. If this is cancelled, the request is taken
-        out of the queue, or no longer computed.
+        comes in time. Copies and answer are charged to the memory of the request. If this is cancelled, the request is
+        taken out of the queue, or no longer computed.
         """
         subjects.token(model)
         left_s = min(left_s, MAX_AGE_S)
@@ -209,6 +212,7 @@ class Queue:
     async def _answered(
         self, pool: str, model: str, request: bytes, deadline: float, tenant: str
     ) -> tuple[Answer, bytes]:
+        hold(COPIES * len(request))
         number = next(self._numbers)
         payload = await self._stored(number, deadline, request)
         work = Work(self.name, number, deadline, model, 0, payload, tenant)

@@ -1,10 +1,13 @@
 """Run one process of the gateway: HTTP on the door's port, and Triton's gRPC on its own."""
 
 from sie_triton.cluster.gateway.backend import QueueBackend
-from sie_triton.cluster.gateway.kserve import listening
+from sie_triton.cluster.gateway.kserve import KServe
 from sie_triton.cluster.gateway.pool_routes import PoolRoutes
+from sie_triton.cluster.gateway.port import SHARES, Port
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.doors import counts
+from sie_triton.doors.connections import affordable
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import DRAIN_S, serve
@@ -22,7 +25,10 @@ class GatewayBackend(QueueBackend):
 
     async def __aenter__(self) -> "GatewayBackend":
         await self._queue.__aenter__()
-        self._grpc = await listening(self._settings, self._queue, self.memory)
+        receiving = Receiving(self._settings.door_max_memory_bytes)
+        handlers = KServe(self._settings, self._queue, self.memory, receiving)
+        self._grpc = Port(self._settings, handlers, receiving)
+        await self._grpc.start()
         return self
 
     async def drain(self) -> None:
@@ -37,6 +43,8 @@ class GatewayBackend(QueueBackend):
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
     counts.reserve_files()
+    most = affordable(settings.door_max_connections, SHARES)
+    settings = settings.model_copy(update={"door_max_connections": most})
     queue = Queue(settings)
     backend = GatewayBackend(settings, queue)
     door = Door(settings, backend)

@@ -69,6 +69,9 @@ FRAME_BYTES = 1024
 # Parts of a receipt without a domain.
 SHORT_RECEIPT = 9
 
+# gRPC's text about bytes that are no message of Triton's. The gateway reads the name and the parameters only.
+UNPARSED = "Unable to parse request"
+
 DIED = "the request ended the server that ran it, twice; it was put aside, and is not run again"
 
 INTERNAL, NOT_FOUND, UNAVAILABLE, CANCELLED = (
@@ -312,7 +315,7 @@ class Runner:
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
-        if response.is_ok or self.awaited.left_s(work) < BUSY_S:
+        if response.is_ok or response.text == UNPARSED or self.awaited.left_s(work) < BUSY_S:
             return False
         text = response.text
         error = without_prefix(text.partition(END_OF_FRAMING)[2] if text.startswith(FRAMING) else text)

@@ -9,13 +9,14 @@ from typing import Any
 
 import grpc
 from hypothesis import strategies as st
-from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway.kserve import OF_ANY_WORKER, SERVICE, KServe
+from sie_triton.cluster.gateway.kserve import MAX_FIELDS, OF_ANY_WORKER, SERVICE, KServe
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.messages import Answer, Cancel, Work
+from sie_triton.cluster.protobuf import fields
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.triton import Response
@@ -62,14 +63,21 @@ class Aborted(Exception):
 class Call:
     """Stands for grpc.aio.ServicerContext."""
 
-    def __init__(self, metadata: tuple[tuple[str, Any], ...], seconds: float | None) -> None:
-        self._metadata, self._seconds = metadata, seconds
+    def __init__(self, message: bytes, metadata: tuple[tuple[str, Any], ...], seconds: float | None) -> None:
+        self._message, self._metadata, self._seconds = message, metadata, seconds
+        self.when_done: list[Callable[[Any], None]] = []
 
     def invocation_metadata(self) -> tuple[tuple[str, Any], ...]:
         return self._metadata
 
     def time_remaining(self) -> float | None:
         return self._seconds
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.when_done.append(callback)
+
+    async def read(self) -> bytes:
+        return self._message
 
     async def abort(self, status: grpc.StatusCode, text: str) -> None:
         assert status in ALLOWED, (status, text)
@@ -103,7 +111,7 @@ def kserve(directory: Path) -> Iterator[Target]:
 
     async def submit(pool: str, model: str, sent: bytes, left_s: float, tenant: str) -> tuple[Answer, bytes]:
         assert left_s > 0
-        service_pb2.ModelInferRequest.FromString(sent)
+        assert all(start < end <= len(sent) for _, start, end in fields(sent, MAX_FIELDS + len(METADATA)))
         return answers[len(sent) % 2], b""
 
     async def ask(pool: str, method: str, sent: bytes, left_s: float) -> Any:
@@ -120,18 +128,22 @@ def kserve(directory: Path) -> Iterator[Target]:
         one((None, 5.0, 0.0, -1.0, 1e300)),
     )
     with asyncio.Runner() as runner:
-        handlers = KServe(settings, queue, MemoryBudget(1 << 30))
+        handlers = KServe(settings, queue, MemoryBudget(1 << 30), Receiving(1 << 30))
         yield Target(cases, lambda case: runner.run(_called(handlers, pools, *case)), (Aborted,))
 
 
 async def _called(handlers: KServe, pools: Pools, method: str, sent: bytes, metadata: Any, seconds: Any) -> None:
     pools.workers.take(HEALTH)
-    details: Any = SimpleNamespace(method=f"/{SERVICE}/{method}")
+    details: Any = SimpleNamespace(method=f"/{SERVICE}/{method}", invocation_metadata=metadata)
     handler = handlers.service(details)
     assert handler is not None
-    call: Callable[..., Awaitable[Any]] = handler.unary_unary or handler.stream_stream
-    answer = await call(sent, Call(metadata, seconds))
-    assert isinstance(answer, bytes)
+    answer: Callable[..., Awaitable[Any]] = handler.stream_unary
+    call = Call(sent, metadata, seconds)
+    try:
+        assert isinstance(await answer(None, call), bytes)
+    finally:
+        for each in call.when_done:
+            each(call)
 
 
 @contextmanager

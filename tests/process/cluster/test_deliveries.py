@@ -190,6 +190,24 @@ def test_a_busy_triton_gets_the_request_again_later(run):
     run(test)
 
 
+def test_bytes_that_triton_cannot_parse_are_delivered_once(run):
+    """As Triton 24.10 refuses an input that is no message; a gateway reads the name and the parameters only."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, triton = await cluster.pair()
+
+        async def refuse(name: str) -> Response:
+            return Response(13, "Unable to parse request", b"")
+
+        triton.behave = refuse
+        answer, _ = await queue.submit("default", MODEL, request("a"), 20)
+        assert (answer.status, answer.text) == (13, "Unable to parse request")
+        assert triton.seen == ["a"]
+        await until_empty(queue)
+
+    run(test)
+
+
 def test_requests_of_a_triton_that_died_are_answered_elsewhere(run):
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()

@@ -235,6 +235,28 @@ def test_gateways_know_the_pools_that_can_be_started():
     assert environment["SIE_AUTH_TOKENS"].startswith("@")
 
 
+@pytest.mark.parametrize(
+    ("gateway", "expected"),
+    [
+        ({}, str(2**29)),
+        ({"resources": {"limits": {"memory": "1536Mi"}}}, str(768 * 2**20)),
+        ({"resources": {"limits": {"memory": "2.5G"}}}, "1250000000"),
+        ({"resources": {"limits": {"memory": 4_000_000_000}}}, "2000000000"),
+        ({"resources": {"limits": {"memory": "1Ei"}}}, None),
+        ({"env": {"SIE_DOOR_WORKERS": "4"}}, str(2**27)),
+        ({"env": {"SIE_DOOR_MAX_MEMORY_BYTES": "1000000"}}, "1000000"),
+    ],
+    ids=str,
+)
+def test_requests_take_at_most_half_of_a_gateways_memory(gateway, expected):
+    """The rest is for what is not counted: a container that needs more than its limit is killed, with all requests."""
+    (container,) = named(list(rendered({"gateway": gateway})), "Deployment", "sie-gateway")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    found = [each["value"] for each in container["env"] if each["name"] == "SIE_DOOR_MAX_MEMORY_BYTES"]
+    assert found == [expected] * (expected is not None)
+
+
 def test_the_config_service_needs_the_tokens_of_gateways():
     (container,) = named(list(rendered(EVERYTHING)), "Deployment", "sie-config")["spec"]["template"]["spec"][
         "containers"

@@ -109,6 +109,17 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{/* Half of an amount of memory, such as 1Gi, in bytes; empty if there is none, or its unit is another one. */}}
+{{- define "sie.halfBytes" -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $text := kindIs "string" . | ternary (toString .) (printf "%d" (int64 .)) -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
+{{- $unit := trimPrefix $number $text -}}
+{{- if and $number (hasKey $units $unit) -}}
+{{- divf (mulf $number (get $units $unit)) 2 | int64 -}}
+{{- end -}}
+{{- end }}
+
 {{- define "sie.natsMounts" -}}
 - {name: nats-password, mountPath: /run/secrets/sie/nats, readOnly: true}
 {{- if .Values.nats.caSecret }}
