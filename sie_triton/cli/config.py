@@ -27,7 +27,7 @@ class Setting(NamedTuple):
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object per setting")
 @settings_options(list(Settings.model_fields))
 def config(changed: bool, as_json: bool, **flags: Any) -> None:
-    """Show each setting that `serve` would use here, its value, and where the value comes from.
+    """Show each setting that `serve`, or a part of a cluster, would use here: its value, and where that comes from.
 
     \b
     sie-triton config                           with the variables and the sie.yaml of this shell and directory
@@ -49,7 +49,7 @@ def config(changed: bool, as_json: bool, **flags: Any) -> None:
 
 
 def effective(flags: dict[str, Any]) -> list[Setting]:
-    """Return all settings as `serve` would resolve them from these flags; a flag that is None was not given."""
+    """Return all settings as commands would resolve them from these flags; a flag that is None was not given."""
     resolved = read_settings(**flags).model_dump(mode="json")
     given, in_file = {name for name, value in flags.items() if value is not None}, file_settings()
     return [

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import read_model_settings, settings_options
+from sie_triton.cli.options import read_model_settings, running_options
 
 POSITIVE = click.IntRange(1, 100_000)
 
@@ -47,7 +47,7 @@ POSITIVE = click.IntRange(1, 100_000)
 @click.option("--json", "as_json", is_flag=True, help="also print one JSON document, as the last line")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="also draw a picture, such as eval.png")
 @click.option("--url", metavar="URL", help="server of the source sie; default: grpc:// with --host and --grpc-port")
-@settings_options(["host", "grpc_port", "models_dir"])
+@running_options(["host", "grpc_port", "models_dir"])
 def evaluate(
     model: str,
     task: str,

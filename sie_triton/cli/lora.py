@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import settings_of_running, settings_options
+from sie_triton.cli.options import running_options, settings_of_running
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
@@ -28,7 +28,7 @@ def lora() -> None:
 @lora.command()
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON")
-@settings_options(RUNNING)
+@running_options(RUNNING)
 def ls(model: str, as_json: bool, **flags: Any) -> None:
     """List the adapters of MODEL: their locations and origins, and whether they are in memory."""
     from sie_triton.controller.lora_commands import show
@@ -40,7 +40,7 @@ def ls(model: str, as_json: bool, **flags: Any) -> None:
 @click.argument("model")
 @click.argument("name")
 @click.argument("source")
-@settings_options(RUNNING)
+@running_options(RUNNING)
 def add(model: str, name: str, source: str, **flags: Any) -> None:
     """Add an adapter to MODEL under NAME, from SOURCE: a directory, or an id on the model hub.
 
@@ -58,7 +58,7 @@ def add(model: str, name: str, source: str, **flags: Any) -> None:
 @lora.command()
 @click.argument("model")
 @click.argument("name")
-@settings_options(RUNNING)
+@running_options(RUNNING)
 def rm(model: str, name: str, **flags: Any) -> None:
     """Remove the adapter NAME from MODEL. Requests in progress continue to use it.
 

@@ -18,7 +18,7 @@ from sie_triton.cli.extract import extract
 from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
-from sie_triton.cli.options import read_model_settings, settings_of_running, settings_options
+from sie_triton.cli.options import read_model_settings, running_options, settings_of_running, settings_options
 from sie_triton.cli.score import score
 from sie_triton.cli.simulate import simulate
 from sie_triton.cli.top import top
@@ -151,7 +151,7 @@ def controller(**flags: Any) -> None:
 @click.option("--watch", is_flag=True, help="keep running, and update the table")
 @click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON, once")
 @click.option("--svg", type=click.Path(path_type=Path), help="also save the table to this file, as an SVG image")
-@settings_options(["host", "controller_port", "data_dir", "admin_token", "auth_tokens", "gateway_url"])
+@running_options(["host", "controller_port", "data_dir", "admin_token", "auth_tokens", "gateway_url"])
 def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
     """Show all models of a running server: state, memory, last use; with --gateway-url, the workers of a cluster."""
     from sie_triton.controller.commands import show
@@ -167,7 +167,7 @@ def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
 
 @cli.command()
 @click.argument("model")
-@settings_options(["host", "controller_port", "data_dir", "admin_token"])
+@running_options(["host", "controller_port", "data_dir", "admin_token"])
 def load(model: str, **flags: Any) -> None:
     """Load the weights of MODEL now, before its first request."""
     from sie_triton.controller.commands import act
@@ -177,7 +177,7 @@ def load(model: str, **flags: Any) -> None:
 
 @cli.command()
 @click.argument("model")
-@settings_options(["host", "controller_port", "data_dir", "admin_token"])
+@running_options(["host", "controller_port", "data_dir", "admin_token"])
 def evict(model: str, **flags: Any) -> None:
     """Free the memory of MODEL. Its next request loads it again."""
     from sie_triton.controller.commands import act
@@ -326,7 +326,7 @@ def bench(
 @cli.command(context_settings={"ignore_unknown_options": True})
 @click.argument("model")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@settings_options(["host", "grpc_port"])
+@running_options(["host", "grpc_port"])
 def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
     """Measure a running server with perf_analyzer: one text of 20 to 60 words per request.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import read_model_settings, settings_of_running, settings_options
+from sie_triton.cli.options import read_model_settings, running_options, settings_of_running, settings_options
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
@@ -28,7 +28,7 @@ def models() -> None:
 
 @models.command()
 @click.option("--known", is_flag=True, help="list public models whose model files are part of this package")
-@settings_options(["models_dir", "model_filter", *RUNNING, "auth_tokens"])
+@running_options(["models_dir", "model_filter", *RUNNING, "auth_tokens"])
 def ls(known: bool, **flags: Any) -> None:
     """List the models of the running server.
 
@@ -93,7 +93,7 @@ def init(model: str, name: str | None, family: str, output: Path | None, **flags
 
 @models.command()
 @click.argument("model")
-@settings_options([*RUNNING, "hf_fallback"])
+@running_options([*RUNNING, "hf_fallback"])
 def add(model: str, **flags: Any) -> None:
     """Serve MODEL on the running server: a model file, the name of a known model, a directory, or a hub id.
 
@@ -109,7 +109,7 @@ def add(model: str, **flags: Any) -> None:
 
 @models.command()
 @click.argument("model")
-@settings_options(RUNNING)
+@running_options(RUNNING)
 def rm(model: str, **flags: Any) -> None:
     """Remove MODEL from the running server. Its requests in progress are completed."""
     from sie_triton.controller.commands import remove

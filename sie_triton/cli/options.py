@@ -1,6 +1,7 @@
 """Command-line options, generated from the settings so that flags and variables stay the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
 import click
@@ -12,15 +13,26 @@ from sie_triton.settings.sources import PREFIX, flag
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def settings_options(names: Sequence[str]) -> Callable[[Command], Command]:
-    """Return a decorator that adds an option for each of the settings `names` to a command."""
+def settings_options(
+    names: Sequence[str], texts: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds an option for each of the settings `names` to a command.
+
+    The help of an option is the description of its setting, or what `texts` has for it.
+    """
 
     def decorate(command: Command) -> Command:
         for name in reversed(names):
-            command = _option(name, Settings.model_fields[name])(command)
+            field = Settings.model_fields[name]
+            command = _option(name, field, texts.get(name, field.description or ""))(command)
         return command
 
     return decorate
+
+
+def running_options(names: Sequence[str]) -> Callable[[Command], Command]:
+    """Return a decorator as that of `settings_options`, for a command that calls a running server at --host."""
+    return settings_options(names, {"host": "address of the running server"})
 
 
 def read_model_settings(**flags: Any) -> Settings:
@@ -38,10 +50,10 @@ def settings_of_running(**flags: Any) -> Settings:
     return read_settings(**flags, triton_host=flags.get("host"))
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
+def _option(name: str, field: FieldInfo, meaning: str) -> Callable[[Command], Command]:
     default = field.get_default(call_default_factory=True)
     shown = "" if default in (None, "") else f"; default {default}"
-    declaration, text = flag(name), f"{field.description} [{PREFIX}{name.upper()}{shown}]"
+    declaration, text = flag(name), f"{meaning} [{PREFIX}{name.upper()}{shown}]"
     members = get_args(field.annotation)
     choices = [c for member in members for c in ([member] if isinstance(member, str) else get_args(member))]
     if field.annotation is bool:

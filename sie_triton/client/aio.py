@@ -41,8 +41,7 @@ MAX_WAITING = 16
 class AsyncSIEClient:
     """Client for asyncio: `async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop.
 
-    `timeout`, `max_concurrency` and `controller_url` are those of SIEClient. If `is_patient` is False, nothing is
-    retried, and a busy server raises BusyError at once.
+    The arguments are those of SIEClient.
     """
 
     def __init__(
@@ -51,14 +50,14 @@ class AsyncSIEClient:
         *,
         timeout: float | None = None,
         max_concurrency: int = 4,
-        is_patient: bool = True,
+        retry: bool = True,
         controller_url: str | None = None,
     ) -> None:
         address = Address.parse(url)
         self._connection = self._connect(address)
         self._controller = ControllerAddress.beside(address, controller_url)
         self._timeout = checked_timeout(timeout)
-        self._is_patient = is_patient
+        self._retry = retry
         self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
         self._ensembles: dict[tuple[str, str], str] = {}
         self._profiles: dict[str, Profiles] = {}
@@ -218,7 +217,7 @@ class AsyncSIEClient:
             return False
         ask = partial(serve_known, self._controller, model)
         loop = asyncio.get_running_loop()
-        if not self._is_patient:
+        if not self._retry:
             return await loop.run_in_executor(self._waiting, ask, deadline.left_s)
         async for attempt in AsyncRetrying(**deadline.retrying(lambda: True)):
             with attempt:
@@ -257,7 +256,7 @@ class AsyncSIEClient:
         return await self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     async def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
-        if not self._is_patient:
+        if not self._retry:
             return await self._connection.ask(method, deadline, **arguments())
         async for attempt in AsyncRetrying(**deadline.retrying(lambda: self._connection.is_met)):
             with attempt:

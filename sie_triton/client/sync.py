@@ -42,7 +42,8 @@ class SIEClient:
 
     Thread-safe. Close the client, or use it as a context manager. Many items are sent as several requests, at most
     `max_concurrency` at a time. `timeout`, in seconds, covers a whole call with its retries: a request is retried if
-    the server is busy or restarts. Only AsyncSIEClient can turn retries off.
+    the server is busy or restarts. None means 600 s for each request, and 30 s of retries. With `retry=False` nothing
+    is retried, and a busy server raises BusyError at once.
 
     If a model is not served, the client asks the controller to serve it, if it is a known model. `controller_url` is
     the controller's address; None means the default port on the host of `url`, and "" does not ask.
@@ -54,11 +55,13 @@ class SIEClient:
         *,
         timeout: float | None = None,
         max_concurrency: int = 4,
+        retry: bool = True,
         controller_url: str | None = None,
     ) -> None:
         self._address = Address.parse(url)
         self._controller = ControllerAddress.beside(self._address, controller_url)
         self._timeout = checked_timeout(timeout)
+        self._retry = retry
         self._max_concurrency = checked_concurrency(max_concurrency)
         self._ensembles: dict[tuple[str, str], str] = {}
         self._profiles: dict[str, Profiles] = {}
@@ -217,6 +220,8 @@ class SIEClient:
     def _becomes_served(self, model: str, deadline: Deadline) -> bool:
         if self._controller is None:
             return False
+        if not self._retry:
+            return serve_known(self._controller, model, deadline.left_s)
         for attempt in Retrying(**deadline.retrying(lambda: True)):
             with attempt:
                 return serve_known(self._controller, model, deadline.left_s)
@@ -246,6 +251,8 @@ class SIEClient:
         return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
+        if not self._retry:
+            return self._connection.ask(method, deadline, **arguments())
         for attempt in Retrying(**deadline.retrying(lambda: self._connection.is_met)):
             with attempt:
                 return self._connection.ask(method, deadline, **arguments())

@@ -77,9 +77,10 @@ first request after 30 s loads again, unless `is_permanent` |
 | `Cancelled` | the client is closed | no |
 | `SIEError` itself | the server at the address is not Triton, or does not serve models of this package | no |
 
-Before each retry the client waits for a random time of at most 0.1, 0.2, 0.4 … 2 s. `SIEClient` always retries;
-`AsyncSIEClient(…, is_patient=False)` never does. The other exceptions are imported like those below:
-`from sie_triton import ModelError, SIEError`, `from sie_triton.errors import Cancelled, OutOfMemory, Unreachable`.
+Before each retry the client waits for a random time of at most 0.1, 0.2, 0.4 … 2 s. With
+`retry=False` a client never retries. The other exceptions are imported like those below:
+`from sie_triton import ModelError, SIEError`, `from sie_triton.errors import Cancelled, OutOfMemory, Unreachable`; an
+`InputError` for a model that is not served is `sie_triton.client.failures.NotServed`.
 
 ```python
 from sie_triton import BusyError, InputError, LoadError, SIEClient

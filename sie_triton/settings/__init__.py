@@ -83,7 +83,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     model_filter: str = Field(
         "",
         description="serve only models whose names match one of these patterns, such as BAAI/*, separated by commas; "
-        "names without a * are served from the start",
+        "a name without a * is also served from the start, as one of the command line",
     )
     serve_known: bool = Field(
         True, description="serve a known model as soon as a request names it: models ls --known lists them"
@@ -213,8 +213,8 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
 
     disk_cache_enabled: bool = Field(
         True,
-        description="remove the least recently used weights, of those that this package has fetched or loaded, while "
-        "the disk is too full; false: never remove any",
+        description="while the disk is too full, remove the least recently used weights, of those that this package "
+        "has fetched or loaded; false keeps the cache, and never removes any",
     )
     disk_pressure_threshold_percent: float = Field(
         85,

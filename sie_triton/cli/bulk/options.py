@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from sie_triton.cli.options import settings_of_running, settings_options
+from sie_triton.cli.options import running_options, settings_of_running
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -85,7 +85,7 @@ SHARED = (
         metavar="URL",
         help="server, such as http://host:port or grpc://host:port; default: --host and --grpc-port",
     ),
-    settings_options(["host", "grpc_port"]),
+    running_options(["host", "grpc_port"]),
 )
 
 

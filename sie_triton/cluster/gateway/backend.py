@@ -94,7 +94,7 @@ class QueueBackend(Backend):
     away = "no worker is ready"
 
     def __init__(self, settings: Settings, queue: Queue) -> None:
-        super().__init__(QueueClient(queue, max_concurrency=MAX_CONCURRENCY, is_patient=False), QueueConnection(queue))
+        super().__init__(QueueClient(queue, max_concurrency=MAX_CONCURRENCY, retry=False), QueueConnection(queue))
         self._settings, self._queue = settings, queue
 
     async def is_live(self) -> bool:

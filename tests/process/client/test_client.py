@@ -182,6 +182,28 @@ def test_a_server_that_is_not_triton_is_reported(kind, status, error):
 
 
 @KINDS
+def test_a_client_that_does_not_retry_asks_once(kind):
+    asked = []
+
+    class Busy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(self.path)
+            self.send_response(502)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
+        with kind(address_of(server.socket), retry=False) as client:
+            raises_exactly(lambda: client.encode(MODEL, "a"), BusyError, "answers with status 502")
+        server.shutdown()
+    assert len(asked) == 1
+
+
+@KINDS
 def test_a_model_that_is_not_ours_is_refused(kind, fake):
     with kind(fake.url) as client:
         fake.outputs = ["dense"]

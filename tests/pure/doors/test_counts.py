@@ -49,7 +49,7 @@ def test_a_process_goes_on_with_the_files_of_one_that_has_ended_and_not_of_one_t
 
 
 @pytest.mark.parametrize("left", [b"", b"counts", bytes(NUM_BYTES + 1)])
-@pytest.mark.parametrize("pid", [999999999, os.getpid()])
+@pytest.mark.parametrize("pid", [999999999, os.getpid()], ids=["another", "own"])
 def test_files_that_are_used_again_have_their_space_and_keep_their_content(tmp_path, monkeypatch, left, pid):
     """Also those of a process that had the same pid."""
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
