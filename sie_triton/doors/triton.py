@@ -60,9 +60,7 @@ class TritonBackend(Backend):
 
     def __init__(self, settings: Settings) -> None:
         address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
-        self._triton = TritonClient(
-            address, _controller_of(settings), max_concurrency=MAX_CONCURRENCY, retry=False
-        )
+        self._triton = TritonClient(address, _controller_of(settings), max_concurrency=MAX_CONCURRENCY, retry=False)
         # The second connection is separate, so that large requests do not delay questions.
         super().__init__(self._triton, AsyncConnection(Address.parse(address)))
         self._models = _of_controller(settings, "/v1/models")

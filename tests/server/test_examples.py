@@ -204,12 +204,16 @@ def test_a_documented_command_that_is_not_run_is_reported():
     assert lines_not_run([block]) == ["scripts/new --flag"]
 
 
+# Key of the results of each route, where it is not "items".
+RESULTS = {"/rerank": "results", "/v1/embeddings": "data"}
+
+
 @pytest.mark.parametrize("block", AT_THE_DOOR, ids=lambda block: block.name)
 def test_curl_at_the_door(served, block):
-    """The command ranks its documents, or gives a result of its item."""
+    """The command ranks its documents, or gives a result of its item or text."""
     assert HEADER in block.text
     answer = got(here(block.text, served))
-    key = "results" if "/rerank" in block.text else "items"
+    key = next((key for route, key in RESULTS.items() if route in block.text), "items")
     assert key in answer, answer
     (result,) = answer[key]
     assert {"index", "dense", "entities"} & set(result)
