@@ -29,6 +29,8 @@ IN_USE_S = 5.0
 REFUSE_S = 60.0
 MAX_REFUSED = 1000
 
+SEE_KNOWN = "sie-triton models ls --known lists known models"
+
 
 @dataclass(frozen=True, slots=True)
 class Mentioned:
@@ -151,7 +153,7 @@ class Mentions:
         may_be_on_hub = settings["allow_any_model"] and matches(name, words(settings.get("model_filter", "")))
         if known is not None and name not in known and not may_be_on_hub:
             names = {*serving.models, *known}
-            raise ChangeRefused(UNKNOWN, f"{name} is not served{closest(name, names)}")
+            raise ChangeRefused(UNKNOWN, f"{name} is not served{closest(name, names)}; {SEE_KNOWN}")
 
 
 def _state_of(name: str, state: ModelState | None) -> Mentioned:

@@ -86,7 +86,9 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         "a name without a * is also served from the start, as one of the command line",
     )
     serve_known: bool = Field(
-        True, description="serve a known model as soon as a request names it: models ls --known lists them"
+        True,
+        description="serve a known model as soon as a request names it: those of the package, which models ls --known "
+        "lists, and those of models_dir",
     )
     allow_any_model: bool = Field(
         False, description="serve any model on the hub as soon as a request names it; needs serve_known"

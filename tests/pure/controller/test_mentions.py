@@ -3,7 +3,16 @@
 import pytest
 
 from sie_triton.controller import mentions as module
-from sie_triton.controller.mentions import FORGET_S, MAX_WAITING, MIN_STAY_S, REFUSE_S, Mentioned, Mentions, leavers
+from sie_triton.controller.mentions import (
+    FORGET_S,
+    MAX_WAITING,
+    MIN_STAY_S,
+    REFUSE_S,
+    SEE_KNOWN,
+    Mentioned,
+    Mentions,
+    leavers,
+)
 from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.serving.known_file import KnownFile, write_known
@@ -44,13 +53,16 @@ def state(used_ns, *, pending=0, kind="cold"):
     return type("State", (), fields)
 
 
+MORE = f"; {SEE_KNOWN}"
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "reason"),
     [
-        ("BAAI/bge-m4", {}, "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3"),
-        ("own/serve", {}, "own/serve is not served; the most similar names are own/served"),
+        ("BAAI/bge-m4", {}, "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3" + MORE),
+        ("own/serve", {}, "own/serve is not served; the most similar names are own/served" + MORE),
         ("org/a", {"serve_known": False}, "org/a is not served"),
-        ("x/y", {"allow_any_model": True, "model_filter": "org/*"}, "x/y is not served"),
+        ("x/y", {"allow_any_model": True, "model_filter": "org/*"}, "x/y is not served" + MORE),
     ],
 )
 def test_a_name_that_may_not_be_served_is_refused_at_once(mentions, name, settings, reason):
