@@ -163,7 +163,7 @@ class Health(Header):
     controller can give without an eviction. `open` is the number of requests at its Triton, of at most `limit`.
     `claims` are the models whose work it fetches. `epoch` is that of the model files that it has applied, but for those
     of `refused`, which its server does not take. `moves_to` is the pool to which it goes once it has finished its work.
-    `interval_s` is the time until its next heartbeat, in seconds.
+    `interval_s` is the setting for the time between two heartbeats, in seconds; on full cores it takes up to twice.
     """
 
     worker: str

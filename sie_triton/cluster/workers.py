@@ -15,13 +15,9 @@ MAX_WORKERS = 10_000
 
 
 class Workers:
-    """Latest heartbeat of each worker. Belongs to one event loop.
-
-    `stale_s` is the time in which each worker tells of itself, in seconds, as far as the slowest one is known.
-    """
+    """Latest heartbeat of each worker. Belongs to one event loop."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self.stale_s = INTERVAL_S * MAX_MISSING
         self._clock = clock
         self._found: dict[tuple[str, str], tuple[float, Health]] = {}
 
@@ -37,7 +33,11 @@ class Workers:
         key = health.pool, health.worker
         if key in self._found or len(self._found) < MAX_WORKERS:
             self._found[key] = self._clock(), health
-            self.stale_s = max(self.stale_s, _stale_s(health))
+
+    @property
+    def stale_s(self) -> float:
+        """Time in which each worker tells of itself, in seconds, as far as the slowest one is known."""
+        return max([INTERVAL_S * MAX_MISSING, *map(_stale_s, self.all())])
 
     def alive(self, pool: str) -> list[Health]:
         """Return the workers of a pool that are not gone, sorted by name."""

@@ -219,7 +219,7 @@ def withdraw(directory: Path, record: Record) -> None:
 
 
 def answer(directory: Path, record: Record, text: str) -> None:
-    """Answer a process that loads or waits for memory. If the disk is full, the rounds to come try again."""
+    """Answer a process that loads or waits for memory. On a full disk a grant is tried again by the rounds to come."""
     path = answer_path(directory, record["pid"])
     fresh = path.with_suffix(f".{get_ident()}.room")  # swaps end on other threads
     try:

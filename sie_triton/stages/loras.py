@@ -203,7 +203,8 @@ class HeldLoras:
                     waiting, each.waiting = each.waiting, []
                     self._use(each, waiting)
                     break
-        self._sweep.start()
+        with suppress(BusyError):  # the next load starts it
+            self._sweep.start()
         log.info("lora %s: loaded, %d bytes", each.name, done.num_bytes)
         self._submit([work for work in waiting if self._is_wanted(work)])
 

@@ -231,7 +231,9 @@ class Queue:
             del self._waiting[number]
             if payload:
                 self._start(self._removed(payload))
-            if not waiting.sending.done() and not waiting.answer.cancelled():
+            if waiting.sendings > 1 and not waiting.answer.cancelled():
+                self._abandon(pool, number, waiting.sending)  # a worker may have the other message, too
+            elif not waiting.sending.done() and not waiting.answer.cancelled():
                 self._start(self._confirmed(waiting.sending))
 
     async def _hear_gateway(self, message: Msg) -> None:
@@ -243,9 +245,13 @@ class Queue:
             self._heard_at = now
 
     def _send_all_again(self) -> None:
-        """Send the requests that wait as new messages. A worker that still has one drops the second message."""
+        """Send the requests that wait as new messages. A worker that still has one drops the second message.
+
+        A message that was not confirmed may have been stored and dropped, too: under its id it would be a double.
+        """
         for number, each in self._waiting.items():
-            if each.sending.done() and not each.answer.done():
+            if not each.answer.done():
+                each.sending.cancel()
                 each.sendings += 1
                 name = f"{self.name}.{number}.{each.sendings}"
                 each.sending = asyncio.create_task(self._send(each.pool, each.model, each.message, name))

@@ -55,6 +55,11 @@ class Memory:
     def is_spent(self) -> bool:
         return self._num_bytes >= self._max_bytes
 
+    @property
+    def has_room(self) -> bool:
+        """False while the memory is spent, or a holder waits: small messages would take all that is given back."""
+        return not self.is_spent and not self._line
+
     def take(self, holder: object, num_bytes: int) -> None:
         """Count bytes that are there already."""
         self._num_bytes += num_bytes
@@ -64,13 +69,14 @@ class Memory:
         """Take bytes that are free, if no other holder waits before this one. False: it waits, and has to ask again."""
         if holder in self._shares:
             return True
+        had_room = self.has_room
         self._line.setdefault(holder)
         fits = self._num_bytes + num_bytes <= self._max_bytes or self._num_bytes <= self._max_bytes // REST
         if not fits or next(iter(self._line)) is not holder:
             return False
         del self._line[holder]
         self.take(holder, num_bytes)
-        self._call_next()
+        self._call_next(had_room)
         return True
 
     async def wait_for(self, holder: object, num_bytes: int) -> None:
@@ -99,13 +105,13 @@ class Memory:
     def release(self, holder: object) -> None:
         """Give back the bytes of a holder, or its place in line."""
         if holder in self._shares or holder in self._line:
-            was_spent = self.is_spent
+            had_room = self.has_room
             self._num_bytes -= self._shares.pop(holder, 0)
             self._line.pop(holder, None)
-            self._call_next(is_for_all=was_spent)
+            self._call_next(had_room)
 
-    def _call_next(self, *, is_for_all: bool = False) -> None:
-        """Have the next in line look whether its turn has come; all pullers, too, if there was no room before."""
+    def _call_next(self, had_room: bool) -> None:
+        """Have the next in line look whether its turn has come, or all if there is room that there was not before."""
         self._freed.set()
-        if self._line or is_for_all:
+        if self._line or (self.has_room and not had_room):
             self._when_freed()

@@ -156,7 +156,7 @@ class Runner:
     @property
     def room(self) -> int:
         """Number of requests that Triton can take now, and for which there is memory."""
-        return 0 if self.memory.is_spent else self.places
+        return self.places if self.memory.has_room else 0
 
     def start(self, message: Msg, pool: str) -> "asyncio.Task[None]":
         """Run the work of a message; return at once."""

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -128,11 +129,14 @@ def test_a_worker_that_is_cut_off_comes_back_by_itself(run):
 
 
 class Wire:
-    """Forwards bytes between a client and nats-server; while it is cut, none come through, in both directions."""
+    """Forwards bytes between a client and nats-server; while it is cut, none come through, in both directions.
+
+    While it is deaf, none come to the client.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.is_cut = False
+        self.is_cut = self.is_deaf = False
 
     async def __aenter__(self) -> "Wire":
         self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
@@ -144,11 +148,14 @@ class Wire:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self._port)
-        await asyncio.gather(self._forward(reader, other_writer), self._forward(other_reader, writer))
+        sent = self._forward(reader, other_writer, lambda: self.is_cut)
+        await asyncio.gather(sent, self._forward(other_reader, writer, lambda: self.is_cut or self.is_deaf))
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_held: Callable[[], bool]
+    ) -> None:
         while data := await reader.read(64 * 1024):
-            while self.is_cut:
+            while is_held():
                 await asyncio.sleep(0.02)
             writer.write(data)
         writer.close()
@@ -179,7 +186,8 @@ def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypat
     run(test)
 
 
-def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypatch):
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypatch, is_confirmed):
     """Its workers take it for gone and drop its work, so it sends the requests that wait again."""
     monkeypatch.setattr(connection, "PING_S", 0.2)
     monkeypatch.setattr(awaited, "GATEWAY_S", 1.0)
@@ -196,15 +204,45 @@ def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypat
                 await may_answer.wait()
 
             triton.behave = held
+            wire.is_deaf = not is_confirmed
             asking = [asyncio.create_task(asked(queue, name)) for name in ("a", "b", "c")]
             await until(lambda: len(triton.seen) == 3)
+            if is_confirmed:
+                await until(lambda: all(each.sending.done() for each in queue._waiting.values()))
             wire.is_cut = True
             may_answer.set()
             await until(lambda: not queue.is_connected)
             while (await operator.stream_info(subjects.stream("default"))).state.messages:  # they are dropped
                 await asyncio.sleep(0.02)
-            wire.is_cut = False
+            wire.is_cut = wire.is_deaf = False
             assert await asyncio.gather(*asking) == ["a", "b", "c"]
+
+    run(test)
+
+
+def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(run, monkeypatch):
+    """Else each of them would be computed twice; what a worker had fetched by then is."""
+    monkeypatch.setattr(connection, "PING_S", 0.2)
+    monkeypatch.setattr(queue_module, "SILENT_S", 0.8)
+
+    async def test(cluster: Cluster) -> None:
+        async with Wire(cluster.server.port) as wire:
+            queue, (_, triton) = await cluster.gateway(nats_url=wire.url), await cluster.worker("near")
+            await served(queue)
+            triton.ready = False
+            await until(lambda: not any(each.is_ready for each in queue.pools.workers.alive("default")))
+            names, withdrawn, abandon = [str(i) for i in range(20)], [], queue._abandon
+            monkeypatch.setattr(queue, "_abandon", lambda *of: withdrawn.append(of[1]) or abandon(*of))
+            asking = [asyncio.create_task(asked(queue, name)) for name in names]
+            await until(lambda: sum(each.sending.done() for each in queue._waiting.values()) == len(names))
+            wire.is_cut = True
+            await until(lambda: time.monotonic() - queue._heard_at > 1.0 and not queue.is_connected)
+            wire.is_cut = False
+            await until(lambda: all(each.sendings == 2 and each.sending.done() for each in queue._waiting.values()))
+            triton.ready = True
+            assert sorted(await asyncio.gather(*asking)) == sorted(names)
+            await until_empty(queue)
+            assert sorted(withdrawn) == list(range(1, len(names) + 1))
 
     run(test)
 

@@ -1,9 +1,13 @@
 """The start of a gateway's process."""
 
+import asyncio
 import resource
+from types import SimpleNamespace
 
+from sie_triton.cluster import kept
+from sie_triton.cluster.gateway import port
 from sie_triton.cluster.gateway import run as gateway
-from sie_triton.cluster.gateway.port import options
+from sie_triton.cluster.gateway.port import Port, options
 from sie_triton.doors.connections import RESERVED_DESCRIPTORS
 from sie_triton.settings import read_settings
 
@@ -18,3 +22,36 @@ def test_the_ports_share_the_descriptors_of_the_process(tmp_path, monkeypatch):
     (door,) = doors
     assert door.connections._limit == 100
     assert dict(options(door.backend._settings))["grpc.max_allowed_incoming_connections"] == 100
+
+
+def test_the_port_is_watched_after_an_error_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(port, "LOOK_S", 0.01)
+    monkeypatch.setattr(kept, "AGAIN_S", 0.01)
+
+    class Receiving:
+        num_looks = 0
+
+        def look(self) -> None:
+            self.num_looks += 1
+            if self.num_looks == 1:
+                raise OSError("no file handle is left")
+
+    async def wait_for_termination(seconds: float) -> bool:
+        return False
+
+    async def stop(grace_s: float | None) -> None:
+        pass
+
+    class Watched(Port):
+        async def _add_server(self) -> None:
+            self._servers.append(SimpleNamespace(wait_for_termination=wait_for_termination, stop=stop))
+
+    async def test() -> None:
+        receiving = Receiving()
+        watched = Watched(read_settings(data_dir=tmp_path), None, receiving)
+        await watched.start()
+        while receiving.num_looks < 3:
+            await asyncio.sleep(0.01)
+        await watched.stop(0)
+
+    asyncio.run(asyncio.wait_for(test(), 30))

@@ -56,6 +56,21 @@ def test_bytes_are_taken_in_turn():
     assert of_requests.take_in_turn("small", 10)
 
 
+def test_there_is_no_room_for_small_messages_while_a_large_one_waits():
+    """They would take each share that is given back, and the large one would wait for ever."""
+    calls: list[bool] = []
+    of_requests = Memory(100, 1000, lambda: calls.append(of_requests.has_room))
+    of_requests.take("running", 50)
+    assert of_requests.has_room
+    assert not of_requests.take_in_turn("large", 60)
+    assert not of_requests.has_room
+    of_requests.release("running")
+    assert calls == [False]  # only the large one may take it
+    assert of_requests.take_in_turn("large", 60)
+    assert of_requests.has_room
+    assert calls == [False, True]
+
+
 def test_one_that_leaves_the_line_holds_up_none():
     of_requests = memory()
     of_requests.take("running", 50)

@@ -161,6 +161,15 @@ def test_the_first_request_loads_the_adapter_and_later_ones_wait_for_it(model):
     assert model.loras.take(model.job("a"))
 
 
+def test_jobs_of_a_loaded_adapter_run_also_if_no_thread_can_be_started(model, monkeypatch):
+    def refused():
+        raise BusyError("no thread can be started")
+
+    monkeypatch.setattr(model.loras._sweep, "start", refused)
+    model.use("a")
+    assert model.worker.orders == ["+a"]
+
+
 def test_held_adapters_are_in_the_record(model):
     model.use("a")
     model.use("b")
