@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import tritonclient.grpc.aio
@@ -162,11 +163,14 @@ def test_the_port_of_the_other_transport(kind, asked, there):
         raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, f"{asked} port")
 
 
-@KINDS
-@pytest.mark.parametrize(("status", "error"), [(404, NotTriton), (200, NotTriton), (502, BusyError)])
-def test_a_server_that_is_not_triton_is_reported(kind, status, error):
+@contextmanager
+def web_server(status: int) -> Iterator[tuple[str, list[str]]]:
+    """Run a server that is not Triton, and answers with `status`; yield its address, and the paths asked for."""
+    asked: list[str] = []
+
     class Web(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
+            asked.append(self.path)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(b"<html>")
@@ -176,30 +180,21 @@ def test_a_server_that_is_not_triton_is_reported(kind, status, error):
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        with kind(address_of(server.socket)) as client:
-            raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), error, "is not Triton")
+        yield address_of(server.socket), asked
         server.shutdown()
 
 
 @KINDS
+@pytest.mark.parametrize(("status", "error"), [(404, NotTriton), (200, NotTriton), (502, BusyError)])
+def test_a_server_that_is_not_triton_is_reported(kind, status, error):
+    with web_server(status) as (url, _), kind(url) as client:
+        raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), error, "is not Triton")
+
+
+@KINDS
 def test_a_client_that_does_not_retry_asks_once(kind):
-    asked = []
-
-    class Busy(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(self.path)
-            self.send_response(502)
-            self.end_headers()
-            self.wfile.write(b"<html>")
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        with kind(address_of(server.socket), retry=False) as client:
-            raises_exactly(lambda: client.encode(MODEL, "a"), BusyError, "answers with status 502")
-        server.shutdown()
+    with web_server(502) as (url, asked), kind(url, retry=False) as client:
+        raises_exactly(lambda: client.encode(MODEL, "a"), BusyError, "answers with status 502")
     assert len(asked) == 1
 
 

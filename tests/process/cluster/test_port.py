@@ -110,12 +110,14 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_without_a_token_nothing_of_a_message_is_read(run):
-    def begin(client: Http2Client) -> bytes:
-        stream = client.call(INFER.encode())
-        client.send(stream, message(bytes(1000), 32 * MIB))
-        return client.status(stream)
+def begin(client: Http2Client) -> bytes:
+    """Send the beginning of a large message; return the status of its call."""
+    stream = client.call(INFER.encode())
+    client.send(stream, message(bytes(1000), 32 * MIB))
+    return client.status(stream)
 
+
+def test_without_a_token_nothing_of_a_message_is_read(run):
     async def test(gateway: Gateway) -> None:
         assert UNAUTHENTICATED in await gateway.talk(begin)
         with pytest.raises(aio.AioRpcError, match="SIE_AUTH_TOKENS") as refused:
@@ -158,11 +160,6 @@ def test_compressed_messages_are_refused_by_name(run, kind):
 
 
 def test_a_message_that_is_not_complete_gives_way_when_memory_is_short(run):
-    def begin(client: Http2Client) -> bytes:
-        stream = client.call(INFER.encode())
-        client.send(stream, message(bytes(1000), 32 * MIB))
-        return client.status(stream)
-
     async def test(gateway: Gateway) -> None:
         beginning = asyncio.create_task(gateway.talk(begin))
         await until(lambda: gateway.memory.used == CALL_BYTES)

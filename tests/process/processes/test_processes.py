@@ -21,7 +21,7 @@ from sie_triton.processes.log import Log
 from sie_triton.processes.pids import Process, ProcessId, children_by_parent, is_alive, is_stopped
 from sie_triton.processes.supervisor import Companion, Supervisor
 from tests.support.controller import stage, wait_for
-from tests.support.file_handles import no_file_handle_left
+from tests.support.limits import no_file_handle_left
 
 SLEEPS = [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"]
 SERVER = ["http.server", "--bind=127.0.0.1", "0"]

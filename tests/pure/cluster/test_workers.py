@@ -8,13 +8,7 @@ import pytest
 from sie_triton.cluster import workers as module
 from sie_triton.cluster.messages import Health
 from sie_triton.cluster.workers import MAX_MISSING, Workers
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import Clock
 
 
 @pytest.fixture

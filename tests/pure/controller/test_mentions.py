@@ -18,16 +18,10 @@ from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.serving.known_file import KnownFile, write_known
 from sie_triton.serving.serving_file import Served, Serving
 from tests.support.changing import World
+from tests.support.clocks import Clock
 
 KNOWN = ["org/a", "org/b", "org/c", "BAAI/bge-m3"]
 SETTINGS = {"serve_known": True, "allow_any_model": False, "max_mentioned_models": 2}
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

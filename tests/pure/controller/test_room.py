@@ -20,7 +20,7 @@ from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, GRANTED, answer_
 from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.stages.stage import ColdStage
 from tests.support.controller import round_of, stage, wait_for
-from tests.support.full_disk import full_disk
+from tests.support.limits import full_disk
 from tests.support.stages import tokens
 
 WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)

@@ -19,7 +19,7 @@ from sie_triton.serving.serving_file import read_serving
 from sie_triton.spec import ModelSpec
 from sie_triton.weights.hub import _read_pin
 from sie_triton.weights.local_cache import keep_names, known_names
-from tests.support.full_disk import full_disk
+from tests.support.limits import full_disk
 from tests.support.stages import spec
 
 DEEP = "[" * 100_000

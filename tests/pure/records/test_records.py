@@ -17,7 +17,7 @@ from sie_triton.records.grants import answer_path, room
 from sie_triton.records.others import OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
 from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
-from tests.support.file_handles import no_file_handle_left
+from tests.support.limits import no_file_handle_left
 
 LIMIT = 8
 

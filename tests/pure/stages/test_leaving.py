@@ -9,15 +9,9 @@ from sie_triton.scheduling.job import NEVER
 from sie_triton.stages import open_requests
 from sie_triton.stages.leaving import LEAVING_S, Leaving
 from sie_triton.stages.open_requests import OpenRequests
+from tests.support.clocks import Clock
 from tests.support.controller import wait_for
 from tests.support.stages import FakeRequest
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_only_time_while_the_memory_is_awaited_counts():

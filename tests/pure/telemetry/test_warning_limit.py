@@ -5,13 +5,7 @@ import logging
 import pytest
 
 from sie_triton.telemetry.logs import INTERVAL_S, MAX_WARNINGS, WarningLimit
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import Clock
 
 
 @pytest.fixture
