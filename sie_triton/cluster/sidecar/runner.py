@@ -28,11 +28,12 @@ from sie_triton.client.grpc_aio import InferResult
 from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
-from sie_triton.cluster.messages import Answer, Cancel, Malformed, Work, with_parameters
+from sie_triton.cluster.messages import Cancel, Malformed, Work, with_parameters
 from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.awaited import Awaited
+from sie_triton.cluster.sidecar.deliveries import AWAY_S, BUSY_S, Deliveries, num_delivered, sequence
 from sie_triton.cluster.sidecar.joiner import Joiner
 from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
@@ -48,9 +49,6 @@ log = logging.getLogger(__name__)
 # Interval of reports that work is still in progress, in seconds; well below ACK_WAIT_S.
 REPORT_S = 1.0
 
-# Pause before work goes to a worker again, in seconds: Triton was busy, or away. It doubles up to MAX_PAUSE_S.
-BUSY_S, AWAY_S, MAX_PAUSE_S = 0.2, 0.5, 3.2
-
 # Deliveries after which an error that another worker might not have is the answer.
 MAX_TRIES = 8
 
@@ -62,12 +60,6 @@ MAX_DEATHS = 2
 
 # Responses of at most so many bytes are read for the time that their requests waited.
 MAX_READ_BYTES = 64 * 1024
-
-# Subjects and protocol around a message, at most.
-FRAME_BYTES = 1024
-
-# Parts of a receipt without a domain.
-SHORT_RECEIPT = 9
 
 # gRPC's text about bytes that are no message of Triton's. The gateway reads the name and the parameters only.
 UNPARSED = "Unable to parse request"
@@ -127,8 +119,8 @@ class Runner:
         max_requests: int,
         payloads: Payloads | None,
     ) -> None:
-        self._nats, self._js, self._triton, self.calls = client, js, triton, calls
-        self._receipts, self._worker, self._payloads = receipts, worker, payloads
+        self._js, self._triton, self.calls = js, triton, calls
+        self._receipts, self._payloads = receipts, payloads
         self._reads = None if payloads is None else Reads(payloads)
         self._tenants = Tenants()
         self._call_s = CALLS_OF_TARGET * target_ms / 1000
@@ -141,6 +133,7 @@ class Runner:
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], _Open] = {}
         self.awaited = Awaited()
+        self.deliveries = Deliveries(client, self.awaited, worker)
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -177,14 +170,6 @@ class Runner:
         for task in self._tasks:
             task.cancel()
 
-    async def give_back(self) -> None:
-        """Return to the queue what the sidecar before this one has left. If that had an answer, nothing happens."""
-        left, self._receipts.left = self._receipts.left, []
-        for receipt in left:
-            await self._publish(receipt, b"-NAK")
-        if left:
-            log.info("gave %d requests back that a sidecar had left here", len(left))
-
     async def report(self) -> None:
         """Tell the queue, for ever, which work is in progress. End the calls that Triton will not answer."""
         while True:
@@ -193,7 +178,7 @@ class Runner:
             now = monotonic()
             for each in list(self._open.values()):
                 if now - each.since >= REPORT_S:
-                    await self._publish(each.receipt, b"+WPI")
+                    await self.deliveries.keep(each.receipt)
 
     async def withdraw(self, message: Msg) -> None:
         """Stop computing a request whose client no longer waits."""
@@ -210,7 +195,7 @@ class Runner:
             _check_names(work)
         except (Malformed, InputError) as exc:
             log.warning("queue: dropped a message: %s", exc)
-            await self._publish(message.reply, b"+TERM")
+            await self.deliveries.refuse(message)
             return
         message.data = b""  # the body is a copy, and a subscription keeps its latest message
         outcome = await self._outcome(message, pool, work, body)
@@ -220,19 +205,20 @@ class Runner:
         """Run work, and return what became of it, in a word."""
         received = monotonic()
         if self.is_draining:
-            await self._return(message, AWAY_S)
+            await self.deliveries.give_back(message, AWAY_S)
             return "returned"
         if (running := self._open.get(work.key)) is not None:
-            if _sequence(running.receipt) == _sequence(message.reply):
+            if sequence(running.receipt) == sequence(message.reply):
                 running.receipt = message.reply  # the queue had no word of this work; it is still in progress
             else:
-                await self._publish(message.reply)  # sent twice
+                await self.deliveries.drop(message)  # sent twice
             return "dropped"
         if not self.awaited.is_awaited(work) or self.awaited.left_s(work) <= 0:
-            await self._publish(message.reply)
+            await self.deliveries.drop(message)
             return "dropped"
         if self.memory.is_spent:  # by what other pullers have asked for
-            return await self._return_for_a_while(message, work)
+            await self.deliveries.give_back_for_a_while(message, work)
+            return "returned"
         if self._tenants.note(work.tenant):
             self.quantum.begin_anew()
         call = self.calls.call()
@@ -247,18 +233,18 @@ class Runner:
                 except (StoreError, BusyError, InputError) as exc:
                     return await self._not_stored(message, work, exc)
                 if stored is None:  # its gateway has removed it: nobody waits
-                    await self._publish(message.reply)
+                    await self.deliveries.drop(message)
                     return "dropped"
                 body = stored
             else:
                 self.memory.take(current, len(body))
             async with self._alone if work.num_deaths else nullcontext():
                 if work.num_deaths and not self.is_able:  # the Triton that ends must not count twice
-                    await self._return(message, AWAY_S)
+                    await self.deliveries.give_back(message, AWAY_S)
                     return "returned"
                 left_s = min(self.awaited.left_s(work), NETWORK_TIMEOUT_S)
                 if left_s <= 0:
-                    await self._publish(message.reply)
+                    await self.deliveries.drop(message)
                     return "dropped"
                 request = with_parameters(body, {"timeout": max(1, int(left_s * 1e6)), **token})
                 waited_ms = (monotonic() - received) * 1000
@@ -268,7 +254,7 @@ class Runner:
                 except CallLost as exc:
                     response = Response(INTERNAL, f"{exc} (it {UNHEALTHY})", b"")
             if current.was_withdrawn:
-                await self._publish(message.reply)
+                await self.deliveries.drop(message)
                 return "withdrawn"
             return await self._conclude(message, pool, work, body, response, waited_ms)
 
@@ -279,11 +265,12 @@ class Runner:
             if was_reached(response.text):  # it ended during the call
                 self.is_able = False  # until the next heartbeat finds a Triton that is ready
                 return await self._after_death(message, pool, work, body)
-            await self._return(message, AWAY_S)
+            await self.deliveries.give_back(message, AWAY_S)
             return "returned"
         if self._should_return(message, work, response):
-            return await self._return_for_a_while(message, work)
-        await self._answer(message, work, response, waited_ms)
+            await self.deliveries.give_back_for_a_while(message, work)
+            return "returned"
+        await self.deliveries.answer(message, work, response, waited_ms)
         self._take_wait(response)
         return "answered" if response.is_ok else "failed"
 
@@ -305,12 +292,13 @@ class Runner:
     async def _not_stored(self, message: Msg, work: Work, error: Exception) -> str:
         """Answer that a payload is too large; return work to the queue whose payload cannot be read now."""
         if isinstance(error, InputError):
-            await self._answer(message, work, Response(INVALID, with_prefix(error), b""), 0.0)
+            await self.deliveries.answer(message, work, Response(INVALID, with_prefix(error), b""), 0.0)
             return "failed"
         if isinstance(error, BusyError):
-            return await self._return_for_a_while(message, work)
+            await self.deliveries.give_back_for_a_while(message, work)
+            return "returned"
         log.warning("payload store: %s", error)
-        await self._return(message, AWAY_S)
+        await self.deliveries.give_back(message, AWAY_S)
         return "returned"
 
     def _should_return(self, message: Msg, work: Work, response: Response) -> bool:
@@ -324,7 +312,7 @@ class Runner:
         if response.status == UNAVAILABLE:
             return True
         # A stage that died, or a model that is being replaced: Triton's own texts.
-        return response.status in (INTERNAL, NOT_FOUND) and _num_delivered(message) < MAX_TRIES
+        return response.status in (INTERNAL, NOT_FOUND) and num_delivered(message) < MAX_TRIES
 
     async def _after_death(self, message: Msg, pool: str, work: Work, body: bytes) -> str:
         """Give a request that may have ended its Triton to another one, alone; the second time put it aside."""
@@ -338,36 +326,16 @@ class Runner:
                 body = b""
             if again.num_deaths < MAX_DEATHS:
                 await self._js.publish(subjects.work(pool, work.model), again.packed(body))
-                await self._publish(message.reply)
+                await self.deliveries.drop(message)
                 return "returned"
             await self._js.publish(subjects.dead(pool, work.model), again.packed(body))
         except (NatsError, TimeoutError, StoreError):
-            await self._return(message, AWAY_S)
+            await self.deliveries.give_back(message, AWAY_S)
             return "returned"
         log.error("a request of gateway %s for %s ended two Tritons; it is in stream SIE_DEAD", *_of(work))
         error = ModelError(DIED)
-        await self._answer(message, work, Response(INTERNAL, with_prefix(error), b""), 0.0)
+        await self.deliveries.answer(message, work, Response(INTERNAL, with_prefix(error), b""), 0.0)
         return "dead"
-
-    async def _answer(self, message: Msg, work: Work, response: Response, waited_ms: float) -> None:
-        receipt = message.reply
-        answer = Answer(work.number, self._worker, response.status, response.text, round(waited_ms, 3), receipt)
-        for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):
-            await self._publish(subjects.answers(work.gateway), part)
-
-    async def _return_for_a_while(self, message: Msg, work: Work) -> str:
-        """Return work for which there is no room now; the pause grows with each delivery."""
-        pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, _num_delivered(message) - 1))
-        await self._return(message, max(0.0, min(pause_s, self.awaited.left_s(work))))
-        return "returned"
-
-    async def _return(self, message: Msg, pause_s: float) -> None:
-        await self._publish(message.reply, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
-
-    async def _publish(self, subject: str, data: bytes = b"") -> None:
-        """Publish. If that fails, the queue gives the work to a worker again."""
-        with suppress(NatsError):
-            await self._nats.publish(subject, data)
 
     @contextmanager
     def _registered(self, work: Work, current: _Open) -> Iterator[_Open]:
@@ -407,26 +375,10 @@ class Runner:
             self.when_free()
 
 
-def _num_delivered(message: Msg) -> int:
-    """Return how often the queue has delivered a message."""
-    return int(_parts(message.reply)[0])
-
-
 def _check_names(work: Work) -> None:
     """Raise InputError if a name in the work cannot be part of a subject."""
     subjects.token(work.model)
     subjects.answers(work.gateway)
-
-
-def _sequence(receipt: str) -> str:
-    """Return the number in the stream of the message that a receipt belongs to."""
-    return _parts(receipt)[1]
-
-
-def _parts(receipt: str) -> list[str]:
-    """Return the parts of a receipt from the number of deliveries on (NATS ADR-15)."""
-    parts = receipt.split(".")
-    return parts[4:] if len(parts) == SHORT_RECEIPT else parts[6:]
 
 
 def _of(work: Work) -> tuple[str, str]:

@@ -119,7 +119,8 @@ class Sidecar:
             self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)
         )
         await self._open()
-        await self._runner.give_back()
+        left, self._server.receipts.left = self._server.receipts.left, []
+        await self._runner.deliveries.give_all_back(left)
         self._runner.when_free = lambda: self._start(self._placing.pull_all())
         for subject, callback in (
             (subjects.ALL_WORKERS if self._may_move else subjects.all_of_pool(self._pool), self._workers.hear),
