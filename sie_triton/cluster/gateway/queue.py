@@ -32,6 +32,7 @@ from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, 
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.figures import Figures
 from sie_triton.cluster.gateway.gate import Gate
+from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
@@ -40,12 +41,10 @@ from sie_triton.cluster.gateway.unused import Unused
 from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
 from sie_triton.cluster.model_files import opener, reader
-from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
 from sie_triton.settings import Settings, words
-from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +63,6 @@ ANNOUNCE_S = 0.25
 
 # Copies of a request that the queue makes: a message or payload, and in the buffer of NATS or of the payload store.
 COPIES = 2
-
-# Subjects and headers around a request's body, at most.
-FRAME_BYTES = 4096
 
 # Time after the removal of a model in which requests that a worker has fetched may be answered, in seconds.
 REMOVED_S = 5.0
@@ -117,7 +113,7 @@ class Queue:
         self.pools = Pools(settings.pool, profiles, startable)
         self.questions: Questions
         self.mentions: Mentions
-        self._payloads = Payloads(settings.payload_store_url) if settings.payload_store_url else None
+        self._large = LargeRequests(settings.payload_store_url, self.name, self._now)
         self._numbers = count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._heard_at = time.monotonic()  # the latest time at which the queue had this gateway's heartbeat
@@ -148,7 +144,7 @@ class Queue:
         self._figures = Figures(self._js, self.pools, self.leases, self._settings.pool)
         unused = Unused(self._js, self.pools, self._settings.pool)
         parts = [self.model_files.watch, self.leases.bucket.watch, unused.keep_looking, self._live]
-        parts += [self._figures.keep_measuring, *([] if self._payloads is None else [self._sweep])]
+        parts += [self._figures.keep_measuring, self._large.sweep]
         for work in parts:
             self._start(kept_running(work))
         return self
@@ -214,7 +210,7 @@ class Queue:
     ) -> tuple[Answer, bytes]:
         hold(COPIES * len(request))
         number = next(self._numbers)
-        payload = await self._stored(number, deadline, request)
+        payload = await self._large.stored(number, deadline, request, self._nats.max_payload)
         work = Work(self.name, number, deadline, model, 0, payload, tenant)
         message = work.packed(b"" if payload else request)
         self._announce(pool, model)
@@ -230,7 +226,7 @@ class Queue:
         finally:
             del self._waiting[number]
             if payload:
-                self._start(self._removed(payload))
+                self._start(self._large.remove(payload))
             if waiting.sendings > 1 and not waiting.answer.cancelled():
                 self._abandon(pool, number, waiting.sending)  # a worker may have the other message, too
             elif not waiting.sending.done() and not waiting.answer.cancelled():
@@ -256,38 +252,6 @@ class Queue:
                 name = f"{self.name}.{number}.{each.sendings}"
                 each.sending = asyncio.create_task(self._send(each.pool, each.model, each.message, name))
                 each.sending.add_done_callback(each.fail)
-
-    async def _stored(self, number: int, deadline: float, request: bytes) -> str:
-        """Put a request into the payload store if no message can hold it; return its path there, else an empty one."""
-        room = self._nats.max_payload - FRAME_BYTES
-        if len(request) <= room:
-            return ""
-        if self._payloads is None:
-            raise InputError(
-                f"the request has {len(request)} bytes, and the queue takes {room}; send fewer or smaller items, or "
-                "give the cluster a payload store (SIE_PAYLOAD_STORE_URL)"
-            )
-        try:
-            return await self._payloads.put(self.name, number, deadline, request)
-        except StoreError as exc:
-            log.warning("payload store: %s", exc)
-            raise BusyError("the payload store does not take the request; retry, or send smaller ones") from exc
-
-    async def _removed(self, path: str) -> None:
-        assert self._payloads is not None
-        with suppress(StoreError):  # a gateway removes it later
-            await self._payloads.remove(path)
-
-    async def _sweep(self) -> None:
-        """Remove payloads that gateways have left behind, for ever."""
-        assert self._payloads is not None
-        while True:
-            try:
-                if num_removed := await self._payloads.sweep(self._now()):
-                    log.info("payload store: removed %d payloads whose time had passed", num_removed)
-            except StoreError as exc:
-                log.warning("payload store: %s", exc)
-            await asyncio.sleep(SWEEP_S)
 
     async def _send(self, pool: str, model: str, message: bytes, message_id: str) -> PubAck:
         """Return the stream's confirmation; without one, send again. BusyError if the stream is full.
