@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from threading import Lock
 from typing import Any
 
 import tritonclient.grpc as triton
@@ -22,6 +23,9 @@ HEADER = "triton-grpc-protocol-"
 TIMEOUT_S = 60.0
 ALIVE_TIMEOUT_S = 1.0
 
+# Timeout in seconds for a turn: a process that hangs while it starts must not keep the other models from theirs.
+TURN_S = 5.0
+
 # Reconnect soon to a restarted tritonserver; by default gRPC's backoff grows to two minutes.
 CHANNEL = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
 
@@ -39,10 +43,14 @@ class ModelControl:
 
     The controller's round, its loads and its swaps call it, each on their own threads. Its methods raise tritonclient's
     InferenceServerException, also if Triton takes longer than TIMEOUT_S; `answers` raises nothing.
+
+    Loads and unloads take turns: where two meet, Triton may use a model that it has freed, and die
+    (docs/decisions/triton.md).
     """
 
     def __init__(self, address: str, token: str = "") -> None:
         self._client = triton.InferenceServerClient(address, channel_args=CHANNEL)
+        self._lock = Lock()
         self._options: dict[str, Any] = {
             "headers": {HEADER + CONTROL_KEY: token} if token else None,
             "client_timeout": TIMEOUT_S,
@@ -63,17 +71,17 @@ class ModelControl:
         Triton moves the traffic, lets the old process finish its requests, and ends it. The new process is cold, or
         loads its weights if `resident`. Raise NotServed if the model is out of service.
         """
-        try:
-            config = self._client.get_model_config(name, as_json=True, client_timeout=TIMEOUT_S)["config"]
-        except InferenceServerException:
-            if self.index().get(name, UNLOADED) == UNLOADED:
-                raise OutOfService(f"{name} was taken out of service") from None
-            self.load(name)
-            return
-        # Triton ignores an override that equals the current configuration.
-        config["parameters"]["generation"] = {"string_value": str(time.time_ns())}
-        config["parameters"]["residency"] = {"string_value": "resident" if resident else "on_demand"}
-        self._client.load_model(name, config=json.dumps(config), **self._options)
+        with self._turn():
+            if config := self._config(name):
+                # Triton ignores an override that equals the current configuration.
+                config["parameters"]["generation"] = {"string_value": str(time.time_ns())}
+                config["parameters"]["residency"] = {"string_value": "resident" if resident else "on_demand"}
+                self._load(name, config)
+            elif self.index().get(name, UNLOADED) != UNLOADED:
+                self._load(name)
+            else:
+                raise OutOfService(f"{name} was taken out of service")
+            self._load_ensembles_of(name.rpartition("-")[0])
 
     def knows(self, model: str) -> bool:
         """True for a model of the repository, in service or not."""
@@ -81,11 +89,13 @@ class ModelControl:
 
     def load(self, name: str) -> None:
         """Put an ensemble and its steps, or one step, into service; Triton does not reload unchanged ones."""
-        self._client.load_model(name, **self._options)
+        with self._turn():
+            self._load(name)
 
     def unload(self, name: str) -> None:
         """Take an ensemble or a step out of service, known or not; requests in progress are answered."""
-        self._client.unload_model(name, **self._options)
+        with self._turn():
+            self._client.unload_model(name, **self._options)
 
     def load_all_of(self, model: str) -> None:
         """Put a model's ensembles and their steps into service."""
@@ -95,7 +105,8 @@ class ModelControl:
     def unload_all_of(self, model: str) -> None:
         """Take a model's ensembles and their steps out of service."""
         for name in ensembles_of(model):
-            self._client.unload_model(name, unload_dependents=True, **self._options)
+            with self._turn():
+                self._client.unload_model(name, unload_dependents=True, **self._options)
         # A step that was swapped has been loaded by its own name and stays when its ensembles go.
         for name, state in self.index().items():
             steps, _, stage = name.rpartition("-")
@@ -104,21 +115,55 @@ class ModelControl:
 
     def steps_behind(self, ensemble: str) -> str:
         """Return the prefix of the names of the steps that its requests take; empty if it is out of service."""
-        with suppress(InferenceServerException):
-            config = self._client.get_model_config(ensemble, as_json=True, client_timeout=TIMEOUT_S)["config"]
-            first: str = config["ensemble_scheduling"]["step"][0]["model_name"]
-            return first.rpartition("-")[0]
-        return ""
+        config = self._config(ensemble)
+        return _steps_in(config) if config else ""
 
     def index(self) -> dict[str, str]:
         """Map each model of the repository to READY, or why it is out of service; empty if it was never loaded."""
         index = self._client.get_model_repository_index(as_json=True, **self._options).get("models", [])
         return {model["name"]: _state(model) for model in index}
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Exclude other loads and unloads; after TURN_S without a turn, go on beside them."""
+        has_turn = self._lock.acquire(timeout=TURN_S)
+        try:
+            yield
+        finally:
+            if has_turn:
+                self._lock.release()
+
+    def _load_ensembles_of(self, steps: str) -> None:
+        """Load the ensembles of steps, one of which was just loaded.
+
+        Triton has done so itself, but does it again with each load of any model until they were loaded by their names.
+        """
+        for ensemble in ensembles_of(model_of(steps)):
+            if (config := self._config(ensemble)) and _steps_in(config) == steps:
+                with suppress(InferenceServerException):
+                    self._load(ensemble, config)
+
+    def _load(self, name: str, config: Mapping[str, Any] | None = None) -> None:
+        self._client.load_model(name, config=json.dumps(config) if config else None, **self._options)
+
+    def _config(self, name: str) -> dict[str, Any] | None:
+        """Return the configuration of a model in service."""
+        with suppress(InferenceServerException):
+            answer = self._client.get_model_config(name, as_json=True, client_timeout=TIMEOUT_S)
+            config: dict[str, Any] = answer["config"]
+            return config
+        return None
+
 
 def ensembles_of(model: str) -> list[str]:
     """Return the names of all ensembles that a model may have."""
     return [model, *(f"{model}-{task}" for task in TASKS)]
+
+
+def _steps_in(ensemble: Mapping[str, Any]) -> str:
+    """Return the prefix of the names of the steps of an ensemble with this configuration."""
+    first: str = ensemble["ensemble_scheduling"]["step"][0]["model_name"]
+    return first.rpartition("-")[0]
 
 
 def _state(model: Mapping[str, str]) -> str:

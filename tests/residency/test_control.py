@@ -12,14 +12,9 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
 from sie_triton.controller.commands import act, show
-from sie_triton.controller.model_control import ModelControl
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.names import triton_name
-from sie_triton.render.build import write_repository
-from sie_triton.server.launch import Server
-from tests.conftest import fresh_settings, model_file
 from tests.residency.conftest import ADMIN_TOKEN, MODELS, TEXT, busy, serving, wait_for
-from tests.support.models import save_pylate
 
 
 @pytest.mark.parametrize("action", ["load", "evict"])
@@ -153,21 +148,3 @@ def test_an_idle_model_is_evicted_and_a_busy_one_is_not(tmp_path, tiny_directory
             time.sleep(4)
             assert crowd.models()[used]["worker_pid"] == worker
     log.check()
-
-
-def test_unload_takes_every_task_of_a_model(tmp_path, minilm_directory):
-    model, directory = "test/both", save_pylate(tmp_path, minilm_directory)
-    tasks = {"encode": {"multivector": {"dim": 32}}, "score": {}}
-    (tmp_path / "both.yaml").write_text(model_file(model, directory, "multivector", tasks))
-    settings = fresh_settings(tmp_path, models_dir=tmp_path)
-    write_repository(tmp_path / "repository", settings, [model], runtime=settings.runtime)
-    with Server(settings, tmp_path / "repository") as server:
-        server.wait_ready()
-        address = f"127.0.0.1:{settings.grpc_port}"
-        with SIEClient(address) as client, triton.InferenceServerClient(address) as raw:
-            assert client.list_models() == [model]
-            assert len(client.score(model, "who?", ["I", "you"])["scores"]) == 2
-            ModelControl(address, server.control_token).unload_all_of(triton_name(model))
-            names = (f"{triton_name(model)}{suffix}" for suffix in ("", "-score", "-inference"))
-            wait_for(lambda: not any(raw.is_model_ready(name) for name in names))
-            assert client.list_models() == []
