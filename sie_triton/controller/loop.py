@@ -19,6 +19,7 @@ from sie_triton.controller.model_states import ModelState, inference_records, mo
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
+from sie_triton.controller.watch import TritonWatch
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.native import kernels_in_use
 from sie_triton.processes.fork_server import fork_server_ids, importing_ids
@@ -62,6 +63,7 @@ class Controller:
         self.loras = ServedLoras(settings.loras_dir, self._directory, self.changes)
         self.traffic = TrafficBook(self._directory)
         self._healing = Healing(self._directory, self.swaps)
+        self._watch = TritonWatch(control)
         self.models: Mapping[str, ModelState] = {}
         self.memory = DeviceMemory(0, 1, "nothing measured yet")
         self.num_loads: dict[str, int] = {}
@@ -136,6 +138,7 @@ class Controller:
         self._loads.shutdown(wait=False, cancel_futures=True)
         self.changes.close()
         self.swaps.close()
+        self._watch.close()
 
     def _load(self, name: str) -> None:
         before = self._latest(name)
@@ -187,7 +190,8 @@ class Controller:
             self.swaps.forget()
             self._healing.start_anew()
             self.changes.start_anew()
-        self._triton = triton or self._triton
+        if triton and triton != self._triton:
+            self._triton, self._watch.triton = triton, ProcessId.of(triton)
 
     def _end_drained(self) -> None:
         """End workers of drained processes now: Triton takes a second to end the processes themselves."""

@@ -59,10 +59,10 @@ class ModelControl:
     def close(self) -> None:
         self._client.close()
 
-    def answers(self) -> bool:
+    def answers(self, seconds: float = ALIVE_TIMEOUT_S) -> bool:
         """False if tritonserver has ended, is stopped, or is not ready yet."""
         with suppress(InferenceServerException):
-            return bool(self._client.is_server_ready(client_timeout=ALIVE_TIMEOUT_S))
+            return bool(self._client.is_server_ready(client_timeout=seconds))
         return False
 
     def swap(self, name: str, *, resident: bool = False) -> None:

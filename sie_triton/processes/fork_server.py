@@ -9,6 +9,7 @@ first request for a process; until then it takes little memory.
 import gc
 import os
 import select
+import signal
 import socket
 import sys
 import traceback
@@ -41,6 +42,9 @@ SEND_TIMEOUT_S = 2.0
 
 # Timeout in seconds for the exit status of a child.
 NEWS_S = 1.0
+
+# Signals by which only a fault of the process's own code ends it.
+FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 PEER = Struct("iII")  # pid, user and group, as the kernel knows them
 NUMBER_BYTES = 16
@@ -109,6 +113,9 @@ class _Born:
         found = os.waitid(os.P_PIDFD, self.handle, os.WEXITED)
         assert found is not None
         status = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        if -status in FAULTS:
+            sys.stderr.write(f"process {found.si_pid} ended by {signal.Signals(-status).name}\n")
+            sys.stderr.flush()
         with suppress(OSError):  # the process that asked for the child has ended
             self.news.sendall(str(status).encode())
         self.forget()

@@ -3,6 +3,7 @@
 The `model.py` of a step imports PreprocessModel, InferenceModel or PostprocessModel as TritonPythonModel.
 """
 
+import ctypes
 import json
 import logging
 import os
@@ -222,11 +223,18 @@ def _response(answer: Outputs | SIEError) -> Any:
 
 
 class _Counter:
-    """A counter on Triton's metrics port. Keeps a reference to its family, which must live as long."""
+    """A counter on Triton's metrics port, which is never freed, nor is its family.
+
+    Its destructor would tell Triton, through shared memory that is gone when the process ends: a segmentation fault.
+    Told before, Triton would free the counter that the process's successor has already under the same labels
+    (docs/decisions/triton.md).
+    """
 
     def __init__(self, name: str, doc: str, labels: Mapping[str, str]) -> None:
-        self._family = pb_utils.MetricFamily(name=name, description=doc, kind=pb_utils.MetricFamily.COUNTER)
-        self._metric = self._family.Metric(labels=dict(labels))
+        family = pb_utils.MetricFamily(name=name, description=doc, kind=pb_utils.MetricFamily.COUNTER)
+        self._metric = family.Metric(labels=dict(labels))
+        for each in (family, self._metric):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
     def increment(self, value: float) -> None:
         self._metric.increment(value)

@@ -1,5 +1,7 @@
 """The controller's calls to a real Triton, of which no two are under way at once."""
 
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +14,8 @@ from sie_triton import SIEClient
 from sie_triton.controller import model_control
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.names import triton_name
+from sie_triton.processes.pids import is_alive
+from sie_triton.records.status import records_of
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
 from tests.conftest import Running, fresh_settings, model_file, tiny_model_file
@@ -93,6 +97,23 @@ def test_a_load_that_hangs_does_not_keep_the_others_waiting(control, monkeypatch
         assert not swap.done()
         may_go_on.set()
         swap.result()
+
+
+def test_no_process_of_a_stage_ends_by_a_fault(server, control):
+    """Each holds counters of Triton: freed at its end, they would be a segmentation fault."""
+    log = server.settings.data_dir / "logs" / "stubs.log"
+
+    def pids() -> list[int]:
+        return [
+            pid for record in records_of(server.settings.status_dir, ONE, "inference") if is_alive(pid := record["pid"])
+        ]
+
+    before = pids()
+    control.swap(f"{ONE}-inference")
+    wait_for(lambda: not any(map(is_alive, before)))
+    os.kill(pids()[0], signal.SIGABRT)
+    wait_for(lambda: "ended by SIGABRT" in log.read_text())
+    assert "SIGSEGV" not in log.read_text()
 
 
 def test_unload_takes_every_task_of_a_model(server, control):

@@ -108,6 +108,7 @@ def test_a_request_to_a_known_model_is_answered(server, client, minilm_directory
     dense = first["dense"]
     np.testing.assert_allclose(dense, SentenceTransformer(str(minilm_directory)).encode(TEXT), atol=1e-5)
     scored = server.post(f"score/{SCORER}", query={"text": "Who?"}, items=[{"text": TEXT}, {"text": "No."}])
+    assert scored.status_code == 200, scored.text
     assert [each["rank"] for each in scored.json()["scores"]] == [0, 1]
     extracted = server.post(f"extract/{EXTRACTOR}", items=[{"text": TEXT}], params={"labels": ["person"]})
     assert (extracted.status_code, list(extracted.json()["items"][0])[:2]) == (200, ["id", "entities"])

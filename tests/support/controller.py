@@ -33,7 +33,7 @@ class FakeControl:
             raise self.failure
         self.then()
 
-    def answers(self):
+    def answers(self, seconds=1.0):
         return self.alive
 
     def knows(self, model):

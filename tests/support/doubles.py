@@ -133,6 +133,11 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):
     def ServerLive(self, request, context):
         return messages.ServerLiveResponse(live=True)
 
+    def ServerReady(self, request, context):
+        while self.fake.is_silent and not self.fake._is_over.wait(0.01):
+            pass
+        return messages.ServerReadyResponse(ready=True)
+
     def ModelInfer(self, request, context):
         response = messages.ModelInferResponse()
         for name, dtype, shape, data in self.fake.answer(request.inputs[0].shape[0]):

@@ -9,6 +9,6 @@ def heed_signals() -> None:
     A `preexec_fn` would do the same for children alone, but runs Python between fork and exec, which crashes now and
     then where other threads use gRPC.
     """
-    for signum in (signal.SIGINT, signal.SIGHUP):
+    for signum, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(signum) == signal.SIG_IGN:
-            signal.signal(signum, signal.SIG_DFL)
+            signal.signal(signum, handler)

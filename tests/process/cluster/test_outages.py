@@ -268,7 +268,8 @@ def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatc
         names = [str(i) for i in range(5)]
         asking = [asyncio.create_task(asked(queue, name)) for name in names]
         if not is_killed:
-            await until(lambda: len(sent) >= 3 * len(names))
+            # On a slow machine the gateway may notice first that the queue is away; then it sends nothing more.
+            await until(lambda: len(sent) >= 3 * len(names) or not queue.is_connected)
         cluster.server.start() if is_killed else cluster.server.go_on()
         assert await asyncio.gather(*asking) == names
         await until_empty(queue)
