@@ -245,9 +245,9 @@ class Changes:
 
     def _bring(self, model: str, each: Wanted, index: Mapping[str, str]) -> None:
         """Bring a model's new steps into service, in place of the current ones."""
-        missing = [name for stage in STAGES if index.get(name := f"{each.steps}-{stage}") != READY]
-        with ThreadPoolExecutor(len(STAGES)) as pool:
-            list(pool.map(self._control.load, missing))
+        for stage in STAGES:
+            if index.get(name := f"{each.steps}-{stage}") != READY:
+                self._control.load(name)
         with self._swaps.none_of(model):
             # The bare name is last: once its new ensemble is visible, those of the other tasks are too.
             for ensemble in sorted(each.ensembles, reverse=True):

@@ -23,7 +23,7 @@ HEADER = "triton-grpc-protocol-"
 TIMEOUT_S = 60.0
 ALIVE_TIMEOUT_S = 1.0
 
-# Timeout in seconds for a turn: a process that hangs while it starts must not keep the other models from theirs.
+# Maximum length of a turn in seconds: a process that hangs while it starts must not keep the other models from theirs.
 TURN_S = 5.0
 
 # Reconnect soon to a restarted tritonserver; by default gRPC's backoff grows to two minutes.
@@ -50,7 +50,7 @@ class ModelControl:
 
     def __init__(self, address: str, token: str = "") -> None:
         self._client = triton.InferenceServerClient(address, channel_args=CHANNEL)
-        self._lock = Lock()
+        self._lock, self._turn_began = Lock(), 0.0
         self._options: dict[str, Any] = {
             "headers": {HEADER + CONTROL_KEY: token} if token else None,
             "client_timeout": TIMEOUT_S,
@@ -125,8 +125,11 @@ class ModelControl:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Exclude other loads and unloads; after TURN_S without a turn, go on beside them."""
-        has_turn = self._lock.acquire(timeout=TURN_S)
+        """Exclude other loads and unloads, but go on beside one that has taken longer than TURN_S."""
+        while not (has_turn := self._lock.acquire(timeout=TURN_S)) and time.monotonic() - self._turn_began < TURN_S:
+            pass
+        if has_turn:
+            self._turn_began = time.monotonic()
         try:
             yield
         finally:

@@ -1,8 +1,10 @@
 """The controller's calls to a real Triton, of which no two are under way at once."""
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,6 +99,17 @@ def test_a_load_that_hangs_does_not_keep_the_others_waiting(control, monkeypatch
         assert not swap.done()
         may_go_on.set()
         swap.result()
+
+
+def test_who_waits_goes_on_waiting_while_turns_are_short(control, monkeypatch):
+    monkeypatch.setattr(model_control, "TURN_S", 0.05)
+    monkeypatch.setattr(control, "_turn_began", math.inf)  # whoever has the turn has just got it
+    with ThreadPoolExecutor(1) as thread:
+        with control._lock:
+            load = thread.submit(control.load, f"{ONE}-postprocess")
+            time.sleep(0.5)
+            assert not load.done()
+        load.result()
 
 
 def test_no_process_of_a_stage_ends_by_a_fault(server, control):
