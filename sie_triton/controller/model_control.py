@@ -92,10 +92,10 @@ class ModelControl:
         with self._turn():
             self._load(name)
 
-    def unload(self, name: str) -> None:
+    def unload(self, name: str, *, with_steps: bool = False) -> None:
         """Take an ensemble or a step out of service, known or not; requests in progress are answered."""
         with self._turn():
-            self._client.unload_model(name, **self._options)
+            self._client.unload_model(name, unload_dependents=with_steps, **self._options)
 
     def load_all_of(self, model: str) -> None:
         """Put a model's ensembles and their steps into service."""
@@ -105,8 +105,7 @@ class ModelControl:
     def unload_all_of(self, model: str) -> None:
         """Take a model's ensembles and their steps out of service."""
         for name in ensembles_of(model):
-            with self._turn():
-                self._client.unload_model(name, unload_dependents=True, **self._options)
+            self.unload(name, with_steps=True)
         # A step that was swapped has been loaded by its own name and stays when its ensembles go.
         for name, state in self.index().items():
             steps, _, stage = name.rpartition("-")
@@ -126,8 +125,9 @@ class ModelControl:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Exclude other loads and unloads, but go on beside one that has taken longer than TURN_S."""
-        while not (has_turn := self._lock.acquire(timeout=TURN_S)) and time.monotonic() - self._turn_began < TURN_S:
-            pass
+        while not (has_turn := self._lock.acquire(timeout=TURN_S)):
+            if time.monotonic() - self._turn_began > TURN_S:
+                break
         if has_turn:
             self._turn_began = time.monotonic()
         try:
