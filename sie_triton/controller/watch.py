@@ -12,7 +12,8 @@ log = logging.getLogger(__name__)
 # Seconds between two looks, and timeout of each; it is long, because a busy Triton must not be taken for a hung one.
 LOOK_S, TIMEOUT_S = 5.0, 5.0
 
-# Looks in a row without an answer after which tritonserver counts as hung: one minute.
+# Looks in a row without an answer after which tritonserver counts as hung: a minute, or half of it if it refuses
+# connections.
 MAX_SILENT = 6
 
 
