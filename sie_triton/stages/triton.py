@@ -4,6 +4,7 @@ The `model.py` of a step imports PreprocessModel, InferenceModel or PostprocessM
 """
 
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -138,6 +139,8 @@ class TritonModel(ABC):
 
     def finalize(self) -> None:
         self._stage.close()
+        del self._stage
+        gc.collect()  # a request that outlives Triton's shared memory would end this process by SIGSEGV
 
 
 class ColdModel(TritonModel):

@@ -112,6 +112,8 @@ def serving(
             crowd = Crowd(settings, server, companion)
             wait_for(lambda: crowd.answers() and len(crowd.models()) == len(directories))
             yield crowd
+    # fork servers say which of their processes ended by a fault; SIGKILL is the tests' own
+    assert not re.findall("ended by (?:SIGSEGV|SIGABRT|SIGBUS)", (settings.data_dir / "logs" / "stubs.log").read_text())
 
 
 @pytest.fixture(scope="package")

@@ -88,15 +88,22 @@ def test_stages_that_die_are_healed(crowd, vector, sent):
     """
     stages = dict(zip(MODELS[2:5], ("preprocess", "inference", "postprocess"), strict=True))
     regions, pids = num_regions(crowd), {}
-    with SIEClient(crowd.grpc, timeout=20) as client, ExitStack() as clients:
-        for model, stage in stages.items():
-            client.encode(model, TEXT)
-            (record,) = records_of(crowd.settings.status_dir, triton_name(model), stage)
+
+    def is_sent(model: str) -> bool:
+        """A stage that was just replaced is gone before the signal, or beside its successor."""
+        with suppress(ValueError, ProcessLookupError):
+            (record,) = records_of(crowd.settings.status_dir, triton_name(model), stages[model])
+            os.kill(record["pid"], sent)
             pids[model] = record["pid"]
+        return model in pids
+
+    with SIEClient(crowd.grpc, timeout=20) as client, ExitStack() as clients:
+        for model in stages:
+            client.encode(model, TEXT)
         for model in stages:
             clients.enter_context(busy(crowd, model, vector, clients=1, timeout=2))
-        for pid in pids.values():
-            os.kill(pid, sent)
+        for model in stages:
+            wait_for(lambda model=model: is_sent(model))
 
         def answers(model: str) -> bool:
             with suppress(SIEError):
