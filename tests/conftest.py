@@ -16,6 +16,7 @@ import yaml
 from sie_triton import SIEClient
 from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.names import triton_name
+from sie_triton.processes.fork_server import frozen_imports
 from sie_triton.records.status import records_of
 from sie_triton.render.build import write_repository
 from sie_triton.server.companions import fork_server
@@ -43,6 +44,13 @@ hypothesis.settings.register_profile(
     "any speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any speed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Freeze what is collected: it is so much that each collection of garbage in a test would take a second."""
+    with frozen_imports():
+        return (yield)
 
 
 def pytest_configure(config: pytest.Config) -> None:

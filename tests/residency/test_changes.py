@@ -105,7 +105,7 @@ class Site:
 
         def run(model: str) -> None:
             with SIEClient(self.crowd.grpc) as client:
-                while not stopped.wait(0.05):
+                while not stopped.wait(0.1):
                     self.ask(client, model)
 
         with ThreadPoolExecutor(len(models)) as pool:
@@ -202,7 +202,7 @@ def site(root: Path, variants: dict[str, Variant], **given: Any) -> Iterator[Sit
 
 def test_model_file_changes_fail_no_request(tmp_path, variants):
     mean, cls, dense = variants["mean"], variants["cls"], variants["dense"]
-    with site(tmp_path, variants) as here, watching(here.copies, 0.02) as copies:
+    with site(tmp_path, variants) as here, watching(here.copies, 0.05) as copies:
         with here.asking(A, A, B):
             here.wait_for(A, "mean")
             assert here.put(mean.file(D)) == (200, '{"model": "test/d", "done": "added"}')
@@ -237,7 +237,7 @@ def test_model_file_changes_fail_no_request(tmp_path, variants):
 def test_twenty_rounds_of_changes_with_evictions_and_deaths_of_the_controller(tmp_path, variants):
     """Some changes start before the previous one is done, or while the model loads."""
     random, names = np.random.default_rng(7), list(variants)
-    with site(tmp_path, variants, min_residency_s=0) as here, watching(here.copies, 0.02) as copies:
+    with site(tmp_path, variants, min_residency_s=0) as here, watching(here.copies, 0.05) as copies:
         with here.asking(A, A, B, C), ThreadPoolExecutor(4) as pool:
             here.wait_for(A, "mean")
             before = "mean"

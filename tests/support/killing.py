@@ -22,7 +22,7 @@ PARTS = {
 }
 
 # Pause of a client between two requests, in seconds: some of the processors is left for parts that start again.
-PAUSE_S = 0.05
+PAUSE_S = 0.15
 
 TEXTS = [f"text number {i} " + "word " * (2 * i) for i in range(10)]
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,30 +20,36 @@ SIDE = 1800
 MARGIN_BYTES = 8_000_000
 
 
-def files() -> dict[str, bytes]:
+def files() -> dict[str, Callable[[], bytes]]:
+    """Map the name of each file to what makes it, which takes up to a second."""
     coarse = picture(SIDE // 8, SIDE // 8).resize((SIDE, SIDE), Image.Resampling.NEAREST)
     clear = coarse.convert("RGBA")
     clear.putalpha(100)
-    palette = coarse.convert("P", palette=Image.Palette.ADAPTIVE)
     turned = Image.Exif()
     turned[ORIENTATION] = 6
+
+    def palette() -> Image.Image:
+        return coarse.convert("P", palette=Image.Palette.ADAPTIVE)
+
     return {
-        "jpeg, turned": saved(coarse, "JPEG", exif=turned),
-        "progressive cmyk jpeg, turned": saved(coarse.convert("CMYK"), "JPEG", progressive=True, exif=turned),
-        "grey jpeg": saved(coarse.convert("L"), "JPEG"),
-        "transparent png, turned": saved(clear, exif=turned),
-        "png of 16 bits": saved(Image.fromarray(np.asarray(coarse.convert("L")).astype(np.uint16) * 200)),
-        "webp": saved(coarse, "WEBP"),
-        "transparent webp, turned": saved(clear, "WEBP", exif=turned.tobytes(), method=0),
-        "lossless webp": saved(clear, "WEBP", lossless=True, method=0, quality=0),
-        "animated webp": saved(clear, "WEBP", save_all=True, append_images=[clear.rotate(90)], method=0),
-        "animated gif": saved(palette, "GIF", transparency=3, save_all=True, append_images=[palette.rotate(90)]),
-        "bmp": saved(coarse, "BMP"),
-        "bmp of a palette": saved(palette, "BMP"),
-        "transparent tiff, turned": saved(clear, "TIFF", compression="tiff_lzw", tiffinfo={274: 6}),
-        "tiff of numbers": saved(coarse.convert("F"), "TIFF", compression="tiff_lzw"),
-        "tiff of one strip": saved(coarse, "TIFF", compression="tiff_lzw", strip_size=1 << 40),
-        "tiff of a large tile": tiled_tiff(64, 4 * SIDE),
+        "jpeg, turned": lambda: saved(coarse, "JPEG", exif=turned),
+        "progressive cmyk jpeg, turned": lambda: saved(coarse.convert("CMYK"), "JPEG", progressive=True, exif=turned),
+        "grey jpeg": lambda: saved(coarse.convert("L"), "JPEG"),
+        "transparent png, turned": lambda: saved(clear, exif=turned),
+        "png of 16 bits": lambda: saved(Image.fromarray(np.asarray(coarse.convert("L")).astype(np.uint16) * 200)),
+        "webp": lambda: saved(coarse, "WEBP"),
+        "transparent webp, turned": lambda: saved(clear, "WEBP", exif=turned.tobytes(), method=0),
+        "lossless webp": lambda: saved(clear, "WEBP", lossless=True, method=0, quality=0),
+        "animated webp": lambda: saved(clear, "WEBP", save_all=True, append_images=[clear.rotate(90)], method=0),
+        "animated gif": lambda: saved(
+            palette(), "GIF", transparency=3, save_all=True, append_images=[palette().rotate(90)]
+        ),
+        "bmp": lambda: saved(coarse, "BMP"),
+        "bmp of a palette": lambda: saved(palette(), "BMP"),
+        "transparent tiff, turned": lambda: saved(clear, "TIFF", compression="tiff_lzw", tiffinfo={274: 6}),
+        "tiff of numbers": lambda: saved(coarse.convert("F"), "TIFF", compression="tiff_lzw"),
+        "tiff of one strip": lambda: saved(coarse, "TIFF", compression="tiff_lzw", strip_size=1 << 40),
+        "tiff of a large tile": lambda: tiled_tiff(64, 4 * SIDE),
     }
 
 
@@ -78,8 +85,8 @@ print(json.dumps(found))
 def peaks(tmp_path_factory) -> dict[str, tuple[int, int]]:
     directory, made = tmp_path_factory.mktemp("images"), files()
     paths = [directory / str(number) for number in range(len(made))]
-    for path, content in zip(paths, made.values(), strict=True):
-        path.write_bytes(content)
+    for path, make in zip(paths, made.values(), strict=True):
+        path.write_bytes(make())
     # Otherwise the allocator keeps the memory of one image for the next.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     command = [sys.executable, "-c", PROGRAM, *map(str, paths)]
