@@ -373,7 +373,7 @@ def _shown(value: Any) -> str:
 
 README = """# Helm chart of SIE on Triton
 
-Gateways, a config service, pools of workers and NATS. [docs/cluster.md](../../../docs/cluster.md) leads from one machine to ten.
+Gateways, a config service, pools of workers and NATS. [docs/cluster.md](../../../docs/cluster.md) describes clusters.
 
 ```bash
 helm install sie deploy/helm/sie-triton --set image.repository=registry.example/sie-triton
@@ -383,7 +383,7 @@ helm install sie deploy/helm/sie-triton --set image.repository=registry.example/
 
 `X` is the name of a pool. The chart refuses a value that it does not know.
 
-"""  # noqa: E501
+"""
 
 
 def files() -> dict[Path, str]:

@@ -172,7 +172,13 @@ class Dying:
 @pytest.fixture
 def slept(monkeypatch):
     seconds: list[float] = []
-    monkeypatch.setattr(supervisor.Event, "wait", lambda _, pause: seconds.append(pause))
+
+    class Recorded(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            seconds.append(timeout)
+            return False
+
+    monkeypatch.setattr(supervisor, "Event", Recorded)
     return seconds
 
 
