@@ -1,7 +1,7 @@
 """Pytest plugin: how processes share the files of tests.
 
-Each takes a file at a time, or a folder whose files share a server. The longest of each tier start first, so that the
-processes end together.
+Each takes a file at a time, or a folder whose files share a server. The longest start first: the processes end
+together, and files that wait for servers run beside those that compute.
 
 tests/durations.json has the seconds of each file; `scripts/test --store-durations` measures and writes them. A file
 that is not in it is taken to be long. Load with `-p tests.support.durations`, and `--no-loadscope-reorder` of xdist.
@@ -48,14 +48,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     stored = stored_seconds()
     files = dict.fromkeys(file_of(item.nodeid) for item in items)
-    tiers = list(dict.fromkeys(map(tier_of, files)))
     scopes: defaultdict[str, float] = defaultdict(float)
     for file in files:
         scopes[scope_of(file)] += stored.get(file, inf)
-    place = {
-        file: (tiers.index(tier_of(file)), -scopes[scope_of(file)], scope_of(file), -stored.get(file, inf))
-        for file in files
-    }
+    place = {file: (-scopes[scope_of(file)], scope_of(file), -stored.get(file, inf)) for file in files}
     items.sort(key=lambda item: place[file_of(item.nodeid)])  # stable: tests of a file keep their order
 
 
@@ -76,11 +72,6 @@ class Durations:
 
 def stored_seconds() -> dict[str, float]:
     return json.loads(STORED.read_text()) if STORED.exists() else {}
-
-
-def tier_of(file: str) -> str:
-    """Return the folder of a tier. Its files stay together: they may share a server."""
-    return "/".join(file.split("/")[:2])
 
 
 def scope_of(file: str) -> str:

@@ -20,9 +20,9 @@ def ordered(monkeypatch, ids, **config):
     return [item.nodeid for item in items]
 
 
-def test_the_longest_files_of_each_tier_come_first_and_a_new_one_counts_as_long(monkeypatch):
+def test_the_longest_files_come_first_and_a_new_one_counts_as_long(monkeypatch):
     ids = [*IDS[:3], "tests/b/test_known.py::one", IDS[3]]
-    assert ordered(monkeypatch, ids, workerinput={}) == [ids[1], ids[2], ids[0], ids[4], ids[3]]
+    assert ordered(monkeypatch, ids, workerinput={}) == [ids[4], ids[3], ids[1], ids[2], ids[0]]
 
 
 def test_files_of_a_folder_that_share_a_server_stay_together(monkeypatch):
