@@ -38,14 +38,53 @@ TANH = "torch.nn.modules.activation.Tanh"
 SETTINGS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ITS_STATES = ("last_hidden_state", "logits")
 
+# Arguments of transformers' tokenizers that sentence_bert_config.json may set. None of them names code or another file.
+TOKENIZER_KWARGS = (
+    "add_bos_token",
+    "add_eos_token",
+    "add_prefix_space",
+    "additional_special_tokens",
+    "bos_token",
+    "clean_up_tokenization_spaces",
+    "cls_token",
+    "do_lower_case",
+    "eos_token",
+    "extra_special_tokens",
+    "mask_token",
+    "model_input_names",
+    "model_max_length",
+    "pad_token",
+    "padding_side",
+    "sep_token",
+    "split_special_tokens",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "trim_offsets",
+    "truncation_side",
+    "unk_token",
+)
+
+# Arguments that choose what is downloaded, or which implementation runs; of a directory they change nothing.
+OF_THE_HUB = (
+    "cache_dir",
+    "code_revision",
+    "force_download",
+    "local_files_only",
+    "revision",
+    "subfolder",
+    "token",
+    "trust_remote_code",
+    "use_fast",
+)
+
+# Most special tokens that sentence_bert_config.json may add, and most characters of one.
+MAX_TOKENS, MAX_TOKEN = 10_000, 1000
+
 # Settings passed to transformers that have no effect here.
 WITHOUT_EFFECT = (
+    *OF_THE_HUB,
     "model_max_length",
     "padding_side",
-    "use_fast",
-    "trust_remote_code",
-    "revision",
-    "code_revision",
     "attn_implementation",
     "dtype",
     "torch_dtype",
@@ -56,7 +95,8 @@ WITHOUT_EFFECT = (
 class TextFiles:
     """Settings of the transformer and its prompts. Lengths are in tokens.
 
-    `default_prompt` is for texts that are marked neither as queries nor as documents.
+    `default_prompt` is for texts that are marked neither as queries nor as documents. `tokenizer_kwargs` are arguments
+    for transformers' tokenizer, over those of tokenizer_config.json: strings, numbers, booleans and lists of strings.
     """
 
     transformer: Path
@@ -66,6 +106,7 @@ class TextFiles:
     do_lower_case: bool
     prompts: dict[str, str]
     default_prompt: str
+    tokenizer_kwargs: dict[str, Any]
 
     @classmethod
     def read(cls, directory: Path) -> "TextFiles":
@@ -88,6 +129,7 @@ class TextFiles:
             do_lower_case=sbert.flag("do_lower_case", False),
             prompts=prompts,
             default_prompt=default_prompt(saved, prompts),
+            tokenizer_kwargs=_tokenizer_kwargs(sbert),
         )
 
 
@@ -207,13 +249,33 @@ def _check_settings(sbert: Fields) -> None:
         message = f"{way.where}: {method} → {output} cannot be served; supported is forward → {ITS_STATES[0]}"
         raise LoadError(message, "unsupported")
     calls = sbert.fields("processing_kwargs")
-    passed_on = [sbert.fields(key) for key in ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")]
+    passed_on = [sbert.fields(key) for key in ("config_args", "config_kwargs")]
     for fields in (*passed_on, calls.fields("text"), calls.fields("common")):
         if own := sorted(set(fields.values) - set(WITHOUT_EFFECT)):
             message = (
                 f"{fields.where}: {', '.join(own)} cannot be served; set it in config.json or tokenizer.json instead"
             )
             raise LoadError(message, "unsupported")
+
+
+def _tokenizer_kwargs(sbert: Fields) -> dict[str, Any]:
+    """Return the arguments for transformers' tokenizer; raise LoadError for one that cannot be passed on."""
+    given = sbert.fields("tokenizer_args" if sbert.has("tokenizer_args") else "processor_kwargs")
+    kwargs = {key: value for key, value in given.values.items() if key not in OF_THE_HUB}
+    for key, value in kwargs.items():
+        if key not in TOKENIZER_KWARGS:
+            message = f"{given.where}: {shortened(key)} cannot be served; supported are {', '.join(TOKENIZER_KWARGS)}"
+            raise LoadError(message, "unsupported")
+        if not _is_plain(value):
+            message = f"{given.where}: {key}: must be a string, a number, true, false, or a list of strings"
+            raise LoadError(f"{message} (given {shortened(value)})", "unsupported")
+    return kwargs
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return len(value) <= MAX_TOKENS and all(isinstance(each, str) and len(each) <= MAX_TOKEN for each in value)
+    return value is None or isinstance(value, bool | int) or (isinstance(value, str) and len(value) <= MAX_TOKEN)
 
 
 def _max_sequence_length(sbert: Fields, transformer: Path, config: Fields) -> int:

@@ -164,8 +164,8 @@ REFUSED: dict[str, tuple[Build, str]] = {
         "queries and documents go through different modules",
     ),
     "tokens of its own": (
-        changed(dense(), "sentence_bert_config.json", processor_kwargs={"add_eos_token": True}),
-        "processor_kwargs: add_eos_token cannot be served; set it in config.json or tokenizer.json instead",
+        changed(dense(), "sentence_bert_config.json", processor_kwargs={"tokenizer_file": "other.json"}),
+        "processor_kwargs: 'tokenizer_file' cannot be served; supported are",
     ),
     "other states": (
         changed(
