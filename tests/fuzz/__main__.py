@@ -20,12 +20,12 @@ from rich.progress import Progress, TimeElapsedColumn
 from sie_triton.bench.tables import markdown_table, print_table
 from tests.fuzz.finding import Finding
 from tests.fuzz.hunt import Hunt
-from tests.fuzz.runner import HarnessError, Outcome, fuzzed
+from tests.fuzz.runner import ROOT, HarnessError, Outcome, fuzzed
 from tests.fuzz.target import target_named
 from tests.fuzz.targets import TARGETS
 
 # Where cases are kept that found something.
-KEPT = Path("build/fuzz")
+KEPT = ROOT / "build" / "fuzz"
 
 HEAD = ("target", "cases", "seconds", "cases/s", "found")
 
