@@ -21,6 +21,7 @@ MEDIA: Mapping[str, Callable[[Any, str], bytes]] = {
 # Keys of an item besides the kinds of input. SIE's own requests give an image in a list under `images`.
 IDENTITY, IMAGES = "id", "images"
 KEYS = (*ITEMS, IMAGES, IDENTITY)
+FILE_KEYS = ("data", "format", "sample_rate")
 ITEM = 'send a string, or a mapping with inputs that the model takes: {"text": …, "image": …}; "id" is optional'
 
 Bytes = npt.NDArray[np.object_]
@@ -42,10 +43,14 @@ def listed(items: Any) -> list[ItemLike]:
 def encoded(items: Sequence[ItemLike], name: str = "items") -> dict[str, Bytes]:
     """Return an object array [n] of bytes for each kind of input that occurs in the items; only texts if none occurs.
 
-    An element is empty if its item does not have that kind.
+    An element is empty if its item does not have that kind. An empty text is only allowed in a list of texts.
     """
     found = [encoded_item(item, f"{name}[{i}]") for i, item in enumerate(items)]
     kinds = [kind for kind in ITEMS if any(kind in each for each in found)] or [TEXT.name]
+    if len(kinds) > 1:
+        for i, each in enumerate(found):
+            if not any(each.values()):
+                raise InputError.at(f"{name}[{i}].text", "is empty; encode empty texts apart from items with files")
     return {kind: objects([each.get(kind, b"") for each in found]) for kind in kinds}
 
 
@@ -61,7 +66,7 @@ def encoded_item(item: ItemLike, name: str) -> dict[str, bytes]:
     given = {key: value for key, value in item.items() if value is not None or key == TEXT.name}
     if IMAGES in given:
         given[IMAGE.name] = _only(given, f"{name}.{IMAGES}")
-    found = {kind: read(given[kind], f"{name}.{kind}") for kind, read in MEDIA.items() if kind in given}
+    found = {kind: _content(kind, given[kind], f"{name}.{kind}") for kind in MEDIA if kind in given}
     if TEXT.name in given:
         if not isinstance(given[TEXT.name], str):
             raise InputError.at(f"{name}.text", f"must be a string, not {type(given[TEXT.name]).__name__}")
@@ -69,6 +74,17 @@ def encoded_item(item: ItemLike, name: str) -> dict[str, bytes]:
     if not found:
         raise InputError.at(name, f"has none of {', '.join(ITEMS)}; {ITEM}")
     return found
+
+
+def _content(kind: str, value: Any, name: str) -> bytes:
+    """Return the bytes of a file. Without bytes, the server would take it for an item without such a file."""
+    for key in value if isinstance(value, Mapping) else ():
+        if key not in FILE_KEYS:
+            raise InputError.at(f"{name}.{key}", f"is not allowed; allowed are {', '.join(FILE_KEYS)}")
+    content = MEDIA[kind](value, name)
+    if not content:
+        raise InputError.at(name, "is empty; give a file with content, or leave the key out")
+    return content
 
 
 def _only(item: Mapping[str, Any], name: str) -> Any:

@@ -21,8 +21,8 @@ def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[s
     """Return the name of the items, and the items.
 
     If the model reads one kind of input, an item is its element. If it reads several, an item maps kinds to elements,
-    without the empty ones; an item without elements is an empty text. Raise InputError if there are no items, if the
-    inputs differ in length, or if an item is empty and the model reads no texts.
+    without the empty ones. Raise InputError if there are no items, if the inputs differ in length, or if an item is
+    empty; where only texts are sent, an item may be an empty text.
     """
     if len(kinds) == 1:
         name = ITEMS[kinds[0]].name
@@ -34,12 +34,17 @@ def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[s
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{kind} has {count} elements" for kind, count in counts.items())
         raise InputError(f"{told}; send the same number of each, with an empty element where an item has none")
+    where = ITEM if len(given) > 1 else next(iter(given))
     items = [dict(zip(given, elements, strict=True)) for elements in zip(*given.values(), strict=True)]
-    return ITEM, [_without_empty(item, f"{ITEM}[{i}]", kinds) for i, item in enumerate(items)]
+    return ITEM, [without_empty(item, f"{where}[{i}]") for i, item in enumerate(items)]
 
 
-def _without_empty(item: Mapping[str, Any], where: str, kinds: Sequence[str]) -> Mapping[str, Any]:
+def without_empty(item: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return an item without its empty elements; InputError that begins with `where` if all are empty.
+
+    An empty text beside other inputs is only a place without a text, so that the file of the item must be missing.
+    """
     found = {kind: element for kind, element in item.items() if len(element)}
-    if not found and TEXT.name not in kinds:
-        raise InputError.at(where, f"is empty; send {' or '.join(kinds)}")
-    return found or {TEXT.name: ""}
+    if not found and item.keys() != {TEXT.name}:
+        raise InputError.at(where, f"is empty; send {' or '.join(item)} in it; send empty texts in a separate request")
+    return found or item

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.arrays import Ints
-from sie_triton.contract.items import item_tensors, items_of
+from sie_triton.contract.items import item_tensors, items_of, without_empty
 from sie_triton.contract.model import Model, Part, Rows
 from sie_triton.contract.outputs import SCORE_MODES
 from sie_triton.contract.parameters import Parameter
@@ -96,5 +96,4 @@ def query_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> Any:
             )
     if len(kinds) == 1:
         return given[TEXT.name][0]
-    _, (query,) = items_of(given, kinds)
-    return query
+    return without_empty({kind: given[kind][0] for kind in kinds if given.get(kind)}, QUERY.name)

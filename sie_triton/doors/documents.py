@@ -7,8 +7,10 @@ from sie_triton.contract import ENCODE_OUTPUTS, VERBS
 from sie_triton.contract.extract import MAX_LABEL, MAX_LABELS
 from sie_triton.contract.model import Model
 from sie_triton.contract.outputs import OUTPUT_DTYPES
-from sie_triton.contract.tensors import ITEMS, LABELS, QUERY, TEXT
+from sie_triton.contract.tensors import IMAGE, ITEMS, LABELS, QUERY, TEXT
+from sie_triton.doors.items import MEDIA
 from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
+from sie_triton.doors.places import ENCODE, EXTRACT, ID, IMAGES, METADATA, SCORE
 from sie_triton.doors.schemas import (
     BOOLEAN,
     INTEGER,
@@ -32,10 +34,15 @@ READ = tuple(MEDIA_TYPES)
 WRITTEN = (JSON, MSGPACK)
 
 # Parameters that are fields of `params` or of the body itself; all others are options.
-NAMED = ("output_types", "output_dtype", "instruction", "output_schema")
+NAMED = {*ENCODE.named, *SCORE.named, *EXTRACT.named}
 
 BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
-FILE = any_of(fields({"data": BASE64, "format": {"description": "ignored"}}, "data"), BASE64)
+HINT = {"description": "ignored: the content decides"}
+FILE = {
+    kind: any_of(closed({"data": BASE64, **{name: HINT for name in keys if name != "data"}}, "data"), BASE64)
+    for kind, keys in MEDIA.items()
+}
+NOTES = {METADATA: {"description": "ignored"}}
 IDENTITY = any_of(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="returned with the result")
 CUT = BOOLEAN | {"const": True, "description": "present if the model read only the beginning"}
 # Follows Python, which counts more characters as whitespace than ECMAScript does.
@@ -50,7 +57,7 @@ def encode(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     answer = {"items": several(fields({"id": IDENTITY, **vectors, "truncated": CUT}))}
     models = _able(specs, "encode")
     body = {"items": _items(models, max_items), "params": optional(_params(models, "encode"))}
-    return _operation("encode", "Vectors of items.", models, fields(body, "items"), answer)
+    return _operation("encode", "Vectors of items.", models, closed(body, "items"), answer)
 
 
 def score(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
@@ -60,7 +67,7 @@ def score(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     named, options = _split(models, "score")
     body = {QUERY.name: _item(models), "items": _items(models, max_items), **named, "options": optional(options)}
     summary = "Relevance of each item to a query, the most relevant first."
-    return _operation("score", summary, models, fields(body, QUERY.name, "items"), answer)
+    return _operation("score", summary, models, closed(body, QUERY.name, "items"), answer)
 
 
 def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
@@ -72,7 +79,7 @@ def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
     if is_required:
         params["required"] = [LABELS.name]
     body = {"items": _items(models, max_items), "params": params if is_required else optional(params)}
-    schema = fields(body, "items", *(["params"] if is_required else []))
+    schema = closed(body, "items", *(["params"] if is_required else []))
     answer = {"items": several(fields(found | {"truncated": CUT}, *found))}
     return _operation("extract", "Findings in items.", models, schema, answer)
 
@@ -100,7 +107,7 @@ def _split(models: Sequence[Model], verb: str) -> tuple[dict[str, Schema], Schem
 
 def _params(models: Sequence[Model], verb: str) -> Schema:
     named, options = _split(models, verb)
-    return fields({**named, "options": optional(options)})
+    return closed({**named, "options": optional(options)})
 
 
 def _labels(models: Sequence[Model]) -> tuple[Schema, bool]:
@@ -120,13 +127,14 @@ def _items(models: Sequence[Model], max_items: int) -> Schema:
 def _item(models: Sequence[Model]) -> Schema:
     """Return the schema of an item with every input kind that any of the models reads."""
     kinds = [kind for kind in ITEMS if any(kind in model.spec.inputs for model in models)] or [TEXT.name]
-    given = {kind: STRING if kind == TEXT.name else FILE for kind in kinds}
-    if "image" in given:
-        given["images"] = several(FILE, minItems=1, maxItems=1)
+    given = {kind: STRING if kind == TEXT.name else FILE[kind] for kind in kinds}
+    if IMAGE.name in given:
+        given[IMAGES] = several(FILE[IMAGE.name], minItems=1, maxItems=1)
+    others = {ID: optional(IDENTITY), **NOTES}
     if len(given) == 1:
-        item = fields({"id": optional(IDENTITY), **given}, *given)
+        item = closed(others | given, *given)
     else:
-        item = fields({"id": optional(IDENTITY), **{name: optional(schema) for name, schema in given.items()}})
+        item = closed(others | {name: optional(schema) for name, schema in given.items()})
         item["anyOf"] = [fields({name: schema}, name) for name, schema in given.items()]
     return any_of(STRING, item) if TEXT.name in kinds else item
 

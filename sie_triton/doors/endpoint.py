@@ -92,6 +92,7 @@ class DoorRequest:
         "kind",
         "method",
         "path",
+        "query_string",
         "request_id",
         "trace",
         "url",
@@ -102,6 +103,7 @@ class DoorRequest:
         self.door = door
         self.method: str = scope["method"]
         self.url: str = scope["path"]
+        self.query_string = scope.get("query_string", b"").decode("latin-1")
         self.path: Mapping[str, str] = scope.get("path_params", {})
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.connection: Connection | None = scope.get(CONNECTION)

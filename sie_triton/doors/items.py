@@ -13,15 +13,15 @@ import numpy as np
 from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_count, whole
+from sie_triton.doors.places import ENCODE, FILE_KEYS, ID, IMAGES, ITEM_KEYS, SOUND_KEYS, VIDEO, Places
 
-# Kinds of input that are files, by their key in a request → their key in the client's items.
-MEDIA = {IMAGE.name: IMAGE.name, AUDIO.name: AUDIO.name, DOCUMENT.name: DOCUMENT.name}
-IMAGES, VIDEO, ID = "images", "video", "id"
+# Kinds of input that are files, with the fields of their objects.
+MEDIA = {IMAGE.name: FILE_KEYS, AUDIO.name: SOUND_KEYS, DOCUMENT.name: FILE_KEYS}
 
 FILE = 'give {"data": …}: bytes in msgpack, base64 in JSON'
 
 
-def items_in(found: Mapping[str, Any], max_items: int) -> list[dict[str, Any]]:
+def items_in(found: Mapping[str, Any], max_items: int, places: Places = ENCODE) -> list[dict[str, Any]]:
     """Return the items of a request, at least one; Failure 400 names the invalid field."""
     items = found.get("items")
     if not isinstance(items, list):
@@ -29,11 +29,11 @@ def items_in(found: Mapping[str, Any], max_items: int) -> list[dict[str, Any]]:
     if not items:
         raise invalid("items", "is empty; send at least one")
     check_count(len(items), "items", max_items)
-    return [item_in(item, f"items[{i}]") for i, item in enumerate(items)]
+    return [item_in(item, f"items[{i}]", places) for i, item in enumerate(items)]
 
 
-def item_in(item: Any, name: str) -> dict[str, Any]:
-    """Return one item without the keys that are not read, such as `metadata`; `name` is its field in errors."""
+def item_in(item: Any, name: str, places: Places = ENCODE) -> dict[str, Any]:
+    """Return one item without `metadata`; `name` is its field in errors. Failure 400 for a field that is not read."""
     if isinstance(item, str):
         return {TEXT.name: item}
     if not isinstance(item, dict):
@@ -44,13 +44,14 @@ def item_in(item: Any, name: str) -> dict[str, Any]:
     if (identity := item.get(ID)) is not None:
         read[ID] = _identity(identity, name)
     if len(item) > len(read):
-        read.update(_files(item, name))
+        places.check(item, name, ITEM_KEYS)
+        read.update(_files(item, name, places))
     if not read.keys() - {ID}:
         raise invalid(name, f"must have {', '.join((TEXT.name, IMAGES, AUDIO.name))} or {DOCUMENT.name}")
     return read
 
 
-def _files(item: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _files(item: Mapping[str, Any], name: str, places: Places) -> dict[str, Any]:
     if item.get(VIDEO) is not None:
         raise invalid(f"{name}.{VIDEO}", "is not supported by any model; send its frames as images")
     given = {kind: item[kind] for kind in MEDIA if item.get(kind) is not None}
@@ -59,19 +60,23 @@ def _files(item: Mapping[str, Any], name: str) -> dict[str, Any]:
         if not isinstance(images, list) or len(images) != 1 or IMAGE.name in given:
             raise invalid(f"{name}.{IMAGES}", "must be a list of one image; send each image as an item of its own")
         given[IMAGE.name] = images[0]
+    for kind, value in given.items():
+        if isinstance(value, dict):
+            places.check(value, f"{name}.{kind}", MEDIA[kind])
     return {kind: _file(value, f"{name}.{kind}") for kind, value in given.items()}
 
 
 def _file(value: Any, name: str) -> Any:
     """Return the bytes of a file; for audio given as an array, the array and its sampling rate."""
     data = value.get("data") if isinstance(value, dict) else value
-    if isinstance(data, bytes):
-        return data
-    if isinstance(data, str):
-        return _decoded(data, name)
     if isinstance(data, np.ndarray) and name.endswith(AUDIO.name) and isinstance(value, dict):
         return {"data": data, "sample_rate": _rate(value.get("sample_rate"), name)}
-    raise invalid(name, f"must be a file, not {type(data).__name__}; {FILE}")
+    if not isinstance(data, (bytes, str)):
+        raise invalid(name, f"must be a file, not {type(data).__name__}; {FILE}")
+    content = _decoded(data, name) if isinstance(data, str) else data
+    if not content:
+        raise invalid(name, "is empty; send the bytes of a file")
+    return content
 
 
 def _rate(value: Any, name: str) -> int:

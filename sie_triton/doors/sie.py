@@ -14,6 +14,7 @@ from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
 from sie_triton.doors.items import item_in, items_in
+from sie_triton.doors.places import ENCODE, EXTRACT, SCORE, Places
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
 
 
@@ -31,9 +32,9 @@ def routes(door: Door) -> list[Route]:
 
 
 async def encode(request: DoorRequest) -> Answer:
-    door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
+    door, found, model = request.door, _body(request, ENCODE), checked_model(request.path["model"])
     items = items_in(found, door.settings.door_max_items)
-    parameters = parameters_in(found, "output_types", "output_dtype", "instruction")
+    parameters = parameters_in(found)
     _check_names(parameters.get("output_types"), "params.output_types")
     async with Explaining(door, model, "encode", items):
         results = await door.backend.encode(model, items, request.seconds, parameters)
@@ -45,10 +46,10 @@ async def encode(request: DoorRequest) -> Answer:
 
 
 async def score(request: DoorRequest) -> Answer:
-    door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
+    door, found, model = request.door, _body(request, SCORE), checked_model(request.path["model"])
     if found.get("query") is None:
         raise invalid("query", 'is missing; send an item such as {"text": …}')
-    query, items = item_in(found["query"], "query"), items_in(found, door.settings.door_max_items)
+    query, items = item_in(found["query"], "query", SCORE), items_in(found, door.settings.door_max_items, SCORE)
     for kind in (TEXT.name, IMAGE.name):
         if isinstance(query.get(kind), (str, bytes)):
             check_query(query[kind], items, f"query.{kind}", door.settings.door_max_body_bytes)
@@ -59,9 +60,9 @@ async def score(request: DoorRequest) -> Answer:
 
 
 async def extract(request: DoorRequest) -> Answer:
-    door, found, model = request.door, request.parsed(), checked_model(request.path["model"])
-    items = items_in(found, door.settings.door_max_items)
-    parameters = parameters_in(found, "labels", "output_schema", "instruction")
+    door, found, model = request.door, _body(request, EXTRACT), checked_model(request.path["model"])
+    items = items_in(found, door.settings.door_max_items, EXTRACT)
+    parameters = parameters_in(found, EXTRACT)
     labels = _labels(parameters.pop("labels", None))
     check_query("".join(labels), items, "params.labels", door.settings.door_max_body_bytes)
     async with Explaining(door, model, "extract", items):
@@ -69,15 +70,22 @@ async def extract(request: DoorRequest) -> Answer:
     return _answer(request, extracted(model, results))
 
 
-def parameters_in(found: Mapping[str, Any], *named: str) -> dict[str, Any]:
+def _body(request: DoorRequest, places: Places) -> dict[str, Any]:
+    body = request.parsed()
+    places.check_body(body, request.query_string)
+    return body
+
+
+def parameters_in(found: Mapping[str, Any], places: Places = ENCODE) -> dict[str, Any]:
     """Return the request parameters: those in `params.options`, overridden by the named fields of `params`."""
     params = found.get("params")
     if params is None:
         return {}
     if not isinstance(params, dict):
         raise invalid("params", f"must be an object, not {type(params).__name__}")
-    named_ones = {name: params[name] for name in named if params.get(name) is not None}
-    return checked_options(_options(params, "params.options") | named_ones)
+    places.check(params, places.holder, (*places.named, "options"))
+    named = {name: params[name] for name in places.named if params.get(name) is not None}
+    return checked_options(_options(params, places.options) | named)
 
 
 def _options(found: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from sie_triton.client import grpc_aio
 from sie_triton.client.calls import EncodeCall, ExtractCall, ScoreCall
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.items import item_in, items_in
+from sie_triton.doors.places import EXTRACT
 from sie_triton.doors.sie import parameters_in
 from sie_triton.doors.wire import JSON, MSGPACK, num_values, read, write_json, write_msgpack
 from sie_triton.errors import InputError
@@ -88,13 +89,12 @@ def read_body(body: bytes, kind: str) -> None:
         return
     write_msgpack(without_extensions(found)) if kind == MSGPACK else write_json(found)
     items = items_in(found, MAX_ITEMS)
-    for parameters in (parameters_in(found, "output_types", "output_dtype", "instruction"), parameters_in(found)):
-        call = EncodeCall(grpc_aio, "org/m", items, {"options": parameters})
-        list(map(call.arguments, call.pieces))
+    call = EncodeCall(grpc_aio, "org/m", items, {"options": parameters_in(found)})
+    list(map(call.arguments, call.pieces))
     if found.get("query") is not None:
         scored = ScoreCall(grpc_aio, "org/m", item_in(found["query"], "query"), items, {})
         list(map(scored.arguments, scored.pieces))
-    given = parameters_in(found, "labels", "output_schema")
+    given = parameters_in(found, EXTRACT)
     extracted = ExtractCall(grpc_aio, "org/m", items, given.pop("labels", None), None, {"options": given})
     list(map(extracted.arguments, extracted.pieces))
 

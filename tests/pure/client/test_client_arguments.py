@@ -39,6 +39,13 @@ NOBODY = "http://127.0.0.1:9"
         ),
         ([{"audio": {"data": np.zeros((2, 2, 2)), "sample_rate": 8}}], r"float64 \[2, 2, 2\] cannot be sent as audio"),
         ([{"document": 5}], r"items\[0\].document: must be a file, not int; give its bytes or its path"),
+        (["a", {"image": b""}], r"items\[1\].image: is empty"),
+        (["a", {"images": [bytearray()], "text": "b"}], r"items\[1\].image: is empty"),
+        ([{"audio": {"data": b""}}], r"items\[0\].audio: is empty"),
+        ([{"document": "/dev/null"}], r"items\[0\].document: is empty"),
+        ([{"image": np.zeros((0, 0, 3), np.uint8)}], r"items\[0\].image: "),
+        ([{"text": ""}, {"image": b"a"}], r"items\[0\].text: is empty"),
+        ([{"image": {"data": b"a", "lora": "b"}}], r"items\[0\].image.lora: is not allowed; allowed are data"),
         ([{"id": "1"}], r"items\[0\]: has none of text, image, audio, document"),
         ([{}], r"items\[0\]: has none of text, image, audio, document"),
         ([None], r"items\[0\]: must be a string or a mapping, not NoneType"),
@@ -60,7 +67,7 @@ def test_items(kind, transport, items, complaint):
             raises_exactly(call, InputError, complaint)
 
 
-@pytest.mark.parametrize("query", [None, b"a", {"txt": "a"}, {}, ["a"]])
+@pytest.mark.parametrize("query", [None, b"a", {"txt": "a"}, {}, ["a"], {"image": b""}])
 def test_queries(kind, query):
     with kind(NOBODY) as client:
         raises_exactly(lambda: client.score(MODEL, query, ["a"]), InputError, "^query")

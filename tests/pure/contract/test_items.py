@@ -19,8 +19,8 @@ def test_elements_of_one_kind_are_the_items():
 
 
 def test_elements_of_several_kinds_make_items():
-    sent = {"text": ["a", "", "", "b"], "image": [b"1", b"2", b"", b""]}
-    expected = [{"text": "a", "image": b"1"}, {"image": b"2"}, {"text": ""}, {"text": "b"}]
+    sent = {"text": ["a", "", "b"], "image": [b"1", b"2", b""]}
+    expected = [{"text": "a", "image": b"1"}, {"image": b"2"}, {"text": "b"}]
     assert items_of(sent, BOTH) == ("items", expected)
     assert items_of({"text": [], "image": [b"1"]}, BOTH)[1] == [{"image": b"1"}]
     assert items_of({"text": ["", "b"], "image": []}, BOTH)[1] == [{"text": ""}, {"text": "b"}]
@@ -40,6 +40,8 @@ def test_elements_of_several_kinds_make_items():
             ("image", "audio"),
             r"^items\[1\]: is empty; send image or audio",
         ),
+        ({"text": ["a", ""], "image": [b"1", b""]}, BOTH, r"^items\[1\]: is empty; send text or image"),
+        ({"text": [], "image": [b"1", b""]}, BOTH, r"^image\[1\]: is empty; send image"),
     ],
 )
 def test_inconsistent_inputs_are_refused(sent, kinds, complaint):
@@ -61,6 +63,8 @@ def test_a_query_is_an_item_too():
         ({"query": [], "query_image": []}, "^query: has 0 elements; send one"),
         ({"query": ["a", "b"], "query_image": []}, "^query: has 2 elements; send one"),
         ({"query": ["a"], "query_image": [b"1", b"2"]}, "^query_image: has 2 elements; send one"),
+        ({"query": [], "query_image": [b""]}, "^query: is empty; send image"),
+        ({"query": [""], "query_image": [b""]}, "^query: is empty; send text or image"),
     ],
 )
 def test_exactly_one_query_is_required(sent, complaint):

@@ -110,8 +110,8 @@ def test_an_invalid_item_is_refused_with_the_reason(item, message):
         item_in(item, "items[0]")
 
 
-def test_unused_fields_of_an_item_are_dropped():
-    given = {"text": "a", "id": 3, "metadata": {"k": 1}, "images": None, "new": 1}
+def test_metadata_and_absent_fields_of_an_item_are_dropped():
+    given = {"text": "a", "id": 3, "metadata": {"k": 1}, "images": None, "video": None}
     assert item_in(given, "items[0]") == {"text": "a", "id": 3}
 
 
