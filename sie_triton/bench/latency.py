@@ -236,7 +236,7 @@ class InProcess:
         def library() -> object:
             return self._library(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).last_hidden_state
 
-        by_graph = partial(self._graph.hidden_states, ids, lengths, lengths, types, 0)
+        by_graph = partial(self._graph.hidden_states, ids, lengths, lengths, types, np.arange(num_tokens))
         return {
             "transformers, in process": library,
             "packed path, in process": partial(self._encoder.packed, ids, lengths, lengths, types),

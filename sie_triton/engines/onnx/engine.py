@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
 from sie_triton.arrays import Array, Ints
 from sie_triton.checkpoints.contents import read_any_config
@@ -23,9 +23,10 @@ from sie_triton.engines.onnx.session import (
     TOKEN_TYPE_IDS,
     open_session,
 )
+from sie_triton.engines.torch.encoder import padding_position
 from sie_triton.engines.torch.faults import is_out_of_memory
 from sie_triton.engines.torch.gpu import empty_cache, is_unusable
-from sie_triton.engines.torch.rows import SideBySide, side_by_side
+from sie_triton.engines.torch.rows import NO_PADDING, TOKENS_PER_PADDING, SideBySide, positions_of, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
@@ -50,11 +51,11 @@ LOGITS = ("logits",)
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """An open session, its file, the vocabulary size from config.json, and the size of its files in bytes."""
+    """An open session, its file, the model's configuration, and the size of its files in bytes."""
 
     session: Any
     path: Path
-    vocab_size: int
+    config: PreTrainedConfig
     num_bytes: int
 
 
@@ -74,11 +75,11 @@ class OnnxEngine(Engine):
         if not path.is_file():
             raise LoadError(f"{path}: is missing", "not found")
         read_any_config(directory)
-        vocab_size = int(AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config().vocab_size)
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         num_bytes = sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
         session = open_session(path, self.device, self._num_threads)
         self._weights_bytes += num_bytes
-        return OnnxModel(session, path, vocab_size, num_bytes)
+        return OnnxModel(session, path, config, num_bytes)
 
     def encoder(self, model: OnnxModel, is_causal: bool | None = None) -> "OnnxEncoder":
         """Raise LoadError if the graph has no output of token states. `is_causal` has no effect."""
@@ -121,9 +122,12 @@ class OnnxEncoder(Encoder):
     path = "padded"
 
     def __init__(self, model: OnnxModel, wanted: tuple[str, ...], rank: int, device: str = "cpu") -> None:
-        self.weights_bytes, self.vocab_size = model.num_bytes, model.vocab_size
+        config = model.config.get_text_config()
+        self.weights_bytes, self.vocab_size = model.num_bytes, int(config.vocab_size)
         self._device = torch.device(device)
         self._takes = [each.name for each in model.session.get_inputs()]
+        self._padding = getattr(config, "pad_token_id", None)
+        self._padding_position = numbering(model.config) if POSITION_IDS in self._takes else -1
         if unknown := [name for name in self._takes if name not in TAKEN]:
             raise LoadError(f"{model.path}: has the input {unknown[0]}; supported inputs are {', '.join(TAKEN)}")
         outputs = model.session.get_outputs()
@@ -143,7 +147,10 @@ class OnnxEncoder(Encoder):
     ) -> torch.Tensor:
         """input_ids int32 [tokens], lengths int32 [items] → float32 [tokens, d]; otherwise as torch's Encoder."""
         groups = list(side_by_side(lengths, lengths if keys is None else keys))
-        given = [self._laid_out(rows, input_ids, type_ids, np.flatnonzero(rows.real), rows.places) for rows in groups]
+        given = [
+            self._laid_out(rows, input_ids, lengths, type_ids, np.flatnonzero(rows.real), rows.places)
+            for rows in groups
+        ]
         Indices.upload([*given, *extra_indices], self._device)
         states: torch.Tensor | None = None
         for rows, indices in zip(groups, given, strict=True):
@@ -158,9 +165,13 @@ class OnnxEncoder(Encoder):
         return states
 
     def logits(self, input_ids: Ints, lengths: Ints, type_ids: Ints) -> torch.Tensor:
-        """float32 [items, labels], on the CPU."""
-        groups = list(side_by_side(lengths, lengths))
-        given = [self._laid_out(rows, input_ids, type_ids) for rows in groups]
+        """float32 [items, labels], on the CPU.
+
+        A graph that reads the last token that is no padding knows padding by the id in config.json; without one, it
+        reads the last token of a row.
+        """
+        groups = list(side_by_side(lengths, lengths, NO_PADDING if self._padding is None else TOKENS_PER_PADDING))
+        given = [self._laid_out(rows, input_ids, lengths, type_ids) for rows in groups]
         Indices.upload(given, self._device)
         each = [
             self._run(indices.on(self._device), [len(rows.items)]) for rows, indices in zip(groups, given, strict=True)
@@ -168,16 +179,25 @@ class OnnxEncoder(Encoder):
         order = np.concatenate([rows.items for rows in groups])
         return torch.cat(each).cpu().float()[torch.from_numpy(np.argsort(order))]
 
-    def _laid_out(self, rows: SideBySide, input_ids: Ints, type_ids: Ints | None, *others: Array) -> Indices:
+    def _laid_out(
+        self, rows: SideBySide, input_ids: Ints, lengths: Ints, type_ids: Ints | None, *others: Array
+    ) -> Indices:
         """Return the graph's inputs, int64 [rows, width] each and in its order, and `others`."""
-        num_rows, width = rows.real.shape
         given = {
-            INPUT_IDS: rows.filled(input_ids),
+            INPUT_IDS: rows.filled(input_ids, self._padding or 0),
             ATTENTION_MASK: rows.seen.astype(np.int64),
             TOKEN_TYPE_IDS: np.zeros(rows.real.shape, np.int64) if type_ids is None else rows.filled(type_ids),
-            POSITION_IDS: np.arange(num_rows * width).reshape(num_rows, width) % width,
         }
+        if POSITION_IDS in self._takes:
+            given[POSITION_IDS] = rows.filled(positions_of(input_ids, lengths, self._padding_position))
         return Indices(*(given[name] for name in self._takes), *others)
 
     def _run(self, inputs: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
         return self._session.run(dict(zip(self._takes, inputs, strict=True)), sizes)
+
+
+def numbering(config: PreTrainedConfig) -> int:
+    """Return `padding_position` of the architecture, whose weights are in the graph."""
+    auto: Any = AutoModel
+    with torch.device("meta"):
+        return padding_position(auto.from_config(config))

@@ -25,9 +25,6 @@ from sie_triton.engines.onnx.session import (
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
 
-# Each token's position in its item, int [tokens], and the mask that separates items.
-Places = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
-
 HIDDEN = np.finfo(np.float32).min
 
 # Sizes that are measured, in tokens. Larger sub-batches are not short queries and use the packed path.
@@ -65,31 +62,31 @@ class Graph:
         lengths: Ints,
         keys: Ints,
         type_ids: Ints,
-        first_position: int,
+        positions: npt.NDArray[np.int64],
         extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """Compute as Encoder.hidden_states; int32 [tokens], int32 [items], … → float32 [tokens, d]."""
         is_one = len(lengths) == 1 and keys[0] == lengths[0]
-        places, mask = one_item(len(input_ids), self._is_causal) if is_one else self._laid_out(lengths, keys)
+        mask = mask_of_one(len(input_ids), self._is_causal) if is_one else self._mask(lengths, keys)
         given = {
             INPUT_IDS: input_ids[None].astype(np.int64),
             TOKEN_TYPE_IDS: type_ids[None].astype(np.int64),
-            POSITION_IDS: places[None] + first_position,
+            POSITION_IDS: positions[None],
             ATTENTION_MASK: mask,
         }
         (states,) = self._session.run([STATES], {name: given[name] for name in self._takes})
         return torch.from_numpy(states[0])
 
-    def _laid_out(self, lengths: Ints, keys: Ints) -> Places:
+    def _mask(self, lengths: Ints, keys: Ints) -> npt.NDArray[np.float32]:
         items, places = placed(lengths)
-        return places, mask_of(items, places, keys, is_causal=self._is_causal)
+        return mask_of(items, places, keys, is_causal=self._is_causal)
 
 
 @lru_cache(maxsize=2 * SIZES[-1])
-def one_item(num_tokens: int, is_causal: bool) -> Places:
-    """Return the positions and mask of a single item; cached, since such sub-batches are the most common."""
+def mask_of_one(num_tokens: int, is_causal: bool) -> npt.NDArray[np.float32]:
+    """Return the mask of a single item; cached, since such sub-batches are the most common."""
     places, whole = np.arange(num_tokens), np.array([num_tokens], np.int32)
-    return places, mask_of(np.zeros(num_tokens, np.int64), places, whole, is_causal=is_causal)
+    return mask_of(np.zeros(num_tokens, np.int64), places, whole, is_causal=is_causal)
 
 
 def mask_of(

@@ -17,7 +17,7 @@ from sie_triton.arrays import Ints
 from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.attention.masked import masked
-from sie_triton.engines.torch.encoder import TorchEncoder
+from sie_triton.engines.torch.encoder import Places, TorchEncoder
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
 
@@ -73,13 +73,13 @@ class CapturedPasses:
         lengths: Ints,
         keys: Ints,
         type_ids: Ints,
-        first_position: int,
+        positions: Places,
         extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
         """Compute as Encoder.hidden_states; int32 [tokens], int32 [items], … → [tokens, d]."""
         num_tokens = len(input_ids)
         size = next(each for each in SIZES if each >= num_tokens)
-        given = Indices(laid_out(size, input_ids, lengths, keys, type_ids, first_position))
+        given = Indices(laid_out(size, input_ids, lengths, keys, type_ids, positions))
         Indices.upload([given, *extra_indices], self._encoder.device)
         with self._running:
             inputs, replay = self._recording(size)
@@ -107,11 +107,12 @@ class CapturedPasses:
 
 
 def laid_out(
-    size: int, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, first_position: int
+    size: int, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, positions: Places
 ) -> npt.NDArray[np.int64]:
     """Return int64 [5, size]: id, type, position, item and key flag of each token; unused positions form one item.
 
-    >>> laid_out(4, np.array([7, 8, 9]), np.array([2, 1]), np.array([1, 1]), np.zeros(3, np.int32), 2).tolist()
+    >>> ids, lengths, positions = np.array([7, 8, 9]), np.array([2, 1]), np.array([2, 3, 2])
+    >>> laid_out(4, ids, lengths, np.array([1, 1]), np.zeros(3, np.int32), positions).tolist()
     [[7, 8, 9, 0], [0, 0, 0, 0], [2, 3, 2, 2], [0, 0, 1, 2], [1, 0, 1, 1]]
     """
     items, places = placed(lengths)
@@ -119,7 +120,7 @@ def laid_out(
     rows = [
         np.pad(input_ids, spare),
         np.pad(type_ids, spare),
-        np.pad(places, spare) + first_position,
+        np.pad(positions, spare, constant_values=positions[0]),
         np.pad(items, spare, constant_values=len(lengths)),
         np.pad(places < keys[items], spare, constant_values=True),
     ]
@@ -129,7 +130,7 @@ def laid_out(
 def num_positions(encoder: TorchEncoder) -> int:
     """Maximum length of an item in tokens by the model's table of positions; without a table, the largest size."""
     most = getattr(encoder.config.get_text_config(), "max_position_embeddings", None)
-    return int(most) - encoder.first_position if most else SIZES[-1]
+    return int(most) - (encoder.padding_position + 1) if most else SIZES[-1]
 
 
 class CudaGraphs:

@@ -23,14 +23,21 @@ from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, atten
 from sie_triton.engines.torch.attention.kernels import possible
 from sie_triton.engines.torch.attention.library import SUPPORT, check_supported, library_attention
 from sie_triton.engines.torch.attention.places import let_rows_be_long
+from sie_triton.engines.torch.draws import draws_of
 from sie_triton.engines.torch.lora import Loras
-from sie_triton.engines.torch.prepack import lay_out
-from sie_triton.engines.torch.rows import placed, side_by_side, spare_rows
+from sie_triton.engines.torch.prepack import lay_out, names_in
+from sie_triton.engines.torch.rows import positions_of, side_by_side, spare_rows
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 from sie_triton.spec import AUTO
 
 PACKED, PADDED = "packed", "padded"
+
+# Method or function of transformers by which embeddings number tokens by their ids.
+COUNTS_TOKENS = "create_position_ids_from_input_ids"
+
+# Position ids of packed tokens, int [tokens].
+Places = npt.NDArray[np.int64]
 
 
 class EncoderGraph(Protocol):
@@ -44,10 +51,10 @@ class EncoderGraph(Protocol):
         lengths: Ints,
         keys: Ints,
         type_ids: Ints,
-        first_position: int,
+        positions: Places,
         extra_indices: Sequence[Indices] = (),
     ) -> torch.Tensor:
-        """Compute as Encoder.hidden_states; the first token of an item has position `first_position`."""
+        """Compute as Encoder.hidden_states; `positions`, int [tokens], are the position ids."""
         ...
 
 
@@ -66,7 +73,9 @@ class TorchEncoder(base.Encoder):
         weights = next(model.parameters())
         self.device, self.dtype = weights.device, weights.dtype
         self.weights_bytes = num_bytes(model)
-        self.vocab_size = int(model.config.get_text_config().vocab_size)
+        self.num_weights = num_weights(model)
+        self.draws = draws_of(model)
+        self.vocab_size = self.draws.vocab_size
         backend = possible(attention_backend, self.device, self.dtype)
         if has_own_attention and backend != AUTO:
             check_supported(model, backend)
@@ -81,7 +90,7 @@ class TorchEncoder(base.Encoder):
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
         # BERT's default covers max_position_embeddings tokens only; GPT-2 would add word 0 for type 0.
         self.num_token_types = num_token_types(model)
-        self.first_position = first_position(model)
+        self.padding_position = padding_position(model)
         self.is_causal = any(getattr(module, "is_causal", False) for module in model.modules())
         self.graph: EncoderGraph | None = None
         self._pad_id = int(getattr(model.config, "pad_token_id", None) or 0)
@@ -137,7 +146,8 @@ class TorchEncoder(base.Encoder):
         self.model.set_attn_implementation("eager")
         try:
             ids = self._tensor(input_ids[None])
-            return self.forward(input_ids=ids, token_type_ids=torch.zeros_like(ids))[0]
+            mask = torch.ones_like(ids)
+            return self.forward(input_ids=ids, attention_mask=mask, token_type_ids=torch.zeros_like(ids))[0]
         finally:
             self.use(self.path)
 
@@ -146,7 +156,9 @@ class TorchEncoder(base.Encoder):
     ) -> torch.Tensor:
         graph = self.graph
         if graph is not None and graph.suits(lengths) and not self.loras.is_running:
-            return graph.hidden_states(input_ids, lengths, keys, type_ids, self.first_position, extra_indices)
+            return graph.hidden_states(
+                input_ids, lengths, keys, type_ids, self.positions(input_ids, lengths), extra_indices
+            )
         return self.packed(input_ids, lengths, keys, type_ids, extra_indices)
 
     @torch.inference_mode()
@@ -159,15 +171,18 @@ class TorchEncoder(base.Encoder):
         if spare:
             input_ids, type_ids = np.pad(input_ids, (0, spare)), np.pad(type_ids, (0, spare))
             lengths, keys = np.append(lengths, spare), np.append(keys, spare)
-        _, places = placed(lengths)
         segments = Segments.of(lengths.tolist(), keys.tolist())
-        tokens = indices_of(input_ids[None], type_ids[None], places[None] + self.first_position)
+        tokens = indices_of(input_ids[None], type_ids[None], self.positions(input_ids, lengths)[None])
         if self.device.type == "cuda":
             Indices.upload([tokens, segments.indices, *extra_indices], self.device)
         ids, types, positions = tokens.on(self.device)
         with attending(segments, self.kernel), self.loras.over(lengths.tolist()):
             hidden = self.forward(input_ids=ids, token_type_ids=types, position_ids=positions)
         return hidden[0, :num_tokens]
+
+    def positions(self, input_ids: Ints, lengths: Ints) -> Places:
+        """Return the position id of each packed token, as the library numbers the tokens of an item."""
+        return positions_of(input_ids, lengths, self.padding_position)
 
     def _run_padded(
         self, input_ids: Ints, lengths: Ints, keys: Ints, type_ids: Ints, extra_indices: Sequence[Indices]
@@ -284,17 +299,26 @@ def num_bytes(model: torch.nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
+def num_weights(model: torch.nn.Module) -> int:
+    """Return the number of weights outside embeddings, which about equals a token's multiplications."""
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    return max(1, sum(p.numel() for p in model.parameters()) - sum(table.weight.numel() for table in tables))
+
+
 def num_token_types(model: PreTrainedModel) -> int:
     """Return the number of token types; 0 if the model has none."""
     tables: list[Any] = [module for name, module in model.named_modules() if name.endswith("token_type_embeddings")]
     return int(tables[0].weight.shape[0]) if tables else 0
 
 
-def first_position(model: torch.nn.Module) -> int:
-    """Position id of an item's first token; RoBERTa and similar models count from padding_idx + 1."""
-    kin = [module for module in model.modules() if hasattr(module, "create_position_ids_from_input_ids")]
+def padding_position(model: torch.nn.Module) -> int:
+    """Return the padding token of RoBERTa and similar models, which do not count it and begin after its number.
+
+    -1 for models that count all tokens from 0.
+    """
+    kin = [module for module in model.modules() if COUNTS_TOKENS in names_in(type(module).forward)]
     padding: Any = kin[0].padding_idx if kin else -1
-    return int(padding) + 1
+    return int(padding)
 
 
 def _constructor(auto: Any, config: Any) -> frozenset[str]:

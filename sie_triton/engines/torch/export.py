@@ -46,7 +46,7 @@ def export(encoder: TorchEncoder, path: Path) -> None:
     tokens = torch.export.Dim("tokens", min=2, max=65536)
     inputs = {
         INPUT_IDS: ids,
-        POSITION_IDS: torch.from_numpy(places)[None] + encoder.first_position,
+        POSITION_IDS: torch.from_numpy(places)[None] + (encoder.padding_position + 1),
         ATTENTION_MASK: torch.from_numpy(mask),
     }
     if encoder.num_token_types:

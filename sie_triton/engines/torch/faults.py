@@ -1,6 +1,12 @@
 """Errors caused by the machine, not by the model."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+
+from sie_triton.checkpoints.files import first_line
+from sie_triton.errors import LoadError, SIEError
 
 # PyTorch raises most of these as plain RuntimeErrors: the CPU allocator, CUDA's runtime and driver, and its libraries.
 OUT_OF_MEMORY = (
@@ -21,6 +27,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_of_machine(error: BaseException) -> bool:
     """True if the model could succeed once a package, the device or a lack of memory is repaired."""
     return isinstance(error, ImportError | OSError) or is_out_of_memory(error) or _says(error, OF_DEVICE)
+
+
+@contextmanager
+def refusing_the_uncomputable() -> Iterator[None]:
+    """Raise LoadError if transformers fails within the context, unless the machine or this package is the reason."""
+    try:
+        yield
+    except Exception as exc:
+        if is_of_machine(exc) or isinstance(exc, SIEError):
+            raise
+        raise LoadError(f"transformers cannot compute this model: {first_line(exc)}", "unsupported") from exc
 
 
 def _says(error: BaseException, texts: tuple[str, ...]) -> bool:

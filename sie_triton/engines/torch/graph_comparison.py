@@ -18,7 +18,7 @@ from sie_triton.engines.onnx import graph as onnx
 from sie_triton.engines.onnx.session import is_installed
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, EncoderGraph, TorchEncoder
-from sie_triton.engines.torch.probe import TOLERANCE, WINDOW_SETTINGS, largest_error, relative_error
+from sie_triton.engines.torch.probe import TOLERANCE, largest_error, relative_error, windows
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 
@@ -148,14 +148,15 @@ def largest(ratios: Mapping[int, float]) -> int:
 def probe_graph(encoder: TorchEncoder, graph: Form) -> float:
     """Return the largest relative difference of a state. Raise LoadError if it is too large or the file cannot run."""
     rng, worst = np.random.default_rng(0), 0.0
-    for given in PROBED:
+    for seed, given in enumerate(PROBED):
         lengths = np.minimum(given, graph.max_length).astype(np.int32)
-        ids = rng.integers(encoder.vocab_size // 4, 3 * encoder.vocab_size // 4, lengths.sum(), dtype=np.int32)
+        num_tokens, draws = int(lengths.sum()), encoder.draws
+        ids = draws.mixed(num_tokens, seed, starts=1, ends=1) if seed % 2 else draws.ordinary(num_tokens, seed)
         keys = np.maximum(1, lengths - (len(given) > 1)).astype(np.int32)
         types = rng.integers(0, max(1, encoder.num_token_types), lengths.sum(), dtype=np.int32)
         expected = encoder.packed(ids, lengths, keys, types)
         try:
-            states = graph.hidden_states(ids, lengths, keys, types, encoder.first_position)
+            states = graph.hidden_states(ids, lengths, keys, types, encoder.positions(ids, lengths))
         except Exception as exc:  # the library's errors have no common class
             if encoder.device.type == "cuda":
                 raise  # a fault of the device or its memory, which may pass
@@ -173,11 +174,11 @@ def ratio_at(size: int, encoder: TorchEncoder, graph: Form, seconds: Seconds) ->
     longest = min(size, graph.max_length)
     lengths = np.array([longest] * (size // longest), np.int32)
     ids = np.full(lengths.sum(), encoder.vocab_size // 2, np.int32)
-    types = np.zeros_like(ids)
+    types, positions = np.zeros_like(ids), encoder.positions(ids, lengths)
     ours, theirs = [], []
     for _ in range(ROUNDS):
         ours.append(seconds(lambda: ended(encoder.packed(ids, lengths, lengths, types))))
-        theirs.append(seconds(lambda: ended(graph.hidden_states(ids, lengths, lengths, types, encoder.first_position))))
+        theirs.append(seconds(lambda: ended(graph.hidden_states(ids, lengths, lengths, types, positions))))
     return min(theirs) / min(ours)
 
 
@@ -189,6 +190,4 @@ def ended(states: torch.Tensor) -> None:
 
 def longest_seen(encoder: TorchEncoder) -> int:
     """Maximum length of an item within every window of the model, whether a size counts one side or both."""
-    config = encoder.config.get_text_config()
-    windows = [value for name in WINDOW_SETTINGS if isinstance(value := getattr(config, name, None), int) and value]
-    return min(windows, default=1 << 30) // 2
+    return min(windows(encoder), default=1 << 30) // 2

@@ -3,16 +3,21 @@
 The encoder is replaced by a stub that returns its input, so that the library computes the head of every architecture.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from sie_triton.arrays import Ints
+from sie_triton.engines.torch.draws import Draws, draws_of
+from sie_triton.engines.torch.faults import refusing_the_uncomputable
 from sie_triton.engines.torch.prepack import can_prepack, prepack
+from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 
@@ -41,24 +46,24 @@ class TokenHead:
 class SequenceHead:
     """Head for the states of an item: [tokens, d] → [items, labels].
 
-    Whether it reads the first state, the last or their mean is determined by comparison with the whole model.
+    Whether it reads the first state, the last, the last that is no padding, or their mean is determined by comparison
+    with the whole model.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        if model.config.pad_token_id is None:
+        config = model.config.get_text_config()
+        self._padding = -1 if config.pad_token_id is None else int(config.pad_token_id)
+        samples = computed(model, sampled(draws_of(model)))
+        if config.pad_token_id is None:
             # Some heads search for padding after the last token. They get one state per item, without padding.
-            model.config.pad_token_id = 0
-        sample = sample_ids(model)
-        with torch.inference_mode():
-            expected = model(input_ids=sample).logits
-            hidden = getattr(model, model.base_model_prefix)(input_ids=sample)[0][0]
+            config.pad_token_id = 0
         self.encoder = take_encoder(model)
-        self._representative = self._choose(hidden, expected)
+        self._representative = self._choose(samples)
 
-    def places(self, lengths: Ints) -> Indices:
+    def places(self, input_ids: Ints, lengths: Ints) -> Indices:
         """Return the tokens that the head reads."""
-        return REPRESENTATIVES[self._representative][0](lengths)
+        return REPRESENTATIVES[self._representative][0](input_ids, lengths, self._padding)
 
     @torch.inference_mode()
     def __call__(self, hidden: torch.Tensor, places: Indices) -> torch.Tensor:
@@ -69,24 +74,25 @@ class SequenceHead:
         return logits
 
     @torch.inference_mode()
-    def _choose(self, hidden: torch.Tensor, expected: torch.Tensor) -> str:
-        lengths = np.array([len(hidden)], np.int32)
-        errors = {
-            name: float((self._logits(pick(hidden, places(lengths))) - expected).abs().max() / expected.abs().max())
-            for name, (places, pick) in REPRESENTATIVES.items()
-        }
+    @refusing_the_uncomputable()
+    def _choose(self, samples: "Samples") -> str:
+        errors: dict[str, float] = {}
+        for name, (_, pick) in REPRESENTATIVES.items():
+            self._representative = name
+            logits = self._logits(pick(samples.hidden, self.places(samples.input_ids, samples.lengths)))
+            errors[name] = samples.error_of(logits)
         best = min(errors, key=errors.__getitem__)
-        if not errors[best] <= TOLERANCE[hidden.dtype]:
-            raise LoadError(
-                f"{type(self.model).__name__}: its head reads neither the first nor the last nor the mean "
-                f"of an item's states (off by {errors[best]:.0e})",
-                "unsupported",
-            )
+        samples.check(
+            errors[best],
+            self.model,
+            "reads neither the first nor the last state of an item, nor the mean of its states",
+        )
         return best
 
 
 class DecoderHead:
-    """Head of an encoder-decoder such as BART, for the decoder state of the last token. Used like SequenceHead."""
+    """Head of an encoder-decoder such as BART, for the decoder state of the last closing token, or of the last token
+    in an item without a closing token. Used like SequenceHead."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         head = getattr(model, "classification_head", None)
@@ -94,14 +100,62 @@ class DecoderHead:
             raise LoadError(f"{type(model).__name__}: has no classification_head", "unsupported")
         self.model, self._head = model, head
         self.encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
+        self._closing = int(model.config.eos_token_id)
+        self._check()
 
-    def places(self, lengths: Ints) -> Indices:
-        return last(lengths)
+    def places(self, input_ids: Ints, lengths: Ints) -> Indices:
+        return last_where(input_ids == self._closing, lengths, otherwise=lengths - 1)
+
+    @torch.inference_mode()
+    def _check(self) -> None:
+        draws = draws_of(self.model)
+        closed = [np.append(each, self._closing).astype(np.int32) for each in sampled(draws)]
+        samples = computed(self.model, [*closed, np.append(closed[0], draws.ordinary(3))])
+        logits = self(samples.hidden, self.places(samples.input_ids, samples.lengths))
+        samples.check(samples.error_of(logits), self.model, "does not read the last closing token")
 
     @torch.inference_mode()
     def __call__(self, hidden: torch.Tensor, places: Indices) -> torch.Tensor:
         logits: torch.Tensor = self._head(states_at(hidden, places))
         return logits
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Items, the states of the whole model for them, [tokens, d], and its logits, [items, labels]."""
+
+    input_ids: Ints
+    lengths: Ints
+    hidden: torch.Tensor
+    logits: torch.Tensor
+
+    def error_of(self, logits: torch.Tensor) -> float:
+        """Return the largest difference from the whole model's logits, relative to the largest of them."""
+        return float((logits - self.logits).abs().max() / self.logits.abs().max())
+
+    def check(self, error: float, model: PreTrainedModel, what: str) -> None:
+        """Raise LoadError unless `error` is small; `what` says what the head does."""
+        if not error <= TOLERANCE[self.hidden.dtype]:
+            raise LoadError(f"{type(model).__name__}: its head {what} (off by {error:.0e})", "unsupported")
+
+
+def sampled(draws: Draws) -> list[Ints]:
+    """Return items on which heads differ: special tokens within, padding at either end, and padding alone."""
+    return [draws.mixed(13, 0, ends=2), draws.mixed(5, 1, starts=2), draws.mixed(2, 2, ends=2)]
+
+
+@torch.inference_mode()
+def computed(model: PreTrainedModel, items: Sequence[Ints]) -> Samples:
+    """Compute each item alone with the whole model."""
+    hidden: list[torch.Tensor] = []
+    encoder: PreTrainedModel = getattr(model, model.base_model_prefix)
+    hook = encoder.register_forward_hook(lambda _, __, output: hidden.append(output[0][0]))
+    device = next(model.parameters()).device
+    with hook, refusing_the_uncomputable():
+        ids = [torch.from_numpy(item.astype(np.int64))[None].to(device) for item in items]
+        logits = [model(input_ids=each, attention_mask=torch.ones_like(each)).logits for each in ids]
+    lengths = np.array([*map(len, items)], np.int32)
+    return Samples(np.concatenate(items), lengths, torch.cat(hidden), torch.cat(logits))
 
 
 def first(lengths: Ints) -> Indices:
@@ -114,6 +168,18 @@ def last(lengths: Ints) -> Indices:
     return Indices(np.cumsum(lengths, dtype=np.int64) - 1)
 
 
+def last_where(chosen: npt.NDArray[np.bool_], lengths: Ints, otherwise: Ints | int) -> Indices:
+    """Return the index of the last chosen token of each item, or of the token `otherwise` if none of it is chosen.
+
+    >>> last_where(np.array([1, 0, 1, 0, 0, 0], bool), np.array([4, 2]), 0).arrays[0].tolist()
+    [2, 4]
+    """
+    places = np.where(chosen, placed(lengths)[1], -1)
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    last_place = np.maximum.reduceat(places, starts)
+    return Indices(starts + np.where(last_place < 0, otherwise, last_place))
+
+
 def states_at(hidden: torch.Tensor, places: Indices) -> torch.Tensor:
     """[tokens, d] → [items, d]."""
     return hidden[places.on(hidden.device)[0]]
@@ -124,11 +190,16 @@ def mean(hidden: torch.Tensor, lengths: Indices) -> torch.Tensor:
     return torch.stack([states.mean(0) for states in torch.split(hidden, lengths.arrays[0].tolist())])
 
 
-# By name: lengths, int32 [items] → the indices to read; states [tokens, d] and these → [items, d].
-REPRESENTATIVES: Mapping[str, tuple[Callable[[Ints], Indices], Callable[[torch.Tensor, Indices], torch.Tensor]]] = {
-    "first": (first, states_at),
-    "last": (last, states_at),
-    "mean": (Indices, mean),
+# Input ids, lengths of items and the padding token → the indices to read.
+Places = Callable[[Ints, Ints, int], Indices]
+
+# By name: the indices to read; states [tokens, d] and these → [items, d]. If all tokens are padding, the library takes
+# the first for the last that is no padding.
+REPRESENTATIVES: Mapping[str, tuple[Places, Callable[[torch.Tensor, Indices], torch.Tensor]]] = {
+    "first": (lambda _, lengths, __: first(lengths), states_at),
+    "last": (lambda _, lengths, __: last(lengths), states_at),
+    "last but padding": (lambda ids, lengths, padding: last_where(ids != padding, lengths, 0), states_at),
+    "mean": (lambda _, lengths, __: Indices(lengths), mean),
 }
 
 
@@ -150,10 +221,3 @@ def take_encoder(model: PreTrainedModel) -> PreTrainedModel:
         encoder.register_module("pooler", None)
     setattr(model, model.base_model_prefix, _Given(pooler))
     return encoder
-
-
-def sample_ids(model: PreTrainedModel) -> torch.Tensor:
-    """Return random ordinary tokens, int64 [1, 12]."""
-    vocab_size = int(model.config.get_text_config().vocab_size)
-    ids = np.random.default_rng(0).integers(vocab_size // 4, 3 * vocab_size // 4, (1, 12))
-    return torch.from_numpy(ids).to(next(model.parameters()).device)

@@ -62,8 +62,7 @@ def quantize(encoder: TorchEncoder, max_length: int, measurements: Measurements,
 
 
 def _vectors(encoder: TorchEncoder, lengths: Ints) -> torch.Tensor:
-    low, high = encoder.vocab_size // 4, 3 * encoder.vocab_size // 4
-    input_ids = np.random.default_rng(1).integers(low, high, lengths.sum(), dtype=np.int32)
+    input_ids = encoder.draws.ordinary(int(lengths.sum()), seed=1)
     states = torch.split(encoder.hidden_states(input_ids, lengths), lengths.tolist())
     return torch.stack([each.sum(0) for each in states])
 

@@ -5,6 +5,8 @@ and residual in separate passes over memory. docs/decisions/kernels.md has measu
 """
 
 import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -114,6 +116,12 @@ def _is_exact_gelu(activation: object) -> bool:
     return type(activation).__name__ == "GELUActivation" and "erf" not in vars(activation)
 
 
+def names_in(function: Callable[..., Any]) -> Sequence[str]:
+    """Return the names of functions and attributes that the code of `function` uses."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return () if code is None else tuple(code.co_names)
+
+
 def _is_residual_norm(module: torch.nn.Module) -> bool:
     """Return whether the parts and the signature of the module are those of BertOutput and its many copies."""
     if {name for name, _ in module.named_children()} != {"dense", "LayerNorm", "dropout"}:
@@ -121,6 +129,7 @@ def _is_residual_norm(module: torch.nn.Module) -> bool:
     norm, signature = module.LayerNorm, inspect.signature(module.forward).parameters
     return (
         list(signature) == ["hidden_states", "input_tensor"]
+        and "LayerNorm" in names_in(type(module).forward)
         and isinstance(module.dense, torch.nn.Linear)
         and isinstance(norm, torch.nn.LayerNorm)
         and norm.elementwise_affine

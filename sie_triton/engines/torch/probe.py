@@ -6,8 +6,8 @@ Another implementation, at a length beyond any window, does.
 
 import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,16 @@ from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.base import Overflow
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
-from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory
-from sie_triton.errors import LoadError, SIEError
+from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory, refusing_the_uncomputable
+from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 
 # Maximum difference from eager token states, relative to the largest state of the item.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
-# The last two are similar enough to be padded together.
-SHORT_LENGTHS = (1, 2, 7, 33, 35)
+# Maximum length of the longest item beyond the windows, in tokens, and its limit in multiplications by weights.
+MOST_TOKENS, MOST_PRODUCTS = 1024, 5e10
+
 WINDOW_SETTINGS = ("sliding_window", "local_attention", "attention_window", "attention_chunk_size")
 
 log = logging.getLogger(__name__)
@@ -66,13 +67,11 @@ def choose_path(encoder: TorchEncoder, max_length: int, measurements: Measuremen
 
 
 def probe(encoder: TorchEncoder, max_length: int) -> Verdict:
-    """Compare both paths with the library's eager attention, computed on random tokens before preparation."""
-    lengths = np.array([*(n for n in SHORT_LENGTHS if n < max_length), longest(encoder, max_length)], np.int32)
-    rng = np.random.default_rng(0)
-    # From the middle of the vocabulary: special tokens are at its ends, and attention ignores padding.
-    low, high = encoder.vocab_size // 4, 3 * encoder.vocab_size // 4
-    input_ids = rng.integers(low, high, lengths.sum(), dtype=np.int32)
-    expected = _reference(encoder, np.split(input_ids, np.cumsum(lengths)[:-1]))
+    """Compare both paths with the library's eager attention, computed before preparation."""
+    items = probed(encoder, max_length)
+    lengths, input_ids = np.array([*map(len, items)], np.int32), np.concatenate(items)
+    with refusing_the_uncomputable():
+        expected = [encoder.eager(item) for item in items]
     encoder.prepare()
 
     def error_of(path: str) -> float:
@@ -100,20 +99,24 @@ def probe(encoder: TorchEncoder, max_length: int) -> Verdict:
     return Verdict(PADDED, reason, error, lasts)
 
 
-def _reference(encoder: TorchEncoder, items: Sequence[Ints]) -> list[torch.Tensor]:
-    """Return the states of eager attention; LoadError if the library fails with the settings of the model."""
-    try:
-        return [encoder.eager(item) for item in items]
-    except Exception as exc:
-        if is_of_machine(exc) or isinstance(exc, SIEError):
-            raise
-        raise LoadError(f"transformers cannot compute this model: {first_line(exc)}", "unsupported") from exc
+def probed(encoder: TorchEncoder, max_length: int) -> list[Ints]:
+    """Return items to compare: tokens alone, special tokens within, padding at both ends, and the longest text.
+
+    Two of them are similar enough to be padded together.
+    """
+    draws = encoder.draws
+    short = [draws.ordinary(1), draws.mixed(1, ends=1), draws.ordinary(2), draws.mixed(7, starts=2)]
+    items = [*short, draws.mixed(33), draws.mixed(35, ends=3)]
+    return [*(each for each in items if len(each) < max_length), draws.ordinary(longest(encoder, max_length))]
 
 
 def relative_error(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Return the largest difference relative to the largest value; [tokens, d] each. Not finite if a value is not."""
+    """Return the largest difference relative to the largest value; [tokens, d] each. Not finite if a value is not.
+
+    States of padding may all be 0.
+    """
     ours, theirs = ours.float(), theirs.float()
-    return float((ours - theirs).abs().max() / theirs.abs().max())
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp_min(torch.finfo(theirs.dtype).tiny))
 
 
 def largest_error(errors: list[float]) -> float:
@@ -139,7 +142,24 @@ def difference(error: float) -> str:
 
 
 def longest(encoder: TorchEncoder, max_length: int) -> int:
-    """Return a length beyond twice any window, so that a missing window shows; at most `max_length`."""
+    """Return the maximum length if a pass of it is short, else a length that shows a missing window.
+
+    The latter is beyond twice any window.
+    """
+    affordable = min(MOST_TOKENS, int(MOST_PRODUCTS / encoder.num_weights))
+    return min(max_length, max(affordable, 2 * max(windows(encoder), default=0) + 65))
+
+
+def windows(encoder: TorchEncoder) -> list[int]:
+    """Return the attention windows that the model's configuration names, in tokens."""
     config = encoder.config.get_text_config()
-    windows = [value for name in WINDOW_SETTINGS if isinstance(value := getattr(config, name, None), int)]
-    return min(max_length, 2 * max(windows, default=0) + 65)
+    values = [value for name in WINDOW_SETTINGS for value in settings_of(config, name)]
+    return [value for value in values if isinstance(value, int) and value]
+
+
+def settings_of(config: Any, name: str) -> list[Any]:
+    """Return the values of a setting: one, or that of each layer where layers differ."""
+    try:
+        return [getattr(config, name, None)]
+    except RuntimeError:  # transformers refuses to name one value for all layers
+        return [getattr(layer, name, None) for layer in config.per_layer_config]

@@ -11,6 +11,9 @@ from sie_triton.arrays import Ints
 # A padded forward pass has at most one token of padding for this many real tokens.
 TOKENS_PER_PADDING = 8
 
+# The same for passes without padding.
+NO_PADDING = 1 << 62
+
 # On a CPU, the number of rows of matrix products is a multiple of this.
 ROWS = 16
 
@@ -25,7 +28,23 @@ def placed(lengths: Ints) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     return items, np.arange(len(items)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
+def positions_of(input_ids: Ints, lengths: Ints, padding: int) -> npt.NDArray[np.int64]:
+    """Return the position id of each packed token. Tokens count from `padding` + 1 in their item; the token `padding`
+    has this position and is not counted.
+
+    >>> positions_of(np.array([7, 1, 8, 9]), np.array([3, 1]), 1).tolist()
+    [2, 1, 3, 2]
+    """
+    items, places = placed(lengths)
+    is_padding = input_ids == padding
+    if not is_padding.any():
+        return places + (padding + 1)
+    skipped = np.cumsum(is_padding)
+    before = np.append(0, skipped)[np.cumsum(lengths) - lengths]
+    return np.where(is_padding, padding, places + (padding + 1) - (skipped - before[items]))
+
+
+def similar(lengths: Sequence[int], tokens_per_padding: int = TOKENS_PER_PADDING) -> Iterator[list[int]]:
     """Yield groups of item indices, shortest first, that need little padding side by side.
 
     >>> list(similar([10, 2, 9, 2, 10]))
@@ -35,7 +54,7 @@ def similar(lengths: Sequence[int]) -> Iterator[list[int]]:
     tokens = 0
     for position in sorted(range(len(lengths)), key=lengths.__getitem__):
         padding = (len(group) + 1) * lengths[position] - tokens - lengths[position]
-        if group and padding * TOKENS_PER_PADDING > tokens:
+        if group and padding * tokens_per_padding > tokens:
             yield group
             group, tokens = [], 0
         group.append(position)
@@ -69,14 +88,14 @@ class SideBySide(NamedTuple):
         return self.filled(input_ids, padding), self.filled(type_ids), mask, real, self.places
 
 
-def side_by_side(lengths: Ints, keys: Ints) -> Iterator[SideBySide]:
+def side_by_side(lengths: Ints, keys: Ints, tokens_per_padding: int = TOKENS_PER_PADDING) -> Iterator[SideBySide]:
     """Yield all items in groups of similar length; tokens see only the first `keys`, int32 [items], of their item.
 
     >>> [each.places.tolist() for each in side_by_side(np.array([1, 3, 1], np.int32), np.array([1, 3, 1], np.int32))]
     [[0, 4], [1, 2, 3]]
     """
     starts = np.cumsum(lengths) - lengths
-    for items in similar(lengths.tolist()):
+    for items in similar(lengths.tolist(), tokens_per_padding):
         columns = np.arange(int(lengths[items].max()))
         real = columns < lengths[items][:, None]
         places = (starts[items][:, None] + columns)[real]

@@ -35,7 +35,7 @@ class SequenceClassifier:
 
     def places(self, batch: Batch) -> Indices:
         """Return the indices of the states that the head reads."""
-        return self._head.places(tokens(batch)[1])
+        return self._head.places(*tokens(batch))
 
     @torch.inference_mode()
     def states(self, batch: Batch, *extra_indices: Indices) -> torch.Tensor:

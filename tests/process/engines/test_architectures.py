@@ -8,13 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from transformers import (
+    AutoModel,
+    CamembertConfig,
+    Data2VecTextConfig,
+    EsmConfig,
+    IBertConfig,
+    LongformerConfig,
+    LukeConfig,
+    MPNetConfig,
+    XLMRobertaConfig,
+    XmodConfig,
+)
 
-from sie_triton.bench.architectures import ARCHITECTURES, build
+from sie_triton.bench.architectures import ARCHITECTURES, build, sharpen
 from sie_triton.engines.torch import encoder as encoder_module
+from sie_triton.engines.torch import probe as probe_module
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.segments import Segments
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder, load_encoder
-from sie_triton.engines.torch.probe import TOLERANCE, probe, relative_error
+from sie_triton.engines.torch.probe import TOLERANCE, probe, probed, relative_error
+from sie_triton.engines.torch.rows import placed
 from tests.support.parity import TO_ITSELF, TO_REFERENCE, assert_parity
 
 PADDED_ONES = {"Gemma 2, capped scores", "MPNet", "T5 encoder", "BLOOM, causal"}
@@ -24,6 +38,8 @@ BFLOAT16 = 0.999
 # Beyond every window; neighbours of equal and of similar length for the padded path.
 LENGTHS = np.array([1, 1, 2, 7, 33, 35, 100, 150, 150], np.int32)
 INPUT_IDS = np.random.default_rng(1).integers(8000, 20000, LENGTHS.sum(), dtype=np.int32)
+# One of these is the padding of each architecture; an item begins with 0.
+INPUT_IDS[2::5] = np.resize([0, 1, 2], len(INPUT_IDS[2::5]))
 ITEMS = np.split(INPUT_IDS, np.cumsum(LENGTHS)[:-1])
 
 
@@ -120,6 +136,79 @@ def test_the_probe_notices_a_broken_variant(tmp_path, monkeypatch, control):
     assert verdict.path == PADDED
     assert "differs from the library's eager attention" in verdict.reason
     assert verdict.error <= TOLERANCE[torch.float32]
+
+
+# Architectures whose positions, or whose embeddings, depend on the ids of other tokens of the item.
+BY_IDS = {
+    "xlm-roberta": (XLMRobertaConfig, {}, PACKED),
+    "camembert": (CamembertConfig, {"pad_token_id": 0}, PACKED),
+    "xmod": (XmodConfig, {"languages": ["en_XX"], "default_language": "en_XX"}, PACKED),
+    "data2vec": (Data2VecTextConfig, {}, PACKED),
+    "esm": (EsmConfig, {"mask_token_id": 32}, PACKED),
+    "esm, scaled by the number of masks": (EsmConfig, {"mask_token_id": 32, "token_dropout": True}, PADDED),
+    "mpnet": (MPNetConfig, {}, PADDED),
+    "longformer": (LongformerConfig, {"attention_window": 32}, PADDED),
+    "ibert": (IBertConfig, {}, PADDED),
+    "luke": (LukeConfig, {}, PADDED),
+}
+WITH_SPECIAL = [
+    np.array(ids, np.int32)
+    for ids in (
+        [0, 500, 501, 1, 502, 1, 1, 503, 2],
+        [1],
+        [0, 500, 32, 501, 32, 2, 1, 1],
+        [1, 1, 700, 701, 702],
+        [600, 2, 601, 0, 602, 32, 1],
+        [650] * 30 + [1, 32] * 10,
+    )
+]
+
+
+def by_ids(name):
+    kind, changes, _ = BY_IDS[name]
+    usual = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "vocab_size": 1000, "hidden_size": 64}
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "max_position_embeddings": 300}
+    torch.manual_seed(0)
+    return sharpen(AutoModel.from_config(kind(**usual | sizes | changes), attn_implementation="eager")).eval()
+
+
+@torch.inference_mode()
+def of_library(model, items=WITH_SPECIAL):
+    ids = [torch.tensor(item[None], dtype=torch.long) for item in items]
+    return [model(input_ids=each, attention_mask=torch.ones_like(each)).last_hidden_state[0] for each in ids]
+
+
+@pytest.mark.parametrize("name", BY_IDS)
+def test_special_tokens_in_a_text_have_the_library_s_positions(name):
+    model = by_ids(name)
+    expected = of_library(model)
+    encoder = TorchEncoder(model)
+    assert probe(encoder, 290).path == BY_IDS[name][2]
+    for path in {BY_IDS[name][2], PADDED}:
+        encoder.use(path)
+        for items, wanted in [
+            (WITH_SPECIAL, expected),
+            *(([i], [e]) for i, e in zip(WITH_SPECIAL, expected, strict=True)),
+        ]:
+            assert max(map(relative_error, states_of(encoder, items), wanted)) <= MAX_ERROR
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta", "camembert", "xmod", "data2vec"])
+def test_the_probe_notices_positions_that_ignore_ids(monkeypatch, name):
+    monkeypatch.setattr(
+        TorchEncoder, "positions", lambda self, _, lengths: placed(lengths)[1] + self.padding_position + 1
+    )
+    verdict = probe(TorchEncoder(by_ids(name)), 290)
+    assert verdict.path == PADDED
+    assert "differs from the library's eager attention" in verdict.reason
+
+
+@pytest.mark.parametrize("architecture", ["BERT", "Mistral, causal, window"])
+def test_the_probe_reads_the_longest_text_where_that_is_short_work(tmp_path, monkeypatch, architecture):
+    encoder = make_subject(architecture, tmp_path).load()
+    assert max(map(len, probed(encoder, 512))) == 512
+    monkeypatch.setattr(probe_module, "MOST_PRODUCTS", encoder.num_weights * 100)
+    assert max(map(len, probed(encoder, 512))) == (129 if "window" in architecture else 100)
 
 
 def test_a_mask_of_its_own_or_an_unknown_argument_is_refused():

@@ -23,6 +23,7 @@ from tests.support.loras import save_lora
 LENGTHS = np.array([1, 40, 8, 2], np.int32)
 KEYS = np.array([1, 40, 3, 1], np.int32)
 IDS = np.random.default_rng(2).integers(8000, 20000, LENGTHS.sum(), dtype=np.int32)
+IDS[2::4] = 1  # the padding of XLM-RoBERTa, which has a position of its own
 TYPES = np.zeros_like(IDS)
 
 # In which a token's distance to others is part of its score; padded.
@@ -65,7 +66,7 @@ class Recorder:
 
 
 def states_of(passes, encoder, ids=IDS, lengths=LENGTHS, keys=KEYS):
-    return passes.hidden_states(ids, lengths, keys, np.zeros_like(ids), encoder.first_position)
+    return passes.hidden_states(ids, lengths, keys, np.zeros_like(ids), encoder.positions(ids, lengths))
 
 
 @pytest.mark.parametrize("architecture", ALIKE)

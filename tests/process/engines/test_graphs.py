@@ -35,6 +35,7 @@ MANY = [each for each in ARCHITECTURES if each not in (*FEW, *WITHOUT)]
 LENGTHS = np.array([1, 5, 8, 2], np.int32)
 KEYS = np.array([1, 5, 3, 1], np.int32)
 IDS = np.random.default_rng(2).integers(8000, 20000, LENGTHS.sum(), dtype=np.int32)
+IDS[2::4] = 1  # the padding of XLM-RoBERTa, which has a position of its own
 
 
 class Subject:
@@ -66,7 +67,7 @@ def bert(tmp_path_factory):
 def test_a_graph_gives_what_the_packed_path_does(tmp_path, bert, architecture):
     subject = bert if architecture == "XLM-RoBERTa" else Subject(architecture, tmp_path)
     encoder, types = subject.encoder, np.zeros_like(IDS)
-    found = subject.graph().hidden_states(IDS, LENGTHS, KEYS, types, encoder.first_position)
+    found = subject.graph().hidden_states(IDS, LENGTHS, KEYS, types, encoder.positions(IDS, LENGTHS))
     expected = encoder.packed(IDS, LENGTHS, KEYS, types)
     assert relative_error(found, expected) <= 1e-5
     taken = take_graph(encoder, subject.path, 1, Measurements(), "", faster())
@@ -78,7 +79,7 @@ def test_a_single_item_may_have_tokens_that_are_no_keys(bert):
     graph, lengths, keys = bert.graph(), LENGTHS[1:2], np.array([3], np.int32)
     ids, types = IDS[:5], np.zeros(5, np.int32)
     for seen in (keys, lengths, keys):
-        found = graph.hidden_states(ids, lengths, seen, types, bert.encoder.first_position)
+        found = graph.hidden_states(ids, lengths, seen, types, bert.encoder.positions(ids, lengths))
         assert relative_error(found, bert.encoder.packed(ids, lengths, seen, types)) <= 1e-5
 
 
@@ -199,7 +200,7 @@ def test_a_pass_with_an_adapter_does_not_run_through_the_graph(tmp_path, bert):
 
 
 def scale(array):
-    return array * np.float32(1.01)
+    return array * np.float32(1.05)
 
 
 WRONG = {

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
+from transformers import BertConfig
 
 from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxModel
 from sie_triton.engines.torch.transfers import Indices
@@ -106,7 +107,9 @@ def gpu(monkeypatch):
 def encoder_of(name, rank, num_type=TensorProto.FLOAT, width=WIDTH, gpu=None):
     session = session_of(name, num_type, width, rank)
     session = session if gpu is None else OnGpu(session, gpu.done)
-    return OnnxEncoder(OnnxModel(session, "model.onnx", 2000, 0), (name,), rank, "cuda:0" if gpu else "cpu")
+    return OnnxEncoder(
+        OnnxModel(session, "model.onnx", BertConfig(vocab_size=2000), 0), (name,), rank, "cuda:0" if gpu else "cpu"
+    )
 
 
 PASS = ["arrived", *["input"] * len(NAMES), "output", "inputs there", "run", "outputs there"]

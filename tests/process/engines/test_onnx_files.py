@@ -77,21 +77,73 @@ class Summing(torch.nn.Module):
 
 def test_logits_are_in_the_order_of_the_items(tmp_path):
     """They are computed by length, each length by itself: here items 1, 2 and 0."""
-    names = ("input_ids", "attention_mask")
-    torch.onnx.export(
-        Summing(),
-        kwargs={name: torch.ones(2, 7, dtype=torch.long) for name in names},
-        dynamic_shapes={name: {0: "batch", 1: "sequence"} for name in names},
-        input_names=names,
-        output_names=["logits"],
-        dynamo=True,
-        verbose=False,
-    ).save(tmp_path / "model.onnx")
-    model = OnnxModel(open_session(tmp_path / "model.onnx", "cpu", 1), tmp_path / "model.onnx", 100, 0)
+    model = exported(tmp_path, Summing(), ("input_ids", "attention_mask"), "logits")
     lengths = np.array([90, 2, 30], np.int32)
     ids = np.repeat(np.array([1, 10, 20], np.int32), lengths)
     logits = OnnxEncoder(model, ("logits",), rank=2).logits(ids, lengths, np.zeros_like(ids))
     assert logits.tolist() == [[90, 90], [20, 2], [600, 30]]
+
+
+def exported(directory, module, names, output, config=None):
+    """The module as a graph with inputs of these names."""
+    torch.onnx.export(
+        module,
+        kwargs={name: torch.ones(2, 7, dtype=torch.long) for name in names},
+        dynamic_shapes={name: {0: "batch", 1: "sequence"} for name in names},
+        input_names=names,
+        output_names=[output],
+        dynamo=True,
+        verbose=False,
+    ).save(directory / "model.onnx")
+    session = open_session(directory / "model.onnx", "cpu", 1)
+    return OnnxModel(session, directory / "model.onnx", config or transformers.BertConfig(), 0)
+
+
+class LastToken(torch.nn.Module):
+    """A classifier of the last token of a row, or the last that is not `padding`, as transformers writes decoders."""
+
+    def __init__(self, padding):
+        super().__init__()
+        self.padding = padding
+
+    def forward(self, input_ids):
+        places = torch.full_like(input_ids[:, :1], input_ids.shape[1] - 1)
+        if self.padding is not None:
+            counted = torch.arange(input_ids.shape[1], dtype=torch.long) * (input_ids != self.padding)
+            places = counted.argmax(1, keepdim=True)
+        return input_ids.gather(1, places).float()
+
+
+@pytest.mark.parametrize("padding", [7, None])
+def test_a_graph_that_reads_the_last_token_never_reads_padding_of_the_batch(tmp_path, padding):
+    config = transformers.GPT2Config(pad_token_id=padding)
+    model = exported(tmp_path, LastToken(padding), ("input_ids",), "logits", config)
+    lengths = np.array([17, 16, 18], np.int32)
+    ids = np.arange(100, 151, dtype=np.int32)
+    ids[31:33] = 7  # the tokenizer's own end
+    logits = OnnxEncoder(model, ("logits",), rank=2).logits(ids, lengths, np.zeros_like(ids))
+    assert logits[:, 0].tolist() == [116, 7 if padding is None else 130, 150]
+
+
+class Positions(torch.nn.Module):
+    def forward(self, input_ids, position_ids):
+        return torch.stack([input_ids, position_ids], -1).float()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (transformers.BertConfig(), [0, 1, 2, 3, 0, 1]),
+        (transformers.XLMRobertaConfig(pad_token_id=1), [2, 1, 3, 4, 1, 2]),
+    ],
+    ids=["BERT", "XLM-RoBERTa"],
+)
+def test_a_graph_reads_the_positions_of_its_architecture(tmp_path, config, expected):
+    model = exported(tmp_path, Positions(), ("input_ids", "position_ids"), "last_hidden_state", config)
+    states = OnnxEncoder(model, ("last_hidden_state",), rank=3).hidden_states(
+        np.array([5, 1, 6, 7, 1, 8], np.int32), np.array([4, 2], np.int32)
+    )
+    assert states[:, 1].tolist() == expected
 
 
 def test_onnx_graphs_are_preferred_in_order():

@@ -10,6 +10,7 @@ import torch
 from sie_triton.contract import Batch, Ragged
 from sie_triton.engines.base import Encoder, Overflow
 from sie_triton.engines.torch import engine as engine_module
+from sie_triton.engines.torch.draws import Draws
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.probe import choose_path, probe
@@ -34,7 +35,7 @@ NAN, INFINITE = float("nan"), float("inf")
 class Spoiling:
     """Every state is 1, except those of items of more than 35 tokens: each path sets its own."""
 
-    vocab_size, config = 100, SimpleNamespace(get_text_config=lambda: None)
+    draws, num_weights, config = Draws(100), 10**9, SimpleNamespace(get_text_config=lambda: None)
 
     def __init__(self, dtype=torch.float32, **long):
         self.dtype, self._long, self.paths = dtype, long, (PACKED, PADDED)

@@ -187,12 +187,12 @@ def test_profiles_with_different_endpoints_are_models_of_their_own(tmp_path):
         ({"endpoint": "http://me:secret@host"}, r"endpoint\.url: .*must not contain a user or a password"),
         ({"endpoint": "http://host/?key=1"}, r"endpoint\.url: .*must not contain a query or a fragment"),
         ({"endpoint": "http://host\r\nX: y"}, r"endpoint\.url: .*must not contain spaces or control characters"),
-        ({"endpoint": {"model": "m"}}, r"endpoint\.url: Field required"),
+        ({"endpoint": {"model": "m"}}, r"endpoint\.url: is missing"),
         (
             {"endpoint": {"url": URL, "api_key": "k"}},
             r"endpoint\.api_key: unknown key; allowed keys are url, model, api_",
         ),
-        ({"endpoint": {"url": URL, "api_key_env": "sk-1"}}, r"endpoint\.api_key_env: String should match pattern"),
+        ({"endpoint": {"url": URL, "api_key_env": "sk-1"}}, r"endpoint\.api_key_env: must match pattern"),
         (
             {"endpoint": {"url": URL, "api_key_env": "SIE_ADMIN_TOKEN"}},
             "api_key_env: .*must not begin with SIE_",

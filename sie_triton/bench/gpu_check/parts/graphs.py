@@ -34,8 +34,8 @@ class Passes:
 
     def captured(self, passes: CapturedPasses) -> torch.Tensor:
         types = np.zeros_like(self.input_ids)
-        first = self._encoder.first_position
-        return passes.hidden_states(self.input_ids, self.lengths, self.lengths, types, first)
+        positions = self._encoder.positions(self.input_ids, self.lengths)
+        return passes.hidden_states(self.input_ids, self.lengths, self.lengths, types, positions)
 
     def check(self, states: torch.Tensor) -> str:
         """Return the error of the states as text. Raise AssertionError if it is too large."""

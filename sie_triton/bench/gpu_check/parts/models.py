@@ -73,7 +73,7 @@ def captured_states(encoder: TorchEncoder, input_ids: Any, lengths: Any) -> torc
     """Compute token states of the first items with a CUDA graph; record graphs of all sizes afterwards."""
     passes, ids = CapturedPasses(encoder), input_ids[: lengths.sum()]
     encoder.use(PACKED)
-    states = passes.hidden_states(ids, lengths, lengths, np.zeros_like(ids), encoder.first_position)
+    states = passes.hidden_states(ids, lengths, lengths, np.zeros_like(ids), encoder.positions(ids, lengths))
     passes.serve(SIZES[-1], SIZES[-1])
     return states
 
