@@ -11,12 +11,13 @@ from sie_triton.engines.torch import heads
 from sie_triton.errors import LoadError
 from sie_triton.families import load_processor
 from sie_triton.perf.workload import texts
-from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_cross_encoder
 from tests.support.stages import spec
 
 QUERY = "how do vines climb, and why?"
-TEXTS = ["", "x", "Stop. Look, listen!", "naïve 😀 日本語", *texts(20, seed=3), " ".join(texts(40, seed=4))]
+SPECIAL = ["alpha [PAD] beta [PAD] gamma", "[PAD]", "[PAD] ends [SEP]", "begins [MASK] [UNK] [PAD][PAD]"]
+TEXTS = ["", "x", "Stop. Look, listen!", "naïve 😀 日本語", *SPECIAL, *texts(20, seed=3), " ".join(texts(40, seed=4))]
 
 # Which path each takes, and the state that its head reads.
 ARCHITECTURES = [
@@ -33,7 +34,7 @@ ARCHITECTURES = [
     ("deberta", {"conv_kernel_size": 3, "conv_act": "gelu"}, "padded", "first"),
     ("deberta", {"share_att_key": True, "norm_rel_ebd": "layer_norm"}, "packed", "first"),
     ("deberta", {"pos_att_type": ["c2p"], "position_buckets": -1}, "packed", "first"),
-    ("qwen3", {}, "packed", "last"),
+    ("qwen3", {}, "packed", "last but padding"),
 ]
 
 
@@ -42,6 +43,7 @@ class Scorer:
 
     def __init__(self, directory, **changes):
         self.spec = spec(family="cross_encoder", dims={}, tasks=("score",), max_sequence_length=512, **changes)
+        directory = with_tokenizers(self.spec, directory)
         self.tokenizer = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)
 
@@ -67,6 +69,16 @@ def test_scores_are_those_of_the_library(tmp_path, minilm_directory, architectur
     np.testing.assert_allclose(scores, expected, **close)
     alone = np.concatenate([scorer(QUERY, [text]) for text in TEXTS])
     np.testing.assert_allclose(scores, alone, **close)
+
+
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "gemma3"])
+def test_a_decoder_whose_texts_end_with_its_padding_reads_the_token_before(tmp_path, minilm_directory, architecture):
+    """As a reranker made of Qwen3-Embedding."""
+    closing = 102  # of MiniLM's tokenizer
+    directory = save_cross_encoder(tmp_path, minilm_directory, architecture, pad_token_id=closing)
+    reference = CrossEncoder(str(directory), device="cpu")
+    expected = np.concatenate([reference.predict([(QUERY, text)]) for text in TEXTS])
+    np.testing.assert_allclose(Scorer(directory)(QUERY, TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

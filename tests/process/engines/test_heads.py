@@ -1,0 +1,116 @@
+"""Heads of classifiers give what the whole model gives for each item alone, whatever tokens stand in it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from sie_triton.bench.architectures import sharpen
+from sie_triton.engines.torch import heads
+from sie_triton.engines.torch.heads import DecoderHead, SequenceHead
+from sie_triton.errors import LoadError
+
+SIZES = {
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 300,
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "num_labels": 3,
+}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
+HALVES = ("encoder", "decoder")
+SEQ2SEQ = {
+    "d_model": 64,
+    **{f"{half}_layers": 2 for half in HALVES},
+    **{f"{half}_attention_heads": 4 for half in HALVES},
+    **{f"{half}_ffn_dim": 128 for half in HALVES},
+}
+DECODERS = {
+    "Qwen3": GROUPED,
+    "Qwen2": {"num_key_value_heads": 2},
+    "Llama": GROUPED,
+    "Mistral": GROUPED,
+    "Gemma": GROUPED,
+    "Gemma3Text": GROUPED,
+    "Phi3": {},
+    "GPT2": {},
+    "GPTNeoX": {},
+    "OPT": {"ffn_dim": 128, "word_embed_proj_dim": 64},
+    "Falcon": {},
+}
+OTHERS = {"Bert": ("first", {}), "XLMRoberta": ("first", {}), "ModernBert": ("mean", {"classifier_pooling": "mean"})}
+
+# Padding at the end, at the start, alone and within; closing tokens within; one token.
+ITEMS = [[500, 501, 502, 1, 1], [1, 1, 600], [1], [1, 1, 1], [7, 1, 800, 2], [700, 2, 2, 701, 1], [650], [2, 651, 2]]
+
+
+def built(name, **changes):
+    """A classifier of the architecture, and a copy for reference."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SIZES | changes)
+    config._attn_implementation = "eager"
+    model = sharpen(getattr(transformers, f"{name}ForSequenceClassification")(config)).eval()
+    return model, copy.deepcopy(model)
+
+
+@torch.inference_mode()
+def logits_of(head, model, items):
+    """Logits by the head and by the whole model, [items, labels] each."""
+    expected, hidden = [], []
+    for item in items:
+        inputs = {"input_ids": torch.tensor([item]), "attention_mask": torch.ones(1, len(item), dtype=torch.long)}
+        expected.append(model(**inputs).logits)
+        hidden.append(head.encoder(**inputs)[0][0])
+    ids, lengths = np.concatenate(items).astype(np.int32), np.array([*map(len, items)], np.int32)
+    return head(torch.cat(hidden), head.places(ids, lengths)), torch.cat(expected)
+
+
+@pytest.mark.parametrize("padding", [1, None])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_reads_the_last_token_that_is_no_padding(name, padding):
+    model, reference = built(name, **DECODERS[name] | {"pad_token_id": padding})
+    head = SequenceHead(model)
+    assert head._representative == ("last" if padding is None else "last but padding")
+    torch.testing.assert_close(*logits_of(head, reference, ITEMS), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_heads_do_not_depend_on_padding(name):
+    reads, changes = OTHERS[name]
+    model, reference = built(name, **changes)
+    head = SequenceHead(model)
+    assert head._representative == reads
+    torch.testing.assert_close(*logits_of(head, reference, ITEMS), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Bart", "MBart", "PLBart"])
+def test_an_encoder_decoder_reads_the_last_closing_token(name):
+    model, reference = built(name, **SEQ2SEQ)
+    items = [item for item in ITEMS if 2 in item]
+    torch.testing.assert_close(*logits_of(DecoderHead(model), reference, items), atol=1e-5, rtol=1e-5)
+
+
+def test_the_comparison_refuses_a_head_that_takes_padding_for_the_last_token(monkeypatch):
+    monkeypatch.delitem(heads.REPRESENTATIVES, "last but padding")
+    with pytest.raises(LoadError, match=r"^Qwen3ForSequenceClassification: its head reads neither") as refused:
+        SequenceHead(built("Qwen3", **GROUPED)[0])
+    assert refused.value.reason == "unsupported"
+
+
+def test_the_comparison_refuses_an_encoder_decoder_of_which_the_last_token_is_read(monkeypatch):
+    monkeypatch.setattr(DecoderHead, "places", lambda _, __, lengths: heads.last(lengths))
+    with pytest.raises(LoadError, match=r"^BartForSequenceClassification: its head does not read"):
+        DecoderHead(built("Bart", **SEQ2SEQ)[0])
+
+
+def test_a_model_with_which_transformers_fails_is_refused():
+    with pytest.raises(LoadError, match="transformers cannot compute this model") as refused:
+        SequenceHead(built("XLMRoberta", pad_token_id=None)[0])
+    assert refused.value.reason == "unsupported"
