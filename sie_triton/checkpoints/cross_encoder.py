@@ -6,7 +6,8 @@ from pathlib import Path
 from sie_triton.checkpoints.architecture import CLASSIFIER, architecture, head
 from sie_triton.checkpoints.classifier import model_inputs
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.modules import TextFiles, modules_of
+from sie_triton.checkpoints.modules import CROSS_ENCODER, TextFiles, check_task, modules_of, saved_as, saved_settings
+from sie_triton.checkpoints.transformer_settings import CLASSIFICATION
 from sie_triton.errors import LoadError
 
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
@@ -23,13 +24,14 @@ class CrossEncoderFiles:
     def read(cls, directory: Path) -> "CrossEncoderFiles":
         """Read the files; raise LoadError naming the one that cannot be used."""
         text = TextFiles.read(directory)
-        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        if saved_as(directory) == CROSS_ENCODER:
+            check_task(text, CLASSIFICATION)
         num_labels = len(text.config.fields("id2label").values) or text.config.integer("num_labels", 2)
         if num_labels != 1:
             message = f"{text.config.where}: the classifier has {num_labels} labels"
             raise LoadError(f"{message}, but a score needs one; serve it as a sequence_classification", "unsupported")
         model_inputs(text.transformer)
-        return cls(text, _activation(saved, text.config))
+        return cls(text, _activation(saved_settings(directory), text.config))
 
     @property
     def chain(self) -> str:
@@ -46,8 +48,7 @@ def is_cross_encoder(directory: Path) -> bool:
     modules = modules_of(directory)
     if len(modules) == 1:
         return head(read_fields(modules[0][1] / "config.json", required=False)) == CLASSIFIER
-    saved = read_fields(directory / "config_sentence_transformers.json", required=False)
-    if saved.text("model_type", "") == "CrossEncoder":
+    if saved_as(directory) == CROSS_ENCODER:
         chain = " → ".join(kind for kind, _ in modules)
         message = f"modules.json in {directory}: a CrossEncoder of {chain} cannot be served; supported is Transformer"
         raise LoadError(message, "unsupported")
@@ -55,7 +56,10 @@ def is_cross_encoder(directory: Path) -> bool:
 
 
 def _activation(saved: Fields, config: Fields) -> str:
-    """Look for the activation in the files where sentence-transformers has saved it, newest first."""
+    """Look for the activation in the files where sentence-transformers has saved it, newest first.
+
+    `saved` may be of another class, which has no such key.
+    """
     named = (
         saved.text("activation_fn", ""),
         config.fields("sentence_transformers").text("activation_fn", ""),

@@ -77,6 +77,13 @@ class Fields:
             raise self._wrong(key, "a list of strings")
         return tuple(value)
 
+    def integers(self, key: str, *, most: int) -> tuple[int, ...]:
+        """Return the list of whole numbers under `key`, at most `most` of them; empty if the key is missing."""
+        value = self.values[key] if self.has(key) else []
+        if not isinstance(value, list) or len(value) > most or not all(type(each) is int for each in value):
+            raise self._wrong(key, f"a list of at most {most} whole numbers")
+        return tuple(value)
+
     def one_of(self, key: str, allowed: tuple[str, ...]) -> str:
         """Return the value under `key`, one of `allowed`; the first of them if the key is missing."""
         value = self.text(key, allowed[0]) or allowed[0]

@@ -3,134 +3,121 @@
 Standard library only: render and preprocess read these without torch.
 """
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sie_triton.checkpoints.architecture import CLASSIFIER, head, is_bare
 from sie_triton.checkpoints.contents import read_config
-from sie_triton.checkpoints.files import Fields, inside, read_fields, read_json, shortened
+from sie_triton.checkpoints.files import Fields, has_file, inside, read_fields, read_json, shortened
+from sie_triton.checkpoints.library_keys import KEYS, LENIENT, OF_ALL, SAVED, check_keys, class_of
+from sie_triton.checkpoints.transformer_settings import (
+    FILL_MASK,
+    STATES,
+    Lengths,
+    checked,
+    lengths_of,
+    reads_messages,
+    settings_of,
+    tokenizer_arguments,
+)
 from sie_triton.errors import LoadError
-
-# Architectures whose position ids begin at padding_idx + 1, so that this many positions are never used.
-COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "mpnet", "data2vec-text", "xmod")
 
 # MLMTransformer is the name before sentence-transformers 6 of a transformer with a masked-language-model head.
 TRANSFORMERS = ("Transformer", "MLMTransformer")
-
-UNLIMITED = 10**6
 
 # More layers than any model has; building them takes minutes before a single weight is read.
 MAX_LAYERS = 1000
 MAX_WIDTH = 1_000_000
 
-# More modules than any model has, and a longer name than any class has: errors name them all.
-MAX_MODULES, MAX_NAME = 20, 100
+# More modules than any model has, and a longer key of a route than any has.
+MAX_MODULES, MAX_KEY = 20, 100
 
 # Names of the same setting in different architectures.
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 WIDTH_KEYS = ("hidden_size", "dim", "d_model", "n_embd")
 HEAD_KEYS = ("num_attention_heads", "n_heads", "n_head")
 
+MODULES, SAVED_SETTINGS = "modules.json", "config_sentence_transformers.json"
+
+# Class name of PyLate's models, and keys that its versions before sentence-transformers 5 wrote instead.
+PYLATE, PYLATE_KEYS = "ColBERT", ("query_prefix", "document_prefix")
+
+CROSS_ENCODER = "CrossEncoder"
+
 TANH = "torch.nn.modules.activation.Tanh"
-
-# File names of a Transformer module's settings: sentence-transformers before 2 named them by architecture.
-SETTINGS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-ITS_STATES = ("last_hidden_state", "logits")
-
-# Arguments of transformers' tokenizers that sentence_bert_config.json may set. None of them names code or another file.
-TOKENIZER_KWARGS = (
-    "add_bos_token",
-    "add_eos_token",
-    "add_prefix_space",
-    "additional_special_tokens",
-    "bos_token",
-    "clean_up_tokenization_spaces",
-    "cls_token",
-    "do_lower_case",
-    "eos_token",
-    "extra_special_tokens",
-    "mask_token",
-    "model_input_names",
-    "model_max_length",
-    "pad_token",
-    "padding_side",
-    "sep_token",
-    "split_special_tokens",
-    "strip_accents",
-    "tokenize_chinese_chars",
-    "trim_offsets",
-    "truncation_side",
-    "unk_token",
-)
-
-# Arguments that choose what is downloaded, or which implementation runs; of a directory they change nothing.
-OF_THE_HUB = (
-    "cache_dir",
-    "code_revision",
-    "force_download",
-    "local_files_only",
-    "revision",
-    "subfolder",
-    "token",
-    "trust_remote_code",
-    "use_fast",
-)
-
-# Most special tokens that sentence_bert_config.json may add, and most characters of one.
-MAX_TOKENS, MAX_TOKEN = 10_000, 1000
-
-# Settings passed to transformers that have no effect here.
-WITHOUT_EFFECT = (
-    *OF_THE_HUB,
-    "model_max_length",
-    "padding_side",
-    "attn_implementation",
-    "dtype",
-    "torch_dtype",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Settings of the transformer and its prompts. Lengths are in tokens.
+    """Settings of the transformer and its prompts.
 
-    `default_prompt` is for texts that are marked neither as queries nor as documents. `tokenizer_kwargs` are arguments
-    for transformers' tokenizer, over those of tokenizer_config.json: strings, numbers, booleans and lists of strings.
+    `default_prompt` is for texts that are marked neither as queries nor as documents. `task` is the head that the
+    library runs. `tokenizer_kwargs` are arguments for transformers' tokenizer, over those of tokenizer_config.json:
+    strings, numbers, booleans and lists of strings.
     """
 
     transformer: Path
     config: Fields
     include_prompt: bool
-    max_sequence_length: int
+    lengths: Lengths
     do_lower_case: bool
     prompts: dict[str, str]
     default_prompt: str
+    task: str
     tokenizer_kwargs: dict[str, Any]
 
     @classmethod
     def read(cls, directory: Path) -> "TextFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
+        """Read the files; raise LoadError naming the one that cannot be used.
+
+        Files of sentence-transformers count only beside modules.json, and those of a classifier only if CrossEncoder
+        saved them, as in the library.
+        """
         kinds = modules_of(directory)
         transformer = only(kinds, TRANSFORMERS, directory)
         config = read_config(transformer)
         for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
             config.integer(name, 1, least=1, most=MAX_LAYERS if name in LAYER_KEYS else MAX_WIDTH)
-        sbert = transformer_settings(transformer)
-        _check_settings(sbert)
-        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
-        pooling = next((read_fields(path / "config.json") for kind, path in kinds if kind == "Pooling"), Fields("", {}))
+        is_saved = saved_as(directory) == CROSS_ENCODER or (head(config) != CLASSIFIER and not is_bare(directory))
+        settings = checked(settings_of(transformer)) if is_saved else Fields(str(transformer), {})
+        saved = saved_settings(directory) if is_saved else Fields(str(directory), {})
         prompts = saved.text_map("prompts")
         return cls(
             transformer=transformer,
             config=config,
-            include_prompt=pooling.flag("include_prompt", True),
-            max_sequence_length=_max_sequence_length(sbert, transformer, config),
-            do_lower_case=sbert.flag("do_lower_case", False),
+            include_prompt=_include_prompt(kinds),
+            lengths=lengths_of(settings, transformer, config),
+            do_lower_case=settings.flag("do_lower_case", False),
             prompts=prompts,
             default_prompt=default_prompt(saved, prompts),
-            tokenizer_kwargs=_tokenizer_kwargs(sbert),
+            task=settings.text("transformer_task", _usual_task(kinds)),
+            tokenizer_kwargs=tokenizer_arguments(settings),
         )
+
+    @property
+    def max_sequence_length(self) -> int:
+        """Maximum tokens of a text without a role."""
+        return self.lengths.text
+
+
+def tokenizer_kwargs(place: Path) -> dict[str, Any]:
+    """Return the arguments for transformers' tokenizer in `place`, the directory of a module; LoadError as above."""
+    is_saved = any(has_file(home / MODULES) for home in (place, *place.parents[:2]))
+    return tokenizer_arguments(settings_of(place)) if is_saved else {}
+
+
+def check_task(text: TextFiles, task: str) -> None:
+    """Raise LoadError if the library reads texts otherwise than as they are, or runs another head of the model."""
+    settings = settings_of(text.transformer)
+    if reads_messages(settings):
+        message = f"{settings.where}: modality_config: message cannot be served"
+        raise LoadError(f"{message}: it puts texts into the tokenizer's chat template", "unsupported")
+    if text.task != task:
+        message = f"{settings.where}: transformer_task: {shortened(text.task)} cannot be served"
+        raise LoadError(f"{message}; this family needs {task}", "unsupported")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +133,9 @@ class DenseLayer:
     @classmethod
     def read(cls, path: Path, on: str = "sentence_embedding") -> "DenseLayer":
         """Read the settings of a module that works on the output `on`."""
-        config = read_fields(path / "config.json")
-        names = {config.text("module_input_name", on), config.text("module_output_name", on)}
-        if config.flag("use_residual", False) or names != {on}:
-            raise LoadError(f"{path}: only Dense layers on {on} without residual are supported", "unsupported")
+        config = module_keys("Dense", path)
+        if {config.text("module_input_name", on), config.text("module_output_name", on)} != {on}:
+            raise LoadError(f"{path}: only Dense layers on {on} are supported", "unsupported")
         return cls(
             directory=path,
             in_features=config.integer("in_features", least=1, most=MAX_WIDTH),
@@ -168,37 +154,102 @@ def check_widths(layers: Sequence[DenseLayer], width: int) -> None:
         width = layer.out_features
 
 
-def modules_of(directory: Path, route: str = "document") -> list[tuple[str, Path]]:
-    """Return class name and directory of each module, in order; for a Router, the modules of that route."""
-    path = directory / "modules.json"
-    entries = read_json(path, default=[{"type": "Transformer", "path": ""}])
+def modules_of(directory: Path, route: str | None = "document") -> list[tuple[str, Path]]:
+    """Return class name and directory of each module, in order; for a Router, the modules of texts of that route.
+
+    `route` None: texts without a role. Raise LoadError if modules.json names a class that is not the library's.
+    """
+    path = directory / MODULES
+    entries = read_json(path, default=[])
+    if not has_file(path):
+        return [("Transformer", directory)]
     if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_MODULES:
         raise LoadError(f"{path}: must be a list of 1 to {MAX_MODULES} modules", "corrupt")
     kinds = [_module(f"{path}: module {i}", entry, directory) for i, entry in enumerate(entries)]
-    if [kind for kind, _ in kinds] != ["Router"]:
-        return kinds
-    home = kinds[0][1]
-    router = read_fields(home / "router_config.json")
+    return kinds if [kind for kind, _ in kinds] != ["Router"] else _routed(kinds[0][1], route)
+
+
+def _routed(home: Path, task: str | None) -> list[tuple[str, Path]]:
+    """Return the modules of texts of a task, in a Router."""
+    # Asym, the Router of old, has config.json.
+    name = "router_config.json" if has_file(home / "router_config.json") else "config.json"
+    router = check_keys(read_fields(home / name), KEYS["Router"])
     types, routes = router.text_map("types"), router.fields("structure")
+    route = _route(check_keys(router.fields("parameters"), KEYS["Router"]), tuple(routes.values), task)
     named = routes.texts(route)
+    where = f"{routes.where}: {shortened(route)}"
     if set(named) - set(types) or len(named) > MAX_MODULES:
-        message = f"{routes.where}: {route}: names modules that are missing in types, or more than {MAX_MODULES}"
-        raise LoadError(message, "corrupt")
-    where = f"{routes.where}: {route}"
+        raise LoadError(f"{where}: names modules that are missing in types, or more than {MAX_MODULES}", "corrupt")
     return [(_class_name(types[each], where), inside(home, each, where)) for each in named]
 
 
+def _route(parameters: Fields, routes: tuple[str, ...], task: str | None) -> str:
+    """Return the route that the library takes for texts of a task; empty if there is none."""
+    mappings = {_mapped(key): route for key, route in parameters.text_map("route_mappings").items()}
+    for key in ((task, "text"), (task, None), (None, "text"), (None, None)):
+        if key in mappings:
+            return mappings[key]
+    named = next((each for each in (task, "text") if each in routes), None)
+    if named is not None or task is not None:
+        return named or ""
+    default = parameters.text("default_route", "")
+    return default or (routes[0] if routes and parameters.flag("allow_empty_key", True) else "")
+
+
+def _mapped(key: str) -> Any:
+    """Return the task and the modality of a key of route_mappings, which is a tuple in Python's notation."""
+    try:
+        return ast.literal_eval(key) if len(key) <= MAX_KEY else None
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
 def check_one_way(kinds: list[tuple[str, Path]], directory: Path) -> None:
-    """Raise LoadError if a Router sends queries through other modules than `kinds`, those of documents."""
-    if modules_of(directory, "query") != kinds:
+    """Raise LoadError if a Router sends other texts through other modules than `kinds`, those of documents."""
+    others = [modules_of(directory, "query"), modules_of(directory, None) or kinds]
+    if others != [kinds, kinds]:
         message = f"{directory}: queries and documents go through different modules"
         raise LoadError(f"{message}; this family needs the same modules for both", "unsupported")
 
 
-def transformer_settings(transformer: Path) -> Fields:
-    """Return the settings in the first of the settings files that exists; empty if none does."""
-    files = (read_fields(transformer / f"sentence_{name}_config.json", required=False) for name in SETTINGS)
-    return next((found for found in files if found.values), Fields(str(transformer), {}))
+def saved_as(directory: Path) -> str:
+    """Return the class that saved the directory, ColBERT for PyLate's; empty without modules.json."""
+    if is_bare(directory):
+        return ""
+    saved = read_fields(directory / SAVED_SETTINGS, required=False)
+    is_pylate = any(key in saved.values for key in PYLATE_KEYS)
+    return saved.text("model_type", PYLATE if is_pylate else "SentenceTransformer")
+
+
+def saved_settings(directory: Path) -> Fields:
+    """Return the keys of config_sentence_transformers.json that the class that saved it reads; none without modules."""
+    kind, path = saved_as(directory), directory / SAVED_SETTINGS
+    keys = SAVED.get("MultiVectorEncoder" if kind == PYLATE else kind, OF_ALL)
+    values = read_fields(path, required=False).values if kind else {}
+    return Fields(str(path), {key: value for key, value in values.items() if key in keys})
+
+
+def check_saved_as(directory: Path, allowed: tuple[str, ...]) -> None:
+    """Raise LoadError if another class saved the directory: the library would convert the model."""
+    if (found := saved_as(directory)) not in ("", *allowed):
+        where = saved_settings(directory).where
+        message = f"{where}: model_type: {shortened(found)} with these modules cannot be served"
+        raise LoadError(f"{message}; supported is {' or '.join(allowed)}", "unsupported")
+
+
+def module_keys(kind: str, path: Path, *, required: bool = True) -> Fields:
+    """Read the settings of a module; raise LoadError for a key that would change a result."""
+    return check_keys(read_fields(path / "config.json", required=required), KEYS[kind], is_lenient=kind in LENIENT)
+
+
+def normalizes(path: Path, on: str = "sentence_embedding") -> bool:
+    """Return True if the Normalize module in `path` scales the output `on`; False if it leaves it alone."""
+    config = module_keys("Normalize", path, required=False)
+    source = config.text("module_input_name", "sentence_embedding")
+    target = config.text("module_output_name", source)
+    if target == on != source:
+        raise LoadError(f"{config.where}: module_input_name: must be {on} (given {shortened(source)})", "unsupported")
+    return target == on
 
 
 def _module(where: str, entry: Any, directory: Path) -> tuple[str, Path]:
@@ -207,9 +258,10 @@ def _module(where: str, entry: Any, directory: Path) -> tuple[str, Path]:
 
 
 def _class_name(dotted: str, where: str) -> str:
-    name = dotted.rpartition(".")[2]
-    if not name.isidentifier() or len(name) > MAX_NAME:
-        raise LoadError(f"{where}: {dotted[:80]!r} is not the name of a class", "corrupt")
+    name = class_of(dotted)
+    if not name:
+        message = f"{where}: {shortened(dotted)} is no module of sentence-transformers"
+        raise LoadError(f"{message}, and code from a model's files is never run", "unsupported")
     return name
 
 
@@ -241,51 +293,10 @@ def default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
     return prompts.get(name, "")
 
 
-def _check_settings(sbert: Fields) -> None:
-    """Raise LoadError if the settings make the module return anything else than the states of all tokens."""
-    way = sbert.fields("modality_config").fields("text")
-    method, output = way.text("method", "forward"), way.text("method_output_name", ITS_STATES[0])
-    if method != "forward" or output not in ITS_STATES:
-        message = f"{way.where}: {method} → {output} cannot be served; supported is forward → {ITS_STATES[0]}"
-        raise LoadError(message, "unsupported")
-    calls = sbert.fields("processing_kwargs")
-    passed_on = [sbert.fields(key) for key in ("config_args", "config_kwargs")]
-    for fields in (*passed_on, calls.fields("text"), calls.fields("common")):
-        if own := sorted(set(fields.values) - set(WITHOUT_EFFECT)):
-            message = (
-                f"{fields.where}: {', '.join(own)} cannot be served; set it in config.json or tokenizer.json instead"
-            )
-            raise LoadError(message, "unsupported")
+def _include_prompt(kinds: list[tuple[str, Path]]) -> bool:
+    path = next((path for kind, path in kinds if kind == "Pooling"), None)
+    return path is None or module_keys("Pooling", path).flag("include_prompt", True)
 
 
-def _tokenizer_kwargs(sbert: Fields) -> dict[str, Any]:
-    """Return the arguments for transformers' tokenizer; raise LoadError for one that cannot be passed on."""
-    given = sbert.fields("tokenizer_args" if sbert.has("tokenizer_args") else "processor_kwargs")
-    kwargs = {key: value for key, value in given.values.items() if key not in OF_THE_HUB}
-    for key, value in kwargs.items():
-        if key not in TOKENIZER_KWARGS:
-            message = f"{given.where}: {shortened(key)} cannot be served; supported are {', '.join(TOKENIZER_KWARGS)}"
-            raise LoadError(message, "unsupported")
-        if not _is_plain(value):
-            message = f"{given.where}: {key}: must be a string, a number, true, false, or a list of strings"
-            raise LoadError(f"{message} (given {shortened(value)})", "unsupported")
-    return kwargs
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return len(value) <= MAX_TOKENS and all(isinstance(each, str) and len(each) <= MAX_TOKEN for each in value)
-    return value is None or isinstance(value, bool | int) or (isinstance(value, str) and len(value) <= MAX_TOKEN)
-
-
-def _max_sequence_length(sbert: Fields, transformer: Path, config: Fields) -> int:
-    tokenizer = read_fields(transformer / "tokenizer_config.json", required=False)
-    unused = config.integer("pad_token_id", 0) + 1 if config.text("model_type", "") in COUNT_FROM_PADDING else 0
-    positions = config.integer("max_position_embeddings", UNLIMITED, least=1) - unused
-    if positions < 1:
-        raise LoadError(f"{config.where}: max_position_embeddings: leaves no position past pad_token_id", "corrupt")
-    # Tokenizers without a limit save 10^30.
-    limit = tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None)
-    for key in ("tokenizer_args", "processor_kwargs"):
-        limit = sbert.fields(key).integer("model_max_length", limit, least=1, most=None)
-    return min(sbert.integer("max_seq_length", limit, least=1), positions)
+def _usual_task(kinds: list[tuple[str, Path]]) -> str:
+    return FILL_MASK if TRANSFORMERS[1] in [kind for kind, _ in kinds] else STATES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.architecture import MASKED_LM, default_pooling, head, is_bare
-from sie_triton.checkpoints.files import Fields, inside, read_fields
+from sie_triton.checkpoints.files import Fields, inside
 from sie_triton.checkpoints.modules import (
     MAX_WIDTH,
     TRANSFORMERS,
@@ -15,11 +15,17 @@ from sie_triton.checkpoints.modules import (
     DenseLayer,
     TextFiles,
     check_one_way,
+    check_saved_as,
+    check_task,
     check_widths,
     hidden_size,
+    module_keys,
     modules_of,
+    normalizes,
     only,
+    saved_settings,
 )
+from sie_triton.checkpoints.transformer_settings import FILL_MASK, STATES
 from sie_triton.errors import LoadError
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -41,8 +47,9 @@ SPLADE, STATIC = "SpladePooling", "SparseStaticEmbedding"
 class SentenceTransformerFiles:
     """Files of a dense model, read without its weights.
 
-    The embedding is the first `dim` entries of the modules' output. `is_declared` is False if no file gives pooling and
-    normalize, so that they are the library's defaults.
+    The embedding is the first `dim` entries of the modules' output, which has unit length if `is_unit`; with
+    `normalize` the embedding has. `is_declared` is False if no file gives pooling and normalize, so that they are the
+    library's defaults.
     """
 
     text: TextFiles
@@ -51,6 +58,7 @@ class SentenceTransformerFiles:
     normalize: bool
     dim: int
     is_declared: bool = True
+    is_unit: bool = False
 
     @classmethod
     def read(cls, directory: Path, projection: str | None = None) -> "SentenceTransformerFiles":
@@ -63,60 +71,68 @@ class SentenceTransformerFiles:
         if is_bare(directory):
             modes: tuple[str, ...] = (default_pooling(text.config),)
             return cls(text, modes, (), normalize=False, dim=hidden_size(text.config), is_declared=False)
-        normalize = _check_order([kind for kind, _ in kinds if kind != "Dropout"], directory)
-        pooling = read_fields(only(kinds, ("Pooling",), directory) / "config.json")
+        kinds = [(kind, path) for kind, path in kinds if kind != "Dropout"]
+        normalize = _check_order([kind for kind, _ in kinds], directory) and normalizes(kinds[-1][1])
+        check_saved_as(directory, ("SentenceTransformer",))
+        check_task(text, STATES)
+        pooling = module_keys("Pooling", only(kinds, ("Pooling",), directory))
         modes = _pooling_modes(pooling)
         folders = [path for kind, path in kinds if kind == "Dense"]
         if projection is not None:
             folders = [inside(directory, projection, "dense_projection_path")]
         dense = tuple(map(DenseLayer.read, folders))
         dim = _dim(text, pooling, modes, dense)
-        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
-        return cls(text, modes, dense, normalize, dim=min(dim, saved.integer("truncate_dim", dim, least=1)))
+        kept = min(dim, saved_settings(directory).integer("truncate_dim", dim, least=1))
+        return cls(text, modes, dense, normalize and kept == dim, kept, is_unit=normalize and kept < dim)
 
     @property
     def chain(self) -> str:
         """The modules, in words."""
         layers = [f"Dense ({layer.out_features})" for layer in self.dense]
-        last = ["Normalize"] if self.normalize else []
+        last = ["Normalize"] if self.normalize or self.is_unit else []
+        last += [f"the first {self.dim} entries"] if self.is_unit else []
         return ", ".join(["Transformer", f"Pooling ({', '.join(self.pooling)})", *layers, *last])
 
 
 @dataclass(frozen=True, slots=True)
 class SparseEncoderFiles:
-    """Files of a SPLADE model. `idf` holds a weight for each token, if queries need no forward pass; else None."""
+    """Files of a SPLADE model.
+
+    `idf` holds a weight for each token and a tokenizer, if queries need no forward pass; else None. `looks_up`: texts
+    without a role are read as queries are. A text keeps its `most` largest weights; 0: all.
+    """
 
     text: TextFiles
     dim: int
     pooling: str
     activation: str
     idf: Path | None
+    looks_up: bool
+    most: int
 
     @classmethod
     def read(cls, directory: Path) -> "SparseEncoderFiles":
         """Read the files; raise LoadError naming the file or module that cannot be used."""
         text = TextFiles.read(directory)
         config = _splade_pooling(text, directory)
-        queries, documents = (modules_of(directory, route) for route in ("query", "document"))
-        static = [path for kind, path in queries if kind == STATIC]
-        if queries != documents and (len(static) != 1 or len(queries) != 1):
-            message = (
-                f"{directory}: queries must go through the same modules as documents, or through a single {STATIC}"
-            )
-            raise LoadError(message, "unsupported")
+        idf = _query_weights(directory)
+        saved = saved_settings(directory)
         return cls(
             text=text,
             dim=text.config.integer("vocab_size", least=1),
             pooling=config.one_of("pooling_strategy", ("max", "sum")),
             activation=config.one_of("activation_function", ("relu", "log1p_relu")),
-            idf=static[0] if static else None,
+            idf=idf,
+            looks_up=idf is not None and modules_of(directory, None) == modules_of(directory, "query"),
+            most=saved.integer("max_active_dims", least=1) if saved.has("max_active_dims") else 0,
         )
 
     @property
     def chain(self) -> str:
         """The modules, in words."""
         queries = f"; queries {STATIC}" if self.idf is not None else ""
-        return f"Transformer, {SPLADE} ({self.pooling}, {self.activation}){queries}"
+        kept = f"; {self.most} largest weights" if self.most else ""
+        return f"Transformer, {SPLADE} ({self.pooling}, {self.activation}){queries}{kept}"
 
 
 def _splade_pooling(text: TextFiles, directory: Path) -> Fields:
@@ -131,7 +147,22 @@ def _splade_pooling(text: TextFiles, directory: Path) -> Fields:
         names = " → ".join(kind for kind, _ in kinds)
         message = f"modules.json in {directory}: {names} cannot be served; supported is Transformer → {SPLADE}"
         raise LoadError(message, "unsupported")
-    return read_fields(only(kinds, (SPLADE,), directory) / "config.json")
+    check_task(text, FILL_MASK)
+    return module_keys(SPLADE, only(kinds, (SPLADE,), directory))
+
+
+def _query_weights(directory: Path) -> Path | None:
+    """Return the directory of the weights with which queries are looked up; None if they need a forward pass."""
+    queries, documents, others = (modules_of(directory, route) for route in ("query", "document", None))
+    static = [path for kind, path in queries if kind == STATIC]
+    if queries != documents and (len(static) != 1 or len(queries) != 1):
+        message = f"{directory}: queries must go through the same modules as documents, or through a single {STATIC}"
+        raise LoadError(message, "unsupported")
+    if others not in (queries, documents, []):
+        raise LoadError(f"{directory}: texts without a role go through modules of their own", "unsupported")
+    if static:
+        module_keys(STATIC, static[0], required=False)
+    return static[0] if static else None
 
 
 def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[DenseLayer, ...]) -> int:

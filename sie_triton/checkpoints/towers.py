@@ -10,9 +10,11 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, UNLIMITED, modules_of, transformer_settings
+from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, modules_of
 from sie_triton.checkpoints.open_clip import CONFIG as OPEN_CLIP
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
+from sie_triton.checkpoints.positions import UNLIMITED
+from sie_triton.checkpoints.transformer_settings import settings_of
 from sie_triton.errors import LoadError
 
 # Modules of sentence-transformers that hold such a model, and modules after it that have no effect here.
@@ -89,7 +91,7 @@ def most_tokens(home: Path) -> int:
 
     Raises LoadError if the latter ask for anything else than embeddings in the common space.
     """
-    tokenizer, saved = read_fields(home / "tokenizer_config.json", required=False), transformer_settings(home)
+    tokenizer, saved = read_fields(home / "tokenizer_config.json", required=False), settings_of(home)
     for kind, usual in METHODS.items():
         way = saved.fields("modality_config").fields(kind)
         found = way.text("method", usual), way.text("method_output_name", ITS_VECTOR)

@@ -21,7 +21,7 @@ from sie_triton.inputs import Processor
 from sie_triton.spec import ANY_LENGTH, TORCH, ModelSpec
 
 # Module of the processor of plain texts.
-TEXT_TOKENIZER = "sie_triton.inputs.tokenizer"
+TEXT_TOKENIZER = "sie_triton.inputs.roles"
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class TextFamily(Family):
     """A family of transformers that read tokens."""
 
     def longest(self, directory: Path) -> int:
-        return TextFiles.read(directory).max_sequence_length
+        return TextFiles.read(directory).lengths.longest
 
 
 def _ones(tensor: Tensor, lengths: Sequence[int]) -> Ragged:

@@ -88,6 +88,10 @@ class Processor(ABC):
             raise InputError.at("parameter instruction", "this model does not read one; leave it out")
         return NoFrame()
 
+    def is_query(self, part: Part) -> bool:
+        """Return True if the elements of `part` are encoded as queries."""
+        return bool(part.is_query)
+
     # True if `prepare` takes long for some elements, such as images and sounds, which must be decoded.
     prepares: ClassVar[bool] = False
 

@@ -59,7 +59,7 @@ def features_of(processor: Processor, requests: Sequence[RequestParts]) -> list[
     done: dict[int, Features] = {}
     everything = [framed for request_parts in requests for framed in request_parts]
     for is_query in (False, True):
-        group = [each for each in everything if (bool(each.part.is_query) and processor.has_roles) == is_query]
+        group = [each for each in everything if (processor.has_roles and processor.is_query(each.part)) == is_query]
         if group:
             features = processor.encode([one for each in group for one in each.inputs()], is_query=is_query)
             parts = split(features, _items_of(group, features))
@@ -85,7 +85,7 @@ def blame(processor: Processor, request_parts: RequestParts) -> None:
                 framed.frame.around(part.elements[0])
         for i, element in enumerate(part.elements):
             with reading(name_of(part, i)):
-                processor.encode([framed.frame.around(element)], is_query=bool(part.is_query))
+                processor.encode([framed.frame.around(element)], is_query=processor.is_query(part))
 
 
 def check_read(request_parts: RequestParts, lengths: Sequence[int]) -> None:

@@ -127,7 +127,7 @@ def test_padding_and_truncation_of_the_tokenizer_are_as_in_the_library(library, 
 
 def test_modules_beside_the_table_are_refused(library, tmp_path):
     SentenceTransformer(modules=[library[0][0], Dense(DIM, 8)], device="cpu").save(str(tmp_path))
-    with pytest.raises(CatalogError, match="Dense beside StaticEmbedding cannot be served"):
+    with pytest.raises(CatalogError, match="StaticEmbedding → Dense cannot be served"):
         recognise(tmp_path, "m", {"weights_path": str(tmp_path)})
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sie_triton.checkpoints.files import Fields, has_file, only_pickled, read_fields
-from sie_triton.checkpoints.modules import TextFiles, hidden_size, modules_of
+from sie_triton.checkpoints.modules import TextFiles, hidden_size, modules_of, saved_settings
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.errors import LoadError
 
@@ -37,6 +37,8 @@ class BgeM3Files:
     def read(cls, directory: Path) -> "BgeM3Files":
         """Read the files; raise LoadError naming the file or module that cannot be used."""
         dense = SentenceTransformerFiles.read(directory)
+        if saved_settings(directory).has("truncate_dim"):
+            raise LoadError(f"{directory}: truncate_dim cannot be served beside the other outputs", "unsupported")
         if len(modules_of(directory)) == 1:
             # FlagEmbedding saves fine-tunes without modules.
             dense = replace(dense, pooling=("cls",), normalize=True, is_declared=True)

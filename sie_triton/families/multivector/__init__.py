@@ -11,10 +11,11 @@ from annotated_types import Gt
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.modules import modules_of
+from sie_triton.checkpoints.transformer_settings import Expansion, Lengths
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Options, Recognised, TextFamily
-from sie_triton.families.multivector.files import QUERY_LENGTH, Expansion, MultiVectorFiles, is_saved_by_pylate
+from sie_triton.families.multivector.files import MASK, QUERY_LENGTH, MultiVectorFiles, is_saved_by_pylate
 from sie_triton.families.multivector.stanford_colbert import (
     ARCHITECTURE,
     METADATA,
@@ -68,7 +69,7 @@ class MultiVector(TextFamily):
         layers = [layer.directory for layer in files.dense]
         return Recognised(
             f"{reason}: {files.chain}",
-            files.text.max_sequence_length,
+            files.text.lengths.longest,
             {"multivector": files.dim},
             scores=True,
             weights=(files.text.transformer, *(each for each in layers if each != files.text.transformer)),
@@ -81,14 +82,13 @@ def files_of(directory: Path, options: MultiVectorOptions) -> MultiVectorFiles:
     if _reason(directory):
         return files
     prompts = {"query": options.query_prefix, "document": options.doc_prefix}
-    query_length = options.query_max_length or QUERY_LENGTH
+    own, query_length = files.text.lengths, options.query_max_length or QUERY_LENGTH
+    expansion = None if options.query_expansion is False else Expansion(query_length, True, False, "")
+    lengths = Lengths(own.text, query_length, options.doc_max_length or own.document, expansion)
     return replace(
         files,
-        text=replace(files.text, prompts=prompts, default_prompt=options.doc_prefix),
+        text=replace(files.text, prompts=prompts, default_prompt=options.doc_prefix, lengths=lengths),
         normalize=options.normalize is not False,
-        query_length=query_length,
-        document_length=options.doc_max_length or 0,
-        expansion=None if options.query_expansion is False else Expansion(query_length, True, False, ""),
         markers=tuple(filter(None, prompts.values())),
         skipped=tuple(string.punctuation) if options.doc_punctuation_skiplist else (),
     )
@@ -96,15 +96,15 @@ def files_of(directory: Path, options: MultiVectorOptions) -> MultiVectorFiles:
 
 def disagreements(files: MultiVectorFiles, options: MultiVectorOptions) -> Iterator[str]:
     """Yield a warning for each option that differs from the checkpoint, whose setting is used."""
-    length = files.expansion.length if files.expansion is not None else files.query_length
+    lengths = files.text.lengths
     for name, used in (
         ("token_dim", files.dim),
         ("normalize", files.normalize),
         ("query_prefix", files.text.prompts.get("query", "")),
         ("doc_prefix", files.text.prompts.get("document", "")),
-        ("query_max_length", length),
-        ("doc_max_length", files.document_length),
-        ("query_expansion", files.expansion is not None),
+        ("query_max_length", lengths.expansion.length if lengths.expansion else lengths.query),
+        ("doc_max_length", lengths.document),
+        ("query_expansion", lengths.expansion is not None),
         ("doc_punctuation_skiplist", bool(files.skipped)),
     ):
         said = getattr(options, name)
@@ -116,6 +116,6 @@ def _reason(directory: Path) -> str:
     """Return the file that makes it a late-interaction model; empty if none does."""
     if is_stanford_colbert(directory):
         return METADATA if has_file(directory / METADATA) else f"config.json names {ARCHITECTURE}"
-    if "MultiVectorMask" in [name for name, _ in modules_of(directory)]:
+    if MASK in [name for name, _ in modules_of(directory)]:
         return "modules.json names MultiVectorMask"
     return "config_sentence_transformers.json is PyLate's" if is_saved_by_pylate(directory) else ""

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.arrays import Ints
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.engines.torch.dense_layers import dense_layers
@@ -15,10 +14,11 @@ from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.heads import states_at
 from sie_triton.engines.torch.transfers import Indices
+from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.multivector import MultiVectorOptions, disagreements, files_of
-from sie_triton.families.multivector.files import MultiVectorFiles
-from sie_triton.families.multivector.processor import expansion_id, with_markers
+from sie_triton.families.multivector.files import MultiVectorFiles, vocab_size
+from sie_triton.families.multivector.processor import with_markers
 from sie_triton.families.shared.token_batch import tokens
 from sie_triton.inputs.tokenizer import read_tokenizer
 from sie_triton.spec import ModelSpec
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 class MultiVectorAdapter(Adapter):
     """Late-interaction adapter.
 
-    `filler` is the id with which queries are filled up. `skipped`, bool [vocabulary], marks tokens without a vector.
+    A query may end in tokens that are not attended to, whose ids are past the vocabulary. `skipped`, bool [vocabulary],
+    marks tokens without a vector in the roles of `files`, `outside` those without one in documents.
     """
 
     encoder: TorchEncoder
@@ -39,45 +40,46 @@ class MultiVectorAdapter(Adapter):
         encoder: TorchEncoder,
         projection: torch.nn.Module,
         files: MultiVectorFiles,
-        filler: int | None,
         skipped: npt.NDArray[np.bool_],
+        outside: npt.NDArray[np.bool_],
     ) -> None:
-        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        super().__init__(encoder, limits={INPUT_IDS.name: _num_ids(encoder, files) - 1})
         self.weights_bytes += num_bytes(projection)
         self._projection = projection
         self._normalize = files.normalize
-        self._unseen_filler = filler if files.expansion is not None and not files.expansion.attend else None
-        self._skipped = skipped
-        self._skips_in_queries = "query" in files.skipped_in
-        self._skips_in_documents = "document" in files.skipped_in
+        nothing = np.zeros_like(skipped)
+        self._skipped_in_queries = skipped if "query" in files.skipped_in else nothing
+        self._skipped_in_documents = outside | (skipped if "document" in files.skipped_in else nothing)
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
-        input_ids, lengths = tokens(batch)
-        is_query = np.repeat(batch.is_query, lengths)
-        skips = np.where(is_query, self._skips_in_queries, self._skips_in_documents)
-        kept = np.flatnonzero(~(self._skipped[input_ids] & skips))
-        places, keys = Indices(kept), self._keys(input_ids, lengths, batch.is_query)
+        ids, lengths = tokens(batch)
+        input_ids, seen = ids % self.encoder.vocab_size, ids < self.encoder.vocab_size
+        items = np.repeat(np.arange(len(lengths)), lengths)
+        skipped = np.where(
+            batch.is_query[items], self._skipped_in_queries[input_ids], self._skipped_in_documents[input_ids]
+        )
+        kept = np.flatnonzero(~skipped)
+        places, keys = Indices(kept), np.bincount(items[seen], minlength=len(lengths)).astype(np.int32)
         hidden = self.encoder.hidden_states(input_ids, lengths, keys, extra_indices=[places])
         vectors = self._projection(states_at(hidden, places).float())
         if self._normalize:
             vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        items = np.repeat(np.arange(len(lengths)), lengths)
         return {
             MULTIVECTOR.name: vectors.cpu().numpy(),
             MULTIVECTOR_LENGTHS.name: np.bincount(items[kept], minlength=len(lengths)).astype(np.int32),
         }
 
-    def _keys(self, input_ids: Ints, lengths: Ints, is_query: npt.NDArray[np.bool_]) -> Ints:
-        """Return how many tokens of each item are attended to: in a query, those before the filling."""
-        keys = lengths.copy()
-        if self._unseen_filler is not None:
-            ends = np.cumsum(lengths)
-            for item in np.flatnonzero(is_query):
-                ids = input_ids[ends[item] - lengths[item] : ends[item]]
-                text = np.flatnonzero(ids != self._unseen_filler)
-                keys[item] = text[-1] + 1 if len(text) else 1
-        return keys
+
+def _num_ids(encoder: TorchEncoder, files: MultiVectorFiles) -> int:
+    """Return the number of ids: twice the vocabulary if queries are filled up unseen. LoadError if files disagree."""
+    expansion = files.text.lengths.expansion
+    if expansion is None or expansion.attend:
+        return encoder.vocab_size
+    if vocab_size(files.text) != encoder.vocab_size:
+        message = f"{files.text.config.where}: vocab_size is {vocab_size(files.text)}, but the weights have"
+        raise LoadError(f"{message} {encoder.vocab_size} tokens", "corrupt")
+    return 2 * encoder.vocab_size
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> MultiVectorAdapter:
@@ -88,10 +90,10 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Multi
         log.warning("%s", line)
     encoder = engine.encoder(engine.load(files.text.transformer))
     projection = dense_layers(files.dense).eval().to(engine.device)
-    tokenizer = with_markers(read_tokenizer(files.text, spec.max_sequence_length), files.markers)
-    filler = expansion_id(tokenizer, files.expansion) if files.expansion is not None else None
-    skipped = np.zeros(encoder.vocab_size, np.bool_)
-    known = tokenizer.get_vocab()
+    known = with_markers(read_tokenizer(files.text, spec.max_sequence_length), files.markers).get_vocab()
+    skipped, outside = np.zeros((2, encoder.vocab_size), np.bool_)
     skipped[[known[word] for word in files.skipped if word in known]] = True
+    if files.kept:
+        outside = ~np.isin(np.arange(encoder.vocab_size), files.kept)
     engine.settle(encoder)
-    return MultiVectorAdapter(encoder, projection, files, filler, skipped)
+    return MultiVectorAdapter(encoder, projection, files, skipped, outside)

@@ -1,83 +1,35 @@
 """Texts → packed token ids for late interaction: length and prompt by role, queries filled up. No torch."""
 
-import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import tokenizers
 
-from sie_triton.contract import Features
-from sie_triton.errors import LoadError
+from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.families.multivector import MultiVectorOptions, files_of
-from sie_triton.families.multivector.files import Expansion, MultiVectorFiles
-from sie_triton.inputs.cutting import encoded
-from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_encodings, packed_ids, read_tokenizer
+from sie_triton.families.multivector.files import MultiVectorFiles, vocab_size
+from sie_triton.inputs.roles import Filling, RoleTokenizer, expansion_id, shortest
 from sie_triton.spec import ModelSpec, Profile
 
-log = logging.getLogger(__name__)
 
-
-class MultiVectorTokenizer(TextTokenizer):
-    has_roles = True
-
-    def __init__(
-        self,
-        queries: tokenizers.Tokenizer,
-        documents: tokenizers.Tokenizer,
-        files: MultiVectorFiles,
-        expansion: Expansion | None,
-    ) -> None:
-        super().__init__(documents, files.text)
-        self._queries = queries
-        self._expansion = expansion
-        self._filler = expansion_id(queries, expansion) if expansion else 0
+class MultiVectorTokenizer(RoleTokenizer):
+    """Tokenizer of a late-interaction model. Tokens that fill a query up unseen are numbered past the vocabulary."""
 
     @classmethod
-    def of(cls, files: MultiVectorFiles, max_length: int, profiles: Sequence[Profile] = ()) -> "MultiVectorTokenizer":
-        """Read the tokenizer, given the model's files."""
-        log_disagreements(files.text, max_length, profiles)
-        longest = min(max_length, files.text.max_sequence_length)
-        query_length = files.query_length or longest
-        if files.expansion is not None and files.expansion.is_ceiling:
-            query_length = files.expansion.length
-        queries, documents = (
-            with_markers(read_tokenizer(files.text, min(longest, limit or longest)), files.markers)
-            for limit in (query_length, files.document_length)
-        )
-        return cls(queries, documents, files, _within(files.expansion, longest))
+    def of(cls, files: MultiVectorFiles, max_length: int, profiles: Sequence[Profile] = ()) -> Self:
+        """Read the tokenizers, given the model's files."""
+        return cls.of_roles(files.text, max_length, profiles, partial(with_markers, markers=files.markers))
 
-    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        if not is_query:
-            return super().encode(framed)
-        encodings = encoded(self._queries, framed)
-        ids = [encoding.ids for encoding in encodings]
-        if self._expansion is not None:
-            ids = [item + [self._filler] * (self._expansion.length - len(item)) for item in ids]
-        return {**packed_encodings(encodings), **packed_ids(ids)}
-
-
-def _within(expansion: Expansion | None, longest: int) -> Expansion | None:
-    """Limit the filling of queries to what the model file lets the model read."""
-    if expansion is None or expansion.length <= longest:
-        return expansion
-    log.warning(
-        "queries are filled up to %d tokens, not to %d, because of max_sequence_length", longest, expansion.length
-    )
-    return replace(expansion, length=longest)
-
-
-def expansion_id(tokenizer: tokenizers.Tokenizer, expansion: Expansion) -> int:
-    """Return the token with which queries are filled up."""
-    known = tokenizer.get_vocab()
-    names = [expansion.token] if expansion.token else ["[MASK]", "<mask>", "</s>", "<|endoftext|>", "[SEP]"]
-    for name in names:
-        if name in known:
-            return int(known[name])
-    raise LoadError(
-        f"the tokenizer has none of {', '.join(names)}, one of which is needed to fill up queries", "unsupported"
-    )
+    @classmethod
+    def filling(cls, tokenizer: tokenizers.Tokenizer, files: TextFiles, max_length: int) -> Filling | None:
+        """Return how queries are filled up; each added token has a vector."""
+        expansion = files.lengths.expansion
+        if expansion is None:
+            return None
+        number = expansion_id(tokenizer, files, expansion) + (0 if expansion.attend else vocab_size(files))
+        return Filling(shortest(expansion, max_length), number)
 
 
 def with_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> tokenizers.Tokenizer:

@@ -11,8 +11,10 @@ from pathlib import Path
 from sie_triton.checkpoints.architecture import is_bare
 from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
 from sie_triton.checkpoints.modules import MAX_WIDTH, DenseLayer, TextFiles, hidden_size
+from sie_triton.checkpoints.positions import num_positions
+from sie_triton.checkpoints.transformer_settings import Lengths, role_lengths
 from sie_triton.errors import LoadError
-from sie_triton.families.multivector.files import Expansion, MultiVectorFiles
+from sie_triton.families.multivector.files import MultiVectorFiles
 
 ARCHITECTURE = "HF_ColBERT"
 METADATA = "artifact.metadata"
@@ -46,22 +48,30 @@ def _read(directory: Path) -> MultiVectorFiles:
     document = f"{metadata.text('doc_token_id', '') or DOCUMENT_MARKER} "
     return MultiVectorFiles(
         # A text without a role is a document.
-        text=replace(text, prompts={"query": query, "document": document}, default_prompt=document),
+        text=replace(
+            text,
+            prompts={"query": query, "document": document},
+            default_prompt=document,
+            lengths=_lengths(text, metadata),
+        ),
         dim=dim,
         dense=(DenseLayer(directory, hidden_size(text.config), dim, False, "torch.nn.modules.linear.Identity"),),
         normalize=True,
-        query_length=0,
-        document_length=metadata.integer("doc_maxlen", 0),
-        expansion=Expansion(
-            length=metadata.integer("query_maxlen", 0) or QUERY_LENGTH,
-            is_ceiling=True,
-            attend=metadata.flag("attend_to_mask_tokens", False),
-            token="",
-        ),
         markers=(query, document),
         skipped=tuple(string.punctuation) if metadata.flag("mask_punctuation", True) else (),
         skipped_in=("document",),
     )
+
+
+def _lengths(text: TextFiles, metadata: Fields) -> Lengths:
+    """Return the lengths of roles; the library always fills queries up."""
+    expansion = {
+        "length": metadata.integer("query_maxlen", 0) or QUERY_LENGTH,
+        "strategy": "fixed",
+        "attend": metadata.flag("attend_to_mask_tokens", False),
+    }
+    given = {"query_expansion": expansion, "document_length": metadata.integer("doc_maxlen", 0) or None}
+    return role_lengths(Fields(metadata.where, given), text.max_sequence_length, num_positions(text.config))
 
 
 def _dim(directory: Path, metadata: Fields) -> int:

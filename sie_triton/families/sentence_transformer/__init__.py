@@ -104,7 +104,7 @@ class SentenceTransformer(TextFamily):
             doubt = doubtful(files.text, *MEANINGS) if head(files.text.config) == CAUSAL_LM else ""
         return Recognised(
             reason_with_file(directory, files.text, files.chain),
-            files.text.max_sequence_length,
+            files.text.lengths.longest,
             {"dense": files.dim},
             normalize=files.normalize,
             options={"pooling": files.pooling[0]} if len(files.pooling) == 1 else {},

@@ -19,23 +19,31 @@ from sie_triton.spec import ModelSpec
 
 
 class SentenceTransformerAdapter(Adapter):
-    """Dense adapter. `head` takes the pooled states; the first `dim` entries of its output are the vector."""
+    """Dense adapter.
+
+    `head` takes the pooled states; the first `dim` entries of its output, of unit length if `is_unit`, are the vector.
+    """
 
     encoder: TorchEncoder
 
-    def __init__(self, encoder: TorchEncoder, head: torch.nn.Module, pooling: tuple[str, ...], dim: int) -> None:
+    def __init__(
+        self, encoder: TorchEncoder, head: torch.nn.Module, pooling: tuple[str, ...], dim: int, is_unit: bool
+    ) -> None:
         super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
         self.weights_bytes += num_bytes(head)
         self._head = head
         self._pooling = pooling
-        self._dim = dim
+        self._dim, self._is_unit = dim, is_unit
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
         pool = Pooling(lengths, prompt_tokens(batch), self._pooling)
         pooled = pool(self.encoder.hidden_states(input_ids, lengths, extra_indices=[pool.indices]))
-        return {DENSE.name: self._head(pooled.float())[:, : self._dim].cpu().numpy()}
+        vectors = self._head(pooled.float())
+        if self._is_unit:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return {DENSE.name: vectors[:, : self._dim].cpu().numpy()}
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SentenceTransformerAdapter:
@@ -49,4 +57,4 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Sente
     head = dense_layers(files.dense).eval().to(engine.device)
     engine.settle(encoder)
     log_normalize(engine.spec.profiles, files)
-    return SentenceTransformerAdapter(encoder, head, options.modes(files), files.dim)
+    return SentenceTransformerAdapter(encoder, head, options.modes(files), files.dim, files.is_unit)

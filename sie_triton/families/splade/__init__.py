@@ -8,10 +8,14 @@ from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.checkpoints.sentence_transformers import SPLADE, SparseEncoderFiles
 from sie_triton.contract import ENCODE_OUTPUTS
-from sie_triton.contract.tensors import INPUT_IDS
-from sie_triton.families.base import TEXT_TOKENIZER, Recognised, TextFamily
+from sie_triton.contract.tensors import INPUT_IDS, Tensor
+from sie_triton.families.base import Recognised, TextFamily
 from sie_triton.families.shared.recognised import doubtful, reason_with_file
 from sie_triton.inputs.prompt import own_prompt
+
+LOOKUP_IDS = Tensor(
+    "lookup_ids", "INT32", (-1,), "[ids] distinct token ids of queries without a forward pass", "lookup_lengths", 0
+)
 
 # The two ways to serve a bare masked language model.
 MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (sentence_transformer)")
@@ -19,8 +23,7 @@ MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (senten
 
 class Splade(TextFamily):
     outputs = (ENCODE_OUTPUTS["sparse"],)
-    features = (INPUT_IDS,)
-    processor_module = TEXT_TOKENIZER
+    features = (INPUT_IDS, LOOKUP_IDS)
     takes_loras = True
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")
 
@@ -32,7 +35,7 @@ class Splade(TextFamily):
         files = SparseEncoderFiles.read(directory)
         return Recognised(
             reason_with_file(directory, files.text, files.chain),
-            files.text.max_sequence_length,
+            files.text.lengths.longest,
             {"sparse": files.dim},
             query_prompt=own_prompt(files.text.prompts, True),
             weights=(files.text.transformer, *([files.idf] if files.idf is not None else [])),

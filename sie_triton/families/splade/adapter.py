@@ -4,11 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import tokenizers
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
+from sie_triton.checkpoints.contents import WEIGHTS
 from sie_triton.checkpoints.files import first_line
 from sie_triton.checkpoints.sentence_transformers import SparseEncoderFiles
 from sie_triton.contract import Batch, Rows
@@ -20,6 +20,7 @@ from sie_triton.engines.torch.transfers import Indices, downloaded
 from sie_triton.errors import LoadError
 from sie_triton.families.base import Adapter
 from sie_triton.families.shared.token_batch import tokens
+from sie_triton.families.splade import LOOKUP_IDS
 from sie_triton.spec import ModelSpec
 
 # Number of tokens whose logits are computed at once. A row is as wide as the vocabulary, so more would not fit the
@@ -28,25 +29,32 @@ CHUNK_TOKENS = 256
 
 
 class SpladeAdapter(Adapter):
-    """Sparse adapter. `idf`, float32 [vocabulary], replaces the forward pass of queries; None if there is none."""
+    """Sparse adapter. `idf`, float32 [vocabulary], replaces the forward pass of queries; None if there is none.
+
+    The id past the vocabulary stands for the tokens of such a query.
+    """
 
     encoder: TorchEncoder
 
     def __init__(
         self, encoder: TorchEncoder, head: TokenHead, files: SparseEncoderFiles, idf: torch.Tensor | None
     ) -> None:
-        vocabulary = encoder.vocab_size
-        super().__init__(encoder, limits={INPUT_IDS.name: vocabulary - 1}, dims={"sparse": vocabulary})
+        size = encoder.vocab_size
+        limits = {INPUT_IDS.name: size - (idf is None), LOOKUP_IDS.name: size - 1}
+        super().__init__(encoder, limits=limits, dims={"sparse": size})
         self._head = head
         self._sum = files.pooling == "sum"
         self._log_again = files.activation == "log1p_relu"
         self._idf = idf
+        self._most = files.most
 
     @torch.inference_mode()
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
-        is_static = batch.is_query & (self._idf is not None)
+        is_static = input_ids[np.cumsum(lengths) - 1] == self.encoder.vocab_size
         weights = self._mixed(batch, is_static) if is_static.any() else self._pooled(input_ids, lengths)
+        if self._most:
+            weights = strongest(weights, self._most)
         found = weights.nonzero(as_tuple=True)
         items, entries, values = downloaded(*(each.int() for each in found), weights[found])
         return {
@@ -59,16 +67,18 @@ class SpladeAdapter(Adapter):
         """[items, vocabulary]; those that are static by a look at the table."""
         assert self._idf is not None
         input_ids, lengths = tokens(batch)
+        ids, num_ids = batch.features[LOOKUP_IDS.name]
+        assert num_ids is not None
         weights = torch.zeros(len(lengths), self.encoder.vocab_size, device=self.encoder.device)
-        others, of_item = np.flatnonzero(~is_static), np.repeat(np.arange(len(lengths)), lengths)
-        in_table = is_static[of_item]
-        indices = Indices(others, of_item[in_table], input_ids[in_table].astype(np.int64))
+        others = np.flatnonzero(~is_static)
+        indices = Indices(others, np.repeat(np.arange(len(lengths)), num_ids), ids.astype(np.int64))
         if len(others):
+            read = np.repeat(~is_static, lengths)
             with self.encoder.adapted([batch.loras[item] for item in others] if batch.loras else ()):
-                pooled = self._pooled(input_ids[~in_table], lengths[others], indices)
+                pooled = self._pooled(input_ids[read], lengths[others], indices)
             weights[indices.on(weights.device)[0]] = pooled
-        _, items, ids = indices.on(weights.device)
-        weights[items, ids] = self._idf[ids]
+        _, items, looked_up = indices.on(weights.device)
+        weights[items, looked_up] = self._idf[looked_up]
         return weights
 
     def _pooled(
@@ -96,14 +106,20 @@ class SpladeAdapter(Adapter):
         return weights.log1p_().log1p_() if self._log_again else weights.log1p_()
 
 
-def load_idf(directory: Path) -> torch.Tensor:
-    """Return float32 [vocabulary]; 0 for the special tokens around every text."""
+def strongest(weights: torch.Tensor, most: int) -> torch.Tensor:
+    """Return the weights with only the `most` of each row that are furthest from 0, as the library selects them."""
+    places = weights.abs().topk(min(most, weights.shape[-1]), dim=-1).indices
+    return torch.zeros_like(weights).scatter_(-1, places, weights.gather(-1, places))
+
+
+def load_idf(directory: Path, size: int) -> torch.Tensor:
+    """Return float32 [size]; LoadError if there are not so many weights."""
     try:
-        weights: torch.Tensor = load_file(directory / "model.safetensors")["weight"].float()
-        around = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")).encode("").ids
-    except Exception as exc:  # tokenizers raises nothing narrower
+        weights: torch.Tensor = load_file(directory / WEIGHTS)["weight"].float()
+    except Exception as exc:  # safetensors raises nothing narrower
         raise LoadError(f"{directory}: cannot be read: {first_line(exc)}", "corrupt") from exc
-    weights[around] = 0
+    if weights.shape != (size,):
+        raise LoadError(f"{directory}: has weights {list(weights.shape)}, but the model {size} tokens", "unsupported")
     return weights
 
 
@@ -113,7 +129,7 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Splad
     head = TokenHead(engine.load(files.text.transformer, AutoModelForMaskedLM))
     encoder = engine.encoder(head.encoder)
     encoder.loras.model.heads.append(head.model)
-    idf = None if files.idf is None else load_idf(files.idf).to(engine.device)
+    idf = None if files.idf is None else load_idf(files.idf, encoder.vocab_size).to(engine.device)
     engine.settle(encoder)
     head.prepare()
     return SpladeAdapter(encoder, head, files, idf)

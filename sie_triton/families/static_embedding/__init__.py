@@ -35,8 +35,8 @@ class StaticEmbedding(Family):
         return Recognised(
             reason,
             files.longest,
-            {"dense": dim},
-            normalize=files.normalize,
+            {"dense": min(dim, files.most)},
+            normalize=files.normalize and dim <= files.most,
             query_prompt=own_prompt(files.prompts, True),
             weights=(files.directory,),
         )

@@ -16,22 +16,28 @@ from sie_triton.families.shared.token_batch import tokens
 from sie_triton.families.static_embedding.files import WEIGHTS, StaticFiles, table_of
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec
+from sie_triton.transforms import normalize
 
 # Number of rows that are gathered at once; a text may have millions of tokens.
 CHUNK_TOKENS = 16384
 
 
 class StaticAdapter(Adapter):
-    """`table`: float32 [1 + tokens, dim]; the first row is 0 and stands for a text without tokens."""
+    """`table`: float32 [1 + tokens, dim]; the first row is 0 and stands for a text without tokens.
 
-    def __init__(self, table: Floats) -> None:
+    A vector has at most `most` entries, and unit length before they are cut if `is_unit`.
+    """
+
+    def __init__(self, table: Floats, most: int, *, is_unit: bool) -> None:
         super().__init__(Encoder(), limits={INPUT_IDS.name: len(table) - 1})
         self.weights_bytes = table.nbytes
-        self._table = table
+        self._table, self._most = table, most
+        self._is_unit = is_unit and most < table.shape[1]
 
     def forward(self, batch: Batch) -> Rows:
         input_ids, lengths = tokens(batch)
-        return {DENSE.name: means(self._table, input_ids, lengths)}
+        vectors = means(self._table, input_ids, lengths)
+        return {DENSE.name: (normalize(vectors) if self._is_unit else vectors)[:, : self._most]}
 
 
 def means(table: Floats, ids: Ints, lengths: Ints) -> Floats:
@@ -63,4 +69,4 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> StaticAdap
     except Exception as exc:  # safetensors raises nothing narrower for a type that NumPy lacks
         path = files.directory / WEIGHTS
         raise LoadError(f"{path}: {name} cannot be read by NumPy: {first_line(exc)}", "unsupported") from exc
-    return StaticAdapter(table)
+    return StaticAdapter(table, files.most, is_unit=files.normalize)

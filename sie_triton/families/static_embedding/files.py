@@ -4,7 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import first_line, has_file, read_fields
-from sie_triton.checkpoints.modules import default_prompt, modules_of, only
+from sie_triton.checkpoints.modules import (
+    MAX_WIDTH,
+    check_one_way,
+    check_saved_as,
+    default_prompt,
+    modules_of,
+    normalizes,
+    only,
+    saved_settings,
+)
 from sie_triton.errors import LoadError
 from sie_triton.spec import ANY_LENGTH
 
@@ -22,11 +31,13 @@ OF_QUANTIZED = ("mapping", "weights")
 class StaticFiles:
     """Small files of a static model. `directory` has the weights and tokenizer.json.
 
-    `longest` is the number of tokens at which tokenizer.json truncates a text.
+    `longest` is the number of tokens at which tokenizer.json truncates a text. A vector has at most `most` entries, and
+    with `normalize` unit length before that.
     """
 
     directory: Path
     normalize: bool
+    most: int
     longest: int
     prompts: dict[str, str]
     default_prompt: str
@@ -35,16 +46,25 @@ class StaticFiles:
     def read(cls, directory: Path) -> "StaticFiles":
         """Read the files; raise LoadError naming the one that cannot be used."""
         kinds = modules_of(directory)
-        if others := [kind for kind, _ in kinds if kind not in (MODULE, NORMALIZE)]:
-            raise LoadError(f"{directory}: {', '.join(others)} beside {MODULE} cannot be served", "unsupported")
+        check_one_way(kinds, directory)
+        names = [kind for kind, _ in kinds]
+        if names not in ([MODULE], [MODULE, NORMALIZE]):
+            chain = " → ".join(names)
+            message = f"modules.json in {directory}: {chain} cannot be served; supported is {MODULE} → {NORMALIZE}"
+            raise LoadError(message, "unsupported")
+        check_saved_as(directory, ("SentenceTransformer",))
         home = only(kinds, (MODULE,), directory)
-        tokenizer = read_fields(home / "tokenizer.json")
-        truncates = tokenizer.values.get("truncation") is not None
-        longest = tokenizer.fields("truncation").integer("max_length", least=1) if truncates else ANY_LENGTH
-        saved = read_fields(directory / "config_sentence_transformers.json", required=False)
+        truncation = read_fields(home / "tokenizer.json").fields("truncation")
+        saved = saved_settings(directory)
         prompts = saved.text_map("prompts")
-        is_unit = NORMALIZE in [kind for kind, _ in kinds]
-        return cls(home, is_unit, longest, prompts, default_prompt(saved, prompts))
+        return cls(
+            home,
+            NORMALIZE in names and normalizes(kinds[-1][1]),
+            saved.integer("truncate_dim", MAX_WIDTH, least=1),
+            truncation.integer("max_length", least=1) if truncation.values else ANY_LENGTH,
+            prompts,
+            default_prompt(saved, prompts),
+        )
 
 
 def is_static(directory: Path) -> bool:

@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tokenizers
 
-from sie_triton.contract import Features, Part, Ragged
-from sie_triton.contract.tensors import TRUNCATED
+from sie_triton.contract import Features, Part
 from sie_triton.families.static_embedding.files import StaticFiles
 from sie_triton.inputs import Frame, Processor
-from sie_triton.inputs.cutting import beginning
+from sie_triton.inputs.cutting import kept
 from sie_triton.inputs.prompt import prompt_of
-from sie_triton.inputs.tokenizer import open_tokenizer, packed_ids
+from sie_triton.inputs.tokenizer import open_tokenizer, packed_encodings, packed_ids, truncating
 from sie_triton.spec import ModelSpec
 
 # Token of a text without tokens; it stands for the zero vector.
@@ -30,17 +28,17 @@ class StaticProcessor(Processor):
         return prompt_of(self._files.prompts, self._files.default_prompt, part)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        read = [beginning(self._tokenizer, text, self._longest) for text in framed]
-        whole = [each.ids for each in self._tokenizer.encode_batch_fast(read, add_special_tokens=False)]
-        cut = np.array([len(ids) > self._longest for ids in whole])
-        ids = [[token + 1 for token in each[: self._longest]] or EMPTY for each in whole]
-        return {**packed_ids(ids), TRUNCATED.name: Ragged(cut)}
+        read = [kept(self._tokenizer, text, self._longest) for text in framed]
+        encodings = self._tokenizer.encode_batch_fast(read, add_special_tokens=False)
+        ids = [[token + 1 for token in each.ids] or EMPTY for each in encodings]
+        return {**packed_encodings(encodings), **packed_ids(ids)}
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> StaticProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = StaticFiles.read(directory)
-    tokenizer = open_tokenizer(files.directory)
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return StaticProcessor(tokenizer, files, min(spec.max_sequence_length, files.longest))
+    longest = min(spec.max_sequence_length, files.longest)
+    tokenizer = truncating(open_tokenizer(files.directory), longest)
+    # The library reads tokenizer.json only, which has no such setting.
+    tokenizer.encode_special_tokens = False
+    return StaticProcessor(tokenizer, files, longest)
