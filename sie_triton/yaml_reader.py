@@ -5,8 +5,10 @@ Stricter than PyYAML's safe loader: a key may occur once in a mapping, and depth
 
 import re
 from typing import Any
+from unicodedata import combining, east_asian_width
 
 import yaml
+from yaml.error import MarkedYAMLError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 # Limits of one text. The largest model file of the package has 96 nodes, five deep.
@@ -14,18 +16,22 @@ MAX_CHARACTERS = 200_000
 MAX_DEPTH = 50
 MAX_NODES = 20_000
 
+# Characters that an error shows of the text's line, and of the description of the fault.
+MAX_SHOWN, MAX_PROBLEM = 75, 300
+
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def read_yaml(text: str) -> Any:
-    """Return the value of `text`; yaml.YAMLError or ValueError gives the fault and its line."""
+    """Return the value of `text`; yaml.YAMLError gives the fault, its place, and the line with a caret below it."""
     if len(text) > MAX_CHARACTERS:
         raise yaml.YAMLError(f"longer than {MAX_CHARACTERS} characters")
-    loader = _Loader(text)
     try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
+        return yaml.load(text, _Loader)  # noqa: S506  # a safe loader
+    except MarkedYAMLError as exc:
+        raise yaml.YAMLError(_described(exc)) from exc
+    except (yaml.YAMLError, ValueError) as exc:
+        raise yaml.YAMLError(_folded(exc)) from exc
 
 
 class _Loader(yaml.SafeLoader):
@@ -78,8 +84,31 @@ class _Loader(yaml.SafeLoader):
             raise _refusal(node, f"the value does not fit its tag {tag}") from exc
 
 
-def _refusal(place: Any, problem: str) -> yaml.YAMLError:
-    return yaml.YAMLError(f"line {_line(place)}: {problem}")
+def _refusal(place: Any, problem: str) -> MarkedYAMLError:
+    return MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
+
+
+def _described(error: MarkedYAMLError) -> str:
+    """Return the fault in one line and, below it, the text's line and a caret."""
+    mark, began = error.problem_mark, error.context_mark
+    snippet = mark.get_snippet(indent=0, max_length=MAX_SHOWN) if mark else None
+    if mark is None or snippet is None:
+        return _folded(error)
+    within = f" ({error.context}, which begins in line {began.line + 1})" if began else ""
+    line, caret = snippet.split("\n")
+    shown = "".join(letter if letter.isprintable() else " " for letter in line)
+    width = sum(map(_width, shown[: len(caret) - 1]))
+    place = f"line {mark.line + 1}, column {mark.column + 1}"
+    return f"{place}: {_folded(error.problem)}{within}\n    {shown}\n    {' ' * width}^"
+
+
+def _folded(problem: object) -> str:
+    return " ".join(str(problem).split())[:MAX_PROBLEM]
+
+
+def _width(letter: str) -> int:
+    """Return the columns that a letter takes in a terminal."""
+    return 0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1
 
 
 def _line(place: Any) -> int:

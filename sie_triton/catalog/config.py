@@ -1,5 +1,6 @@
 """The model file: its weights, its tasks and its profiles. Immutable once read."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -11,14 +12,17 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_
 from sie_triton.catalog.family_keys import family_options, option_names, profile_spec, with_defaults
 from sie_triton.catalog.loras import Loras, adapters
 from sie_triton.catalog.names import ModelName
-from sie_triton.catalog.options import Frozen, ProfileConfig, RuntimeOptions, extended
+from sie_triton.catalog.options import LORA, Frozen, ProfileConfig, RuntimeOptions, extended
 from sie_triton.catalog.served import denied, not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
 from sie_triton.contract import SCORE_MODES
 from sie_triton.environments.venv import check_name as check_environment
 from sie_triton.errors import CatalogError, UnbuiltFamily
 from sie_triton.families import Family, family, family_of
+from sie_triton.loras import PATHS
+from sie_triton.serving.serving_file import file_of, is_model_file
 from sie_triton.spec import ANY_LENGTH, REMOTE, ModelSpec, MuveraConfig, Runtime
+from sie_triton.validation import requirement
 
 DEFAULT_BATCH_COST = 16384
 
@@ -33,7 +37,8 @@ class ModelConfig(Frozen):
     Exactly one of `hf_id`, `weights_path` and `package_backed` says where the weights are; `package_backed` means that
     the family's Python package contains them. If `max_sequence_length` is None, the checkpoint decides. With
     `allow_pickle: tensors`, weights that exist only as a pickle are converted. `environment` is that of the model's
-    workers. `loras` maps the names of the LoRA adapters that requests may use to their locations.
+    workers. `loras` maps the names of the LoRA adapters that requests may use to their locations. Relative paths start
+    at the model file.
     """
 
     sie_id: ModelName
@@ -83,11 +88,25 @@ class ModelConfig(Frozen):
     @property
     def weights(self) -> str:
         if self.weights_path is not None:
-            return self.weights_path
+            return self.located(self.weights_path)
         if self.package_backed:  # the weights are in the family's own package
             package, *path = family(self.family).__module__.split(".")
             return f"package://{package}/{'/'.join(path)}"
         return f"hub://{self.hf_id}" + (f"@{self.hf_revision}" if self.hf_revision else "")
+
+    def located(self, path: str) -> str:
+        """Return a path of the model file as an absolute path; relative ones start at the file. A URL is unchanged."""
+        directory = Path(file_of(self._source)).parent if is_model_file(self._source) else Path()
+        return path if "://" in path else str(directory.absolute() / os.path.expanduser(path))
+
+    @property
+    def paths(self) -> Mapping[str, str]:
+        """Paths of directories as the file has them, by key."""
+        given = {} if self.weights_path is None else {"weights_path": self.weights_path}
+        given |= {f"loras.{name}": where for name, where in self.loras.items()}
+        own = {name: profile.adapter_options.runtime.lora_id or "" for name, profile in self.profiles.items()}
+        given |= {f"profiles.{name}.{LORA}": where for name, where in own.items() if where.startswith(PATHS)}
+        return {key: path for key, path in given.items() if "://" not in path}
 
     def profile(self, name: str) -> ProfileConfig:
         """Return the profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
@@ -154,7 +173,7 @@ class ModelConfig(Frozen):
         try:
             variant = ModelConfig(**{**fields, **given})
         except ValidationError as exc:
-            raise CatalogError(f"{source}: {exc.errors()[0]['msg']}; rename the profile") from exc
+            raise CatalogError(f"{source}: {requirement(exc.errors()[0])}; rename the profile") from exc
         variant._source, variant._base = source, self.sie_id
         return variant
 
@@ -254,7 +273,7 @@ class ModelConfig(Frozen):
         self._check_served(kind)
         options, profiles = profile.adapter_options.runtime, self._served_profiles()
         runtimes = {name: with_defaults(name, each, kind, self.source) for name, each in profiles.items()}
-        muvera = self._muvera(runtimes)
+        muvera, found = self._muvera(runtimes), adapters(self.loras, runtimes, self.source)
         dims = self._dims(muvera)
         spec = ModelSpec(
             model=self.sie_id,
@@ -279,7 +298,7 @@ class ModelConfig(Frozen):
                 profile_spec(name, each, tuple(dims), kind.parameters, self.source) for name, each in runtimes.items()
             ),
             apart=tuple(self.apart),
-            loras=adapters(self.loras, runtimes, self.source),
+            loras={name: self.located(where) for name, where in found.items()},
             runtime=replace(runtime, precision=profile.compute_precision or runtime.precision),
         )
         if refused := [f"{self.source}: {line}" for line in kind.refusals(spec)]:

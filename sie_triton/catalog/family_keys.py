@@ -13,6 +13,7 @@ from sie_triton.contract import Parameter
 from sie_triton.errors import CatalogError, InputError
 from sie_triton.families import Family
 from sie_triton.spec import Profile
+from sie_triton.validation import requirement
 
 
 def option_names(kind: Family) -> frozenset[str]:
@@ -102,9 +103,9 @@ def _own(name: str, options: RuntimeOptions, parameters: Iterable[Parameter], so
 
 
 def error_detail(error: Any) -> str:
-    """Return the part of an error line that follows the key: pydantic's message and the given value."""
+    """Return the part of an error line that follows the key: what the value must be, and the given value."""
     given = "" if error["type"] == "missing" else f" (given {shortened(error['input'])})"
-    return f": {error['msg']}{given}"
+    return f": {requirement(error)}{given}"
 
 
 def _key(location: Sequence[int | str], at_runtime: Mapping[str, Any]) -> str:

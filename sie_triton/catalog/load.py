@@ -1,5 +1,6 @@
 """Read model files; every error names the file, the key and the allowed values."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -10,10 +11,15 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sie_triton.catalog.config import ModelConfig
+from sie_triton.catalog.family_keys import error_detail
 from sie_triton.checkpoints.files import has_file, shortened
 from sie_triton.errors import CatalogError
 from sie_triton.names import triton_name
+from sie_triton.validation import requirement
 from sie_triton.yaml_reader import read_yaml
+
+# Name in errors of a model file that was sent.
+SENT = Path("model file")
 
 # Required keys of a model file; weights_path may replace hf_id.
 NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
@@ -33,8 +39,8 @@ def read_model(content: bytes, path: Path) -> ModelConfig:
         raw = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
         raise CatalogError(f"{path}: not valid UTF-8 (byte 0x{exc.object[exc.start]:02x} at {exc.start})") from exc
-    except (yaml.YAMLError, ValueError) as exc:
-        raise CatalogError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
+    except yaml.YAMLError as exc:
+        raise CatalogError(f"{path}: not valid YAML: {exc}") from exc
     if not isinstance(raw, dict):
         what = "is empty" if raw is None else f"contains only {shortened(raw)}"
         raise CatalogError(f"{path}: {what}; a model file needs the keys {', '.join(NEEDED)} (docs/model-files.md)")
@@ -42,6 +48,17 @@ def read_model(content: bytes, path: Path) -> ModelConfig:
         return ModelConfig.model_validate(raw).record_source(path)
     except ValidationError as exc:
         raise CatalogError("\n".join(f"{path}: {line}" for line in complaints(exc, ModelConfig))) from exc
+
+
+def read_sent(content: bytes) -> ModelConfig:
+    """Like `read_model`, for a model file that was sent: it is in no directory, so that its paths must be absolute."""
+    model = read_model(content, SENT)
+    for key, path in model.paths.items():
+        if not os.path.isabs(os.path.expanduser(path)):
+            raise CatalogError(
+                f"{SENT}: {key}: {path} must begin with /, because a file that was sent has no directory"
+            )
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +121,7 @@ def complaints(error: ValidationError, root: type[BaseModel]) -> list[str]:
             known = ", ".join(_fields_at(root, e["loc"][:-1]))
             lines.append(f"{key}: unknown key; allowed keys are {known}")
         else:
-            given = "" if e["type"] == "missing" or not key else f" (given {shortened(e['input'])})"
-            problem = e["msg"].removeprefix("Value error, ")
-            lines.append(f"{key}: {problem}{given}" if key else problem)
+            lines.append(f"{key}{error_detail(e)}" if key else requirement(e))
     return lines
 
 

@@ -1,10 +1,11 @@
 """Local checks of the weights and LoRA adapters that a model file refers to. No request goes to the hub."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.contents import check_complete, check_safetensors
+from sie_triton.checkpoints.files import inside, read_fields
 from sie_triton.checkpoints.lora import LoraFiles
 from sie_triton.errors import LoadError
 from sie_triton.families import Recognised, family, fitted, load_processor
@@ -12,7 +13,7 @@ from sie_triton.spec import ONNX, ModelSpec
 from sie_triton.weights.locate import HUB, locate
 
 SAFETENSORS = ("*.safetensors", "*/*.safetensors")
-
+INDEXES = tuple(f"{pattern}.index.json" for pattern in SAFETENSORS)
 
 # Reasons of a recogniser's LoadError that no model file can correct.
 FAULTS = ("not found", "corrupt")
@@ -42,12 +43,23 @@ def check_weights(spec: ModelSpec) -> Path:
     """
     directory, kind = locate(spec.weights, allow_hub=False), family(spec.family)
     if spec.endpoint is None:
-        for path in sorted(path for pattern in SAFETENSORS for path in directory.glob(pattern)):
+        for path in sorted({*_matching(directory, SAFETENSORS), *_shards(directory)}):
             check_safetensors(path)
         found = None if kind.other_repositories(directory) else _recognised(spec.family, directory)
         if found and found.weights and not spec.allow_pickle:
             check_complete(*found.weights, takes_onnx=ONNX in kind.engines)
     return directory
+
+
+def _matching(directory: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    return (path for pattern in patterns for path in directory.glob(pattern))
+
+
+def _shards(directory: Path) -> Iterator[Path]:
+    """Yield the files that indexes of safetensors name."""
+    for path in _matching(directory, INDEXES):
+        index = read_fields(path)
+        yield from (inside(path.parent, name, index.where) for name in index.text_map("weight_map").values())
 
 
 def doubts(spec: ModelSpec) -> Iterator[str]:

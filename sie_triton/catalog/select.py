@@ -18,6 +18,8 @@ from sie_triton.weights.locate import HUB, SMALL_FILES, locate
 
 NO_FILES = LoadedModels((), {})
 
+NOT_LISTED = "no model file has this sie_id"
+
 
 def select(
     names: Sequence[str],
@@ -144,9 +146,18 @@ def clash(model: ModelConfig, other: str, source: str) -> str:
 
 def _unlisted(name: str, known: Iterable[str], *, allow_hub: bool, cluster: str) -> ModelConfig:
     if os.path.isdir(path := os.path.expanduser(name)):
-        directory = Path(path).resolve()
-        return recognise(directory, directory.name, {"weights_path": str(directory)})
-    return from_hub(name, allow_hub=allow_hub, cluster=cluster, known=known)
+        return recognised_directory(Path(path))
+    try:
+        return from_hub(name, allow_hub=allow_hub, cluster=cluster, known=known)
+    except CatalogError as exc:
+        searched = f"{NOT_LISTED}, there is no directory {os.path.abspath(path)}"
+        raise CatalogError(str(exc).replace(NOT_LISTED, searched)) from exc
+
+
+def recognised_directory(path: Path) -> ModelConfig:
+    """Return the model in a directory, which has the directory's name; CatalogError if no family serves it."""
+    directory = path.resolve()
+    return recognise(directory, directory.name, {"weights_path": str(directory)})
 
 
 def from_hub(
@@ -171,14 +182,14 @@ def small_files(
     """
     meant = did_you_mean(name, (*known, *(model.sie_id for model in starter_set()), *known_models()))
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        reason = "no model file has this sie_id, and it is neither a directory nor a hub id (org/name)"
+        reason = f"{NOT_LISTED}, and it is no hub id (org/name)"
         raise CatalogError(f"{name}: {reason}{meant}")
     try:
         return locate(
             f"{HUB}{name}", allow_hub=allow_hub, cluster=cluster, patterns=recognised_by(), max_bytes=max_bytes
         )
     except LoadError as exc:
-        raise CatalogError(f"{name}: no model file has this sie_id, and {exc}{meant}") from exc
+        raise CatalogError(f"{name}: {NOT_LISTED}, and {exc}{meant}") from exc
 
 
 def recognised_by() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.interrupt import until_signal, wait_for_signal
-from sie_triton.cli.options import settings_options
+from sie_triton.cli.options import settings_options, warn_of_unknown_variables
 from sie_triton.errors import ServerError
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
@@ -161,6 +161,7 @@ def _settings(flags: dict[str, Any], read: Callable[..., Settings] = settings_of
     if find_spec("nats") is None:
         raise ServerError(NO_CLIENT)
     raise_limit()
+    warn_of_unknown_variables()
     return read(**flags)
 
 

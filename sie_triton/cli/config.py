@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from sie_triton.cli.options import settings_options
+from sie_triton.cli.options import settings_options, warn_of_unknown_variables
 from sie_triton.settings import Settings, read_settings, set_cluster_variables
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
 
@@ -34,6 +34,7 @@ def config(changed: bool, as_json: bool, **flags: Any) -> None:
     sie-triton config --max-batch-requests 8    with a flag of serve
     sie-triton config --changed --json          only what is set, for programs
     """
+    warn_of_unknown_variables()
     for name, value, source, effect in effective(flags):
         if changed and source == DEFAULT:
             continue

@@ -18,7 +18,13 @@ from sie_triton.cli.extract import extract
 from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
-from sie_triton.cli.options import read_model_settings, running_options, settings_of_running, settings_options
+from sie_triton.cli.options import (
+    read_model_settings,
+    running_options,
+    settings_of_running,
+    settings_options,
+    warn_of_unknown_variables,
+)
 from sie_triton.cli.score import score
 from sie_triton.cli.simulate import simulate
 from sie_triton.cli.top import top
@@ -30,7 +36,6 @@ from sie_triton.settings import (
     read_settings,
     set_cluster_variables,
     settings_of_server,
-    unknown_variables,
 )
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
@@ -83,8 +88,7 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
         from sie_triton.server.serve import serve as run
 
     settings = settings_of_server(**flags)
-    for name in unknown_variables():
-        click.echo(f"warning: {name} is not a setting of this version; it is ignored", err=True)
+    warn_of_unknown_variables()
     for name in set_cluster_variables():
         click.echo(f"warning: {name} {OF_CLUSTERS}", err=True)
     sys.exit(run(settings, (*models, *known_names(settings)) if all_models else models, verbose=verbose))

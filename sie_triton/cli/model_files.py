@@ -13,13 +13,14 @@ from sie_triton.catalog import ModelConfig, load_file, select
 from sie_triton.catalog.load import known_model, load_files
 from sie_triton.catalog.on_disk import doubts, faults
 from sie_triton.catalog.recognise import explain, to_yaml
-from sie_triton.catalog.select import apart, hub_source, small_files, with_variants
+from sie_triton.catalog.select import apart, hub_source, recognised_directory, small_files, with_variants
 from sie_triton.controller.commands import MODELS, NoAnswer, ask
 from sie_triton.errors import CatalogError, UnbuiltFamily
 from sie_triton.render.build import selected, specs_of
 from sie_triton.render.unloadable import environment_causes
-from sie_triton.serving.serving_file import fault_lines, file_of
+from sie_triton.serving.serving_file import SUFFIXES, fault_lines, file_of
 from sie_triton.settings import Settings
+from sie_triton.settings.sources import default_models_dir
 from sie_triton.spec import ANY_LENGTH, ModelSpec
 from sie_triton.weights.local_cache import use_local_cache
 
@@ -65,21 +66,37 @@ def show(model: str, settings: Settings) -> None:
 
 
 def check(paths: Sequence[Path], settings: Settings) -> bool:
-    """Print all problems of the files, then the number of files by result; return False if a file is invalid."""
-    files = [file for path in paths for file in _model_files(path)]
-    clashes = _clashes(files)
-    results = Counter(_checked(file, settings, clashes.get(str(file), ())) for file in files)
-    click.echo(", ".join([f"{len(files)} files", *(f"{count} {result}" for result, count in sorted(results.items()))]))
+    """Print all problems of model files and of models' directories, then their number by result.
+
+    Return False if one is invalid.
+    """
+    models = [model for path in paths for model in _model_files(path)]
+    clashes = _clashes([model for model in models if model.is_file()])
+    results = Counter(_checked(model, settings, clashes.get(str(model), ())) for model in models)
+    num_directories = sum(model.is_dir() for model in models)
+    kinds = {"files": len(models) - num_directories, "directories": num_directories}
+    counts = {**{kind: count for kind, count in kinds.items() if count}, **dict(sorted(results.items()))}
+    click.echo(", ".join(f"{count} {what}" for what, count in counts.items()))
     return not results[WRONG]
 
 
 def text_of(model: str, settings: Settings) -> str:
     """Return the text of the model file that a user names: a path, a known model, a directory or a hub id."""
-    if (path := Path(model)).is_file():
-        return path.read_text(encoding="utf-8-sig")
+    if (path := Path(model).expanduser()).is_file():
+        return _with_absolute_paths(load_file(path)) or path.read_text(encoding="utf-8-sig")
     if (known := known_model(model)) is not None:
         return Path(known.source).read_text(encoding="utf-8")
     return model_file(model, settings)
+
+
+def _with_absolute_paths(config: ModelConfig) -> str:
+    """Return the text of the model file with absolute paths; empty if it has only such."""
+    moved = {key: config.located(path) for key, path in config.paths.items()}
+    if moved == config.paths:
+        return ""
+    weights = {"weights_path": moved["weights_path"]} if config.weights_path else {}
+    loras = {name: config.located(where) for name, where in config.loras.items()}
+    return to_yaml(config.model_copy(update={**weights, **({"loras": loras} if loras else {})}), "")
 
 
 def model_file(model: str, settings: Settings, *, name: str | None = None, family: str = "") -> str:
@@ -127,7 +144,12 @@ def _table(config: ModelConfig, spec: ModelSpec) -> Table:
 
 
 def _model_files(path: Path) -> list[Path]:
-    return sorted(file for file in path.iterdir() if file.suffix in (".yaml", ".yml")) if path.is_dir() else [path]
+    """Return the model files of a directory, or the path itself: a model file, or the directory of a model.
+
+    Models of the hub have YAML files, too, of other kinds.
+    """
+    files = [] if path.is_file() else sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    return files if files and (default_models_dir(path) or not any(path.glob("*.json"))) else [path]
 
 
 def _clashes(files: Sequence[Path]) -> dict[str, list[str]]:
@@ -142,9 +164,10 @@ def _clashes(files: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def _checked(file: Path, settings: Settings, clashes: Sequence[str]) -> str:
+    """Check a model file or the directory of a model, and print its problems; return the result."""
     errors: list[str] = []
     try:
-        config = load_file(file)
+        config = load_file(file) if file.is_file() else recognised_directory(file)
         (spec,) = specs_of(settings, [config], settings.runtime)
         lines = [*config.warnings(), *config.notes(), *_unserved(config.variants(), settings)]
         lines += [f"warning: {file}: {line}" for line in doubts(spec)]

@@ -21,6 +21,7 @@ def models() -> None:
     sie-triton models ls --known           public models whose model files are part of this package
     sie-triton models show BAAI/bge-m3     resolved configuration of a model or a directory
     sie-triton models check my-models      all problems of model files, including keys without effect
+    sie-triton models check ./my-model     all problems of a model's directory, including truncated weights
     sie-triton models init ./my-model      write a model file for a directory or a model on the hub
     sie-triton models add org/name         serve a model on the running server; rm removes it
     """
@@ -58,16 +59,17 @@ def show(model: str, **flags: Any) -> None:
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path, exists=True))
 @settings_options(["models_dir", "environments_dir"])
 def check(paths: Sequence[Path], **flags: Any) -> None:
-    """Print all problems of model files, or of directories of them (default: --models-dir).
+    """Print all problems of model files, of directories of them (default: --models-dir), or of models' directories.
 
-    The exit status is 1 if a file is invalid.
+    A model's directory is checked as it is served: what it is recognised as, its configuration, and whether its weights
+    are complete. The exit status is 1 if a file or a directory is invalid.
     """
     from sie_triton.cli.model_files import check as run
 
     settings = read_model_settings(**flags)
     given = paths or ([settings.models_dir] if settings.models_dir else [])
     if not given:
-        raise click.UsageError("name model files, or a directory of them, or give --models-dir")
+        raise click.UsageError("name model files or directories, or give --models-dir")
     sys.exit(0 if run(given, settings) else 1)
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from sie_triton.settings import Settings, read_settings
+from sie_triton.settings import Settings, read_settings, unknown_variables
 from sie_triton.settings.sources import PREFIX, flag
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -48,6 +48,11 @@ def read_model_settings(**flags: Any) -> Settings:
 def settings_of_running(**flags: Any) -> Settings:
     """Read the settings of a command that calls a running server: --host is where its Triton and controller listen."""
     return read_settings(**flags, triton_host=flags.get("host"))
+
+
+def warn_of_unknown_variables() -> None:
+    for line in unknown_variables():
+        click.echo(f"warning: {line}", err=True)
 
 
 def _option(name: str, field: FieldInfo, meaning: str) -> Callable[[Command], Command]:

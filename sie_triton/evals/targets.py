@@ -33,8 +33,8 @@ def read_targets(path: Path, model: str) -> dict[str, float]:
             content = read_yaml(file.read(MAX_CHARACTERS + 1))
     except OSError as exc:
         raise InputError(f"targets: {path} cannot be read ({exc.strerror}); give --targets FILE") from exc
-    except (yaml.YAMLError, ValueError) as exc:
-        raise InputError(f"targets: {path} is not valid YAML ({exc})") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise InputError(f"targets: {path} is not valid YAML: {exc}") from exc
     if not isinstance(content, dict) or not isinstance(content.get(model), dict):
         named = ", ".join(map(str, content)) if isinstance(content, dict) else "nothing"
         raise InputError(f"targets: {path} has no metrics for {model}, but for {named}; {SHAPE}")

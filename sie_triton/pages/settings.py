@@ -15,9 +15,9 @@ INTRODUCTION = """\
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway` and
 `sidecar`. `SIE_CONFIG` names another file than `sie.yaml`.
-The flag's name is the variable's without `SIE_`. A wrong value stops the start with the source, the value and what is
-allowed. [Tuning](tuning.md) says which settings are worth changing, [operating](operating.md#memory) what counts as
-memory.
+The flag's name is the variable's without `SIE_`. A relative path starts at the working directory. A wrong value stops
+the start with the source, the value and what is allowed. [Tuning](tuning.md) says which settings are worth changing,
+[operating](operating.md#memory) what counts as memory.
 """
 
 # Every setting belongs to one group; `page` fails otherwise.

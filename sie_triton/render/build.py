@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from sie_triton.catalog import LoadedModels, ModelConfig, check_dims, select
@@ -75,22 +74,7 @@ def specs_of(settings: Settings, models: Sequence[ModelConfig], runtime: Runtime
     specs = [model.resolve(runtime or settings.portable_runtime) for model in models]
     for model in models:
         check_dims(model)
-    return specs if runtime is None else list(map(_of_this_machine, specs))
-
-
-def _of_this_machine(spec: ModelSpec) -> ModelSpec:
-    """Return the spec with absolute paths, valid in any working directory."""
-    loras = {name: _absolute(where) for name, where in spec.loras.items()}
-    return replace(spec, weights=_absolute(spec.weights), loras=loras)
-
-
-def _absolute(weights: str) -> str:
-    """Return a path as an absolute path, and a URL unchanged.
-
-    >>> _absolute("hub://org/model"), _absolute("/a/b")
-    ('hub://org/model', '/a/b')
-    """
-    return weights if "://" in weights else str(Path(weights).expanduser().absolute())
+    return specs
 
 
 def checked_options(settings: Settings, served: Sequence[str]) -> RenderOptions:

@@ -11,15 +11,15 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sie_triton.catalog import ModelConfig, load_file
+from sie_triton.catalog import ModelConfig
 from sie_triton.catalog.endpoint import check_key
+from sie_triton.catalog.load import SENT, read_sent
 from sie_triton.catalog.selection import Selection, first_selection, selection
 from sie_triton.contract import TASKS
 from sie_triton.errors import CatalogError, LoadError, ServerError
@@ -192,16 +192,13 @@ class Refresh:
         self.serving.write()
 
     def _read(self, text: bytes) -> ModelConfig:
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch, "model.yaml")
-            path.write_bytes(text)
-            try:
-                config = load_file(path)
-                specs = specs_of(self.settings, [config], self.settings.runtime)
-                self._check_key(config, specs[0])
-                _check_weights(config, specs[0])
-            except CatalogError as exc:
-                raise Refused(WRONG, str(exc).replace(f"{path}: ", "")) from exc
+        try:
+            config = read_sent(text)
+            specs = specs_of(self.settings, [config], self.settings.runtime)
+            self._check_key(config, specs[0])
+            _check_weights(config, specs[0])
+        except CatalogError as exc:
+            raise Refused(WRONG, str(exc).replace(f"{SENT}: ", "")) from exc
         return config
 
     def _render(self, chosen: Selection, revision: int) -> None:
@@ -287,7 +284,7 @@ def refresh(
         serving = read_serving(data_dir)
         if serving is None:
             raise ServerError(f"{data_dir}: no server of this version uses this data directory")
-        with suppress(OSError):  # relative paths of weights are then not found, which is reported
+        with suppress(OSError):  # relative paths of models are then not found, which is reported
             os.chdir(serving.cwd)
         look = Refresh(serving, read_settings(**serving.settings))
         try:

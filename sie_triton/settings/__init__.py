@@ -20,6 +20,7 @@ from pydantic_settings import (
 from sie_triton.errors import SettingsError
 from sie_triton.host.device import choose_device
 from sie_triton.host.speed import speedups
+from sie_triton.nearest import did_you_mean
 from sie_triton.settings.batches import BatchSettings
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
@@ -27,7 +28,9 @@ from sie_triton.settings.inputs import InputSettings
 from sie_triton.settings.object_store import check_store_url, is_store_url, url_of_path
 from sie_triton.settings.sources import (
     FILE_VARIABLE,
+    IN_BYTES,
     PREFIX,
+    Bytes,
     complaint,
     default_models_dir,
     file_settings,
@@ -169,11 +172,11 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         description="environment variables that a model added to the running server may send to its endpoint as an API "
         "key: patterns such as EXAMPLE_*, separated by commas",
     )
-    memory_limit_bytes: int = Field(
+    memory_limit_bytes: Bytes = Field(
         0,
         ge=0,
-        description="memory limit in bytes; on a CPU of tritonserver, its stages and the models together, on a GPU of "
-        "the models' memory on the card; 0: the memory of the GPU, container or machine",
+        description=f"memory limit {IN_BYTES}; on a CPU of tritonserver, its stages and the models together, on a GPU "
+        "of the models' memory on the card; 0: the memory of the GPU, container or machine",
     )
     memory_pressure_threshold_percent: float = Field(
         85,
@@ -378,10 +381,14 @@ def settings_of_server(**flags: Any) -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """Return the environment variables that begin with SIE_ and that neither this version nor a cluster reads."""
+    """Return a line for each variable that begins with SIE_ and that neither this version nor a cluster reads."""
     known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN, SERVED_FROM}
     given = (name for name in os.environ if name.startswith(PREFIX) and name not in known)
-    return sorted(name for name in given if not is_of_clusters(name))
+    return [
+        f"{name} is not a setting of this version, and is ignored{did_you_mean(name, known)}"
+        for name in sorted(given)
+        if not is_of_clusters(name)
+    ]
 
 
 def set_cluster_variables() -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator
 
 from sie_triton.settings.object_store import check_store_url, is_store_url
-from sie_triton.settings.sources import read_secret
+from sie_triton.settings.sources import IN_BYTES, Bytes, read_secret
 
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 NAME_OR_NONE = r"^[A-Za-z0-9_-]{0,64}$"
@@ -103,8 +103,8 @@ class ClusterSettings(BaseModel):
     queue_replicas: int = Field(
         1, ge=1, le=5, description="number of NATS servers that store each request of the queue"
     )
-    queue_max_bytes: int = Field(
-        1024**3, ge=1024**2, description="maximum size of a pool's queue, in bytes; beyond it requests are refused"
+    queue_max_bytes: Bytes = Field(
+        1024**3, ge=1024**2, description=f"maximum size of a pool's queue, {IN_BYTES}; beyond it requests are refused"
     )
     queue_max_messages: int = Field(
         100_000, ge=1, description="maximum number of requests in a pool's queue; beyond it requests are refused"

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from sie_triton.settings.sources import read_secret
+from sie_triton.settings.sources import IN_BYTES, Bytes, read_secret
 
 
 class DoorSettings(BaseModel):
@@ -23,13 +23,13 @@ class DoorSettings(BaseModel):
         le=3600,
         description="timeout of a request to door_port, in seconds; a request's X-Request-Timeout header overrides it",
     )
-    door_max_body_bytes: int = Field(
-        64 * 1024**2, ge=1, description="maximum size of a request body on door_port, in bytes"
+    door_max_body_bytes: Bytes = Field(
+        64 * 1024**2, ge=1, description=f"maximum size of a request body on door_port, {IN_BYTES}"
     )
-    door_max_memory_bytes: int = Field(
+    door_max_memory_bytes: Bytes = Field(
         1024**3,
         ge=1,
-        description="memory limit of all requests in progress in each process on door_port, in bytes: bodies, their "
+        description=f"memory limit of all requests in progress in each process on door_port, {IN_BYTES}: bodies, their "
         "decoded content and responses; beyond it a request gets 503 with Retry-After, or 429 on the routes of OpenAI, "
         "Cohere, Jina and text-embeddings-inference",
     )

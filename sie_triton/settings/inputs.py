@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, Field
 
+from sie_triton.settings.sources import IN_BYTES, Bytes
+
 
 class InputSettings(BaseModel):
     """Settings of preprocessing. Field descriptions are the help texts of the command line."""
@@ -20,7 +22,7 @@ class InputSettings(BaseModel):
         description="maximum number of preprocessor_workers that decode images and sounds at once, of all models "
         "together; half as many pages of PDFs are drawn at once, by processes of their own",
     )
-    max_image_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an image file, in bytes")
+    max_image_bytes: Bytes = Field(64 * 1024**2, ge=1, description=f"maximum size of an image file, {IN_BYTES}")
     max_image_pixels: int = Field(100_000_000, ge=1, description="maximum pixels of an image, according to its header")
     max_pages: int = Field(
         100,
@@ -28,14 +30,14 @@ class InputSettings(BaseModel):
         description="maximum number of pages that a request may select from a PDF of any length; without the parameter "
         "pages it selects all",
     )
-    max_decoded_bytes: int = Field(
+    max_decoded_bytes: Bytes = Field(
         1_500_000_000,
         ge=1,
-        description="memory limit for decoding images, in bytes, of all models together; beyond it images wait; an "
+        description=f"memory limit for decoding images, {IN_BYTES}, of all models together; beyond it images wait; an "
         "image that needs more by itself (9 to 17 bytes per pixel, depending on its format) is refused",
     )
-    max_document_bytes: int = Field(
-        64 * 1024**2, ge=1, description="maximum size of a document, or of a PDF that is sent as an image, in bytes"
+    max_document_bytes: Bytes = Field(
+        64 * 1024**2, ge=1, description=f"maximum size of a document, or of a PDF that is sent as an image, {IN_BYTES}"
     )
-    max_audio_bytes: int = Field(64 * 1024**2, ge=1, description="maximum size of an audio file, in bytes")
+    max_audio_bytes: Bytes = Field(64 * 1024**2, ge=1, description=f"maximum size of an audio file, {IN_BYTES}")
     max_audio_s: float = Field(600, gt=0, le=86_400, description="maximum duration of an audio file, in seconds")

@@ -7,14 +7,17 @@ import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BeforeValidator
 
 from sie_triton.errors import SettingsError
 from sie_triton.nearest import did_you_mean
+from sie_triton.validation import requirement
 from sie_triton.yaml_reader import read_yaml
 
 PREFIX = "SIE_"
@@ -30,6 +33,11 @@ OF_CLUSTERS = re.compile(
 
 # Files of ./models that are looked at, and how much of each, to find out whether they are model files.
 MAX_FILES, HEAD_BYTES = 1000, 4096
+
+# A number of bytes with a unit of 1000 (kB, MB, GB, TB) or of 1024 (KiB, MiB, GiB, TiB), in lower case.
+SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?(?:([kmgt])(i)?)?b?")
+UNITS = "kmgt"
+IN_BYTES = "in bytes (or as 4GB, 4 × 1000³, or 4GiB, 4 × 1024³)"
 
 # Source of a setting that nothing sets.
 DEFAULT = "default"
@@ -55,8 +63,10 @@ def file_settings() -> dict[str, Any]:
         content = read_yaml(path.read_text(encoding="utf-8-sig")) or {}
     except OSError as exc:
         raise SettingsError(f"{FILE_VARIABLE}={path}: {exc.strerror}") from exc
-    except (yaml.YAMLError, ValueError) as exc:
-        raise SettingsError(f"{path}: not valid YAML: {' '.join(str(exc).split())[:300]}") from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        said = str(exc)
+        shown = said.splitlines()[0] if any(name in said for name in SECRETS) else said
+        raise SettingsError(f"{path}: not valid YAML: {shown}") from exc
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise SettingsError(f"{path}: must contain one setting per line, such as http_port: 8000")
     return content
@@ -81,6 +91,25 @@ def read_secret(value: Any) -> Any:
         return ",".join(Path(value[1:]).read_text().split())
     except (OSError, UnicodeDecodeError) as exc:
         raise ValueError(f"{value[1:]} cannot be read: {getattr(exc, 'strerror', 'it is not UTF-8')}") from exc
+
+
+def read_size(value: Any) -> Any:
+    """Return the number of bytes of a text with a unit, and any other value unchanged; ValueError for another unit.
+
+    >>> read_size("4GB"), read_size("512 MiB"), read_size("1.5k"), read_size("7"), read_size(7)
+    (4000000000, 536870912, 1500, 7, 7)
+    """
+    if not isinstance(value, str):
+        return value
+    if found := SIZE.fullmatch(value.strip().lower()):
+        number, unit, is_binary = found.groups()
+        size = Decimal(number) * (1024 if is_binary else 1000) ** (UNITS.index(unit) + 1 if unit else 0)
+        if size == int(size):
+            return int(size)
+    raise ValueError("must be a whole number of bytes, or have a unit: kB, MB, GB, TB, or KiB, MiB, GiB, TiB")
+
+
+Bytes = Annotated[int, BeforeValidator(read_size)]
 
 
 def is_of_clusters(name: str) -> bool:
@@ -119,7 +148,7 @@ def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str
         return f"{settings_file()}: unknown key {name}{advice}"
     # A URL with an @ may hold a password.
     given_value = "" if name in SECRETS or "@" in str(error["input"]) else f"={error['input']}"
-    return f"{_source(name, flags, error['input'])}{given_value}: {error['msg'].removeprefix('Value error, ')}"
+    return f"{_source(name, flags, error['input'])}{given_value}: {requirement(error)}"
 
 
 def _source(name: str, flags: Collection[str], value: Any) -> str:

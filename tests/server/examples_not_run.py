@@ -77,6 +77,7 @@ NOT_RUN = {
     "sie-triton top --once --seconds 10": "tests/server/test_settings.py does it",
     "sie-triton models init ./my-model --output m.yaml": COMMANDS,
     "sie-triton models check my-models": COMMANDS,
+    "sie-triton models check ./my-model": COMMANDS,
     "sie-triton models add m.yaml": "tests/server/test_catalog.py does it",
     "sie-triton models add BAAI/bge-m3": "needs the model hub",
     "sie-triton models rm my-model": "tests/server/test_catalog.py does it",

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +13,7 @@ from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from sie_triton.catalog.load import read_model
+from sie_triton.catalog.load import read_sent
 from sie_triton.cluster import subjects
 from sie_triton.cluster.config.book import Book, Outcome, Refused
 from sie_triton.cluster.config.metrics import CHANGES, EPOCH, FILES, REGISTRY
@@ -34,9 +33,6 @@ MAX_KEY_CHARACTERS = 200
 
 # Model files that are checked at a time: each takes a thread for milliseconds.
 MAX_CHECKS = 2
-
-# Name of a model file in errors.
-FILE = Path("model file")
 
 Answer = web.Response
 
@@ -214,7 +210,7 @@ class Api:
 def check(text: bytes, settings: Settings) -> str:
     """Return the name of the model in a model file; CatalogError if no worker can serve it."""
     try:
-        model = read_model(text, FILE)
+        model = read_sent(text)
         for each in (model, *model.variants()):
             each.resolve(settings.portable_runtime)
     except UnbuiltFamily as exc:

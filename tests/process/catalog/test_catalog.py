@@ -70,7 +70,7 @@ def test_a_profile_extends_another(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("max_sequence_length: 256", "max_sequence_length: 0", "max_sequence_length: Input should be greater than 0"),
+        ("max_sequence_length: 256", "max_sequence_length: 0", "max_sequence_length: must be greater than 0"),
         ("max_sequence_length: 256", "max_seq: 1", "max_seq: unknown key; allowed keys are sie_id, hf_id"),
         ("dense: {dim: 384}", "dense: {size: 1}", "tasks.encode.dense.size: unknown key; allowed keys are dim"),
         ("dense: {dim: 384}", "own: {size: 1}", "tasks.encode.own.size: unknown key; allowed keys are dim"),

@@ -157,23 +157,30 @@ def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, aroun
     ("content", "complaint"),
     [
         (b"sie_id: \xff\xfe", r"not valid UTF-8 \(byte 0xff at 8\)"),
-        (b"a: b: c", "not valid YAML: mapping values are not allowed here"),
+        (
+            b"a: b: c",
+            r"not valid YAML: line 1, column 5: mapping values are not allowed here\n    a: b: c\n        \^$",
+        ),
         (b"a: 2026-13-45", "not valid YAML: month must be"),
         (b"[" * 5000, "nested too deeply"),
         (b"a: " + b"9" * 5000, "not valid YAML: Exceeds the limit"),
         (b"\x00", "not valid YAML: unacceptable character"),
-        (b"!!python/object/apply:os.system [ls]", "not valid YAML: could not determine a constructor"),
+        (
+            b"!!python/object/apply:os.system [ls]",
+            r"not valid YAML: line 1, column 1: could not determine a constructor",
+        ),
         (b"", "is empty; a model file needs the keys sie_id, hf_id, tasks, profiles"),
         (b"# nothing yet", "is empty; a model file needs the keys"),
         (b"5", "contains only 5; a model file needs the keys"),
     ],
 )
-def test_an_invalid_model_file_is_reported_in_one_line(tmp_path, content, complaint):
+def test_an_invalid_model_file_is_reported_in_short(tmp_path, content, complaint):
     path = tmp_path / "model.yaml"
     path.write_bytes(content)
     with pytest.raises(CatalogError, match=f"^{path}: .*{complaint}") as caught:
         load_file(path)
-    assert len(str(caught.value).splitlines()) == 1
+    first, *place = str(caught.value).splitlines()
+    assert (len(first) < 500, len(place) in (0, 2)) == (True, True)
 
 
 def test_errors_shorten_the_given_value(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from transformers import AutoModel
 
 from sie_triton.cli import cli
 from sie_triton.render import refresh
@@ -72,7 +73,11 @@ def adapter(directory: Path) -> None:
             "environment nowhere: does not exist in .*; create it: sie-triton env add nowhere",
         ),
         ({"loras": {"banking": "/nowhere"}}, None, "loras.banking: weights: /nowhere is not a directory"),
-        ({"loras": {"banking": "./adapter"}}, adapter, "loras.banking: adapter_config.json is missing in "),
+        (
+            {"loras": {"banking": "./weights/model/adapter"}},
+            adapter,
+            "loras.banking: adapter_config.json is missing in ",
+        ),
     ],
 )
 def test_a_fault_is_an_error_with_the_file_before_it(tmp_path, weights, monkeypatch, changes, damage, complaint):
@@ -126,7 +131,7 @@ def test_check_reports_the_same_errors_as_serve(tmp_path, weights, monkeypatch):
     settings = read_settings(data_dir=tmp_path / "data", models_dir=models, device="cpu")
     refused = refresh.start(settings, []).outcome.problems
     assert len(refused) == len(REFUSED) + 1  # of the twins, the first is served
-    assert {f"error: {line}" for line in refused.values()} <= set(check(models, 1))
+    assert {f"error: {line}" for problem in refused.values() for line in problem.splitlines()} <= set(check(models, 1))
 
 
 def test_an_invalid_file_does_not_hide_valid_ones(tmp_path, weights):
@@ -143,3 +148,71 @@ def test_truncated_weights_of_a_declared_family_are_detected(tmp_path, minilm_di
     assert check(path) == ["1 files, 1 valid"]
     cut_off(directory)
     assert "model.safetensors: has" in check(path, 1)[0]
+
+
+# --- directories of models
+
+
+def sharded(directory: Path) -> Path:
+    model = AutoModel.from_pretrained(directory)
+    model.save_pretrained(directory, max_shard_size="200KB")
+    (directory / "model.safetensors").unlink()
+    return directory
+
+
+def test_a_directory_is_checked_as_it_would_be_served(weights):
+    line, last = check(weights)
+    assert line.startswith(f"recognised: {weights}: sentence_transformer: ")
+    assert last == "1 directories, 1 valid"
+
+
+def test_the_kind_of_a_directory_is_said(tmp_path, minilm_directory):
+    directory = save_cross_encoder(tmp_path / "ce", minilm_directory)
+    assert check(directory)[0].startswith(f"recognised: {directory}: cross_encoder: ")
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (cut_off, r"model\.safetensors: has \d+ bytes, but its header says \d+"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"\xff" * 100), r"model\.safetensors: is not"),
+        (lambda path: (path / "model.safetensors").unlink(), r"has no model\.safetensors"),
+        (lambda path: (path / "more.safetensors").write_bytes(b"\x08"), r"more\.safetensors: is not a safetensors"),
+        (lambda path: (path / "1_Pooling" / "config.json").write_text("{"), r"1_Pooling/config\.json"),
+        (lambda path: (path / "config.json").unlink(), r"config\.json is missing"),
+        (lambda path: (path / "tokenizer.json").write_text("{}"), r"tokenizer\.json"),
+    ],
+)
+def test_a_fault_of_a_directory_is_an_error(weights, damage, complaint):
+    damage(weights)
+    *said, last = check(weights, 1)
+    assert last == "1 directories, 1 invalid"
+    assert any(line.startswith("error: ") and re.search(complaint, line) for line in said), said
+
+
+@pytest.mark.parametrize("family", ["sentence_transformer", "llm_reranker"])
+def test_each_shard_must_be_there_and_whole(tmp_path, minilm_directory, family):
+    """Also of a family that does not name the files of its weights."""
+    if family == "llm_reranker":
+        directory = sharded(save_causal(tmp_path, minilm_directory))
+        path = tmp_path / "model.yaml"
+        loadtime = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
+        path.write_text(model_file("my/model", directory, family, {"score": {}}, loadtime=loadtime))
+    else:
+        path = directory = sharded(save_bert(tmp_path, tokenizer=minilm_directory))
+    check(path)
+    first, second, *_ = sorted(directory.glob("model-*.safetensors"))
+    first.write_bytes(first.read_bytes()[:-1])
+    assert f"{first.name}: has" in check(path, 1)[0] or f"{first.name}: has" in check(path, 1)[1]
+    first.unlink()
+    assert f"{first.name} is missing" in check(path, 1)[0]
+    assert second.exists()
+
+
+def test_a_directory_without_a_model_is_an_error(tmp_path):
+    assert "is empty" in check(tmp_path, 1)[0]
+
+
+def test_other_yaml_files_of_a_directory_are_no_model_files(weights):
+    (weights / "eval.yaml").write_text("org/a: {ndcg_at_10: 1}")
+    assert check(weights)[-1] == "1 directories, 1 valid"

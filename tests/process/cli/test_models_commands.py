@@ -86,4 +86,4 @@ def test_models_check_reports_every_file(directory, tmp_path):
 
 
 def test_models_check_needs_an_argument():
-    assert "name model files, or a directory of them" in run("check", status=2).output
+    assert "name model files or directories" in run("check", status=2).output

@@ -56,7 +56,7 @@ PATHS = {**OPEN, **dict.fromkeys(("/health", "/status", "/docs", "/v1/models", "
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"auth_mode": "tokens"}, "--auth-mode=tokens: Input should be 'none', 'static' or 'token'"),
+        ({"auth_mode": "tokens"}, "--auth-mode=tokens: must be 'none', 'static' or 'token'"),
         ({"auth_mode": "static"}, "SIE_AUTH_TOKENS.*needs at least one token|auth_tokens"),
         ({"auth_mode": "token", "auth_tokens": " ,"}, "--auth-tokens: auth_mode token needs at least one token"),
         ({**TOKENS, "admin_token": "first-token"}, "--admin-token: is one of auth_tokens"),

@@ -59,7 +59,7 @@ def test_recognition_and_a_model_file_give_the_same_model(directory):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"loadtime": {"window": "flat"}}, "loadtime.window: Input should be 'none' or 'hann' .given 'flat'"),
+        ({"loadtime": {"window": "flat"}}, "loadtime.window: must be 'none' or 'hann' .given 'flat'"),
         ({"loadtime": {"pooling": "cls"}}, "loadtime.pooling: is not an option of the family frames_family:Frames"),
         ({"runtime": {"power": "much"}}, "runtime: parameter power: 'much' is not allowed; give a number from 1 to 4"),
         ({"runtime": {"powr": 2}}, "runtime.powr: unknown key; allowed keys are .*power"),

@@ -24,7 +24,7 @@ def test_a_file_that_is_sent_is_served_also_after_a_restart(server):
 @pytest.mark.parametrize(
     ("text", "why", "said"),
     [
-        (b"sie_id: x", WRONG, "tasks: Field required"),
+        (b"sie_id: x", WRONG, "tasks: is missing"),
         (b"\xff", WRONG, "not valid UTF-8"),
         (model_file("test/new", inputs={"image": True}).encode(), WRONG, "inputs.image: true cannot be served"),
         (model_file("test/new", weights_path="/nowhere").encode(), WRONG, "weights: /nowhere is not a directory"),

@@ -24,7 +24,7 @@ def test_targets_are_those_of_the_model(tmp_path):
         ("org/a: {ndcg_at_10: true}", "must be a number above 0, not True"),
         ("org/a: {ndcg_at_10: 0}", "must be a number above 0, not 0"),
         ("org/a: {ndcg_at_10: .nan}", "must be a number above 0, not nan"),
-        ("org/a: {ndcg_at_10: 1, ndcg_at_10: 1}", "is not valid YAML .*occurs twice"),
+        ("org/a: {ndcg_at_10: 1, ndcg_at_10: 1}", "is not valid YAML: .*occurs twice"),
     ],
 )
 def test_faults_of_the_file(tmp_path, text, said):

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -39,7 +40,7 @@ def test_a_variable_may_name_the_settings_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("variable", "value", "legal"),
     [
-        ("SIE_HTTP_PORT", "abc", "valid integer"),
+        ("SIE_HTTP_PORT", "abc", "must be a whole number"),
         ("SIE_HTTP_PORT", "70000", "less than or equal to 65535"),
         ("SIE_DEFAULT_COMPUTE_PRECISION", "int4", "'bfloat16'"),
         ("SIE_DEVICE", "mps", "use auto, cpu, cuda or cuda:N"),
@@ -55,6 +56,56 @@ def test_an_invalid_value_error_names_the_variable_and_legal_values(monkeypatch,
     with pytest.raises(SettingsError, match=legal) as caught:
         read_settings()
     assert str(caught.value).startswith(f"{variable}={value}: ")
+
+
+SIZES = [name for name in Settings.model_fields if name.endswith("_bytes")]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        ("4GB", 4 * 10**9),
+        ("512MiB", 512 << 20),
+        ("4 GB", 4 * 10**9),
+        (" 1.5 gib ", 3 << 29),
+        ("2097152", 1 << 21),
+        ("3M", 3 * 10**6),
+        ("2048kB", 2_048_000),
+        ("2Ti", 1 << 41),
+        ("2000000b", 2 * 10**6),
+    ],
+)
+def test_a_number_of_bytes_may_have_a_unit(tmp_path, monkeypatch, value, number):
+    wanted = dict.fromkeys(SIZES, number)
+    given = read_settings(**dict.fromkeys(SIZES, value))
+    (tmp_path / "sie.yaml").write_text("".join(f"{name}: '{value}'\n" for name in SIZES))
+    in_file = read_settings()
+    (tmp_path / "sie.yaml").unlink()
+    for name in SIZES:
+        monkeypatch.setenv(variable(name), value)
+    for settings in (given, in_file, read_settings()):
+        assert settings.model_dump(include={*SIZES}) == wanted
+
+
+def test_the_help_of_each_number_of_bytes_names_units():
+    assert all("4GiB" in str(Settings.model_fields[name].description) for name in SIZES)
+
+
+@pytest.mark.parametrize(
+    "value", ["4XB", "GB", "-4GB", "4GBB", "1.5", "4 4", "", "4ib", "9" * 50, "0.3kib", "٤GB", "inf"]
+)
+def test_another_unit_is_refused(value):
+    with pytest.raises(SettingsError, match=r"^--max-image-bytes=.*: must be .* MB, .* MiB"):
+        read_settings(max_image_bytes=value)
+
+
+@pytest.mark.parametrize("value", ["x y", "-1", 1.5, 10**30, [1], {"a": 1}])
+def test_errors_are_in_the_words_of_the_settings(value):
+    """No word of pydantic, and none of Python's types or our classes."""
+    with pytest.raises(SettingsError) as caught:
+        read_settings(**dict.fromkeys(Settings.model_fields, value))
+    said = str(caught.value)
+    assert not re.search(r"Input|String|dictionary|instance|parse|valid |Error|integer|boolean|Settings", said)
 
 
 def test_a_bad_flag_and_a_bad_key_are_named_as_such(tmp_path):
@@ -118,7 +169,8 @@ def test_unknown_variables_are_reported(monkeypatch):
     monkeypatch.setenv("SIE_HTTP_PORT", "1")
     monkeypatch.setenv("SIE_IPC_SOCKET_PATH", "a.sock")
     monkeypatch.setenv("SIE_POOL", "l4")
-    assert unknown_variables() == ["SIE_MAX_BATCH_REQUEST"]
+    (line,) = unknown_variables()
+    assert re.match(r"SIE_MAX_BATCH_REQUEST .*; did you mean SIE_MAX_BATCH_REQUESTS\?$", line)
     assert set_cluster_variables() == ["SIE_IPC_SOCKET_PATH"]
 
 
@@ -211,7 +263,10 @@ def test_config_shows_the_value_and_the_source_of_each_setting(tmp_path, monkeyp
 def test_config_shows_what_is_set_and_names_variables_of_a_cluster(monkeypatch):
     monkeypatch.setenv("SIE_RUST_PIPELINE_DEPTH", "2")
     monkeypatch.setenv("SIE_ADMIN_TOKEN", "secret")
-    told = CliRunner().invoke(cli, ["config", "--changed", "--max-batch-requests=8"]).output
+    monkeypatch.setenv("SIE_HTTP_PRT", "1")
+    result = CliRunner().invoke(cli, ["config", "--changed", "--max-batch-requests=8"])
+    assert re.match(r"warning: SIE_HTTP_PRT .*; did you mean SIE_HTTP_PORT\?$", result.stderr)
+    told = result.stdout
     assert "max_batch_requests: 8  (--max-batch-requests)\n    maximum number of requests whose items" in told
     assert "admin_token: (hidden)  (SIE_ADMIN_TOKEN)" in told
     assert "secret" not in told
