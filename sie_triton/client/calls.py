@@ -102,7 +102,9 @@ class ClientCall(ABC):
         check_kinds(model, names, ITEMS, fields)
 
     def _inputs(self, piece: slice) -> list[Any]:
-        return [self._input(ITEMS[kind], elements[piece]) for kind, elements in self._encoded.items()]
+        """Return the inputs of a piece, without files of a kind that none of its items has."""
+        parts = {kind: elements[piece] for kind, elements in self._encoded.items()}
+        return [self._input(ITEMS[kind], part) for kind, part in parts.items() if kind == TEXT.name or part.any()]
 
     def _input(self, tensor: Tensor, elements: Bytes) -> Any:
         made = self._tritonclient.InferInput(tensor.name, [len(elements)], tensor.dtype)

@@ -43,14 +43,10 @@ def listed(items: Any) -> list[ItemLike]:
 def encoded(items: Sequence[ItemLike], name: str = "items") -> dict[str, Bytes]:
     """Return an object array [n] of bytes for each kind of input that occurs in the items; only texts if none occurs.
 
-    An element is empty if its item does not have that kind. An empty text is only allowed in a list of texts.
+    An element is empty if its item does not have that kind.
     """
     found = [encoded_item(item, f"{name}[{i}]") for i, item in enumerate(items)]
     kinds = [kind for kind in ITEMS if any(kind in each for each in found)] or [TEXT.name]
-    if len(kinds) > 1:
-        for i, each in enumerate(found):
-            if not any(each.values()):
-                raise InputError.at(f"{name}[{i}].text", "is empty; encode empty texts apart from items with files")
     return {kind: objects([each.get(kind, b"") for each in found]) for kind in kinds}
 
 

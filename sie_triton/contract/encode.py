@@ -14,8 +14,11 @@ from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
 from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
+from sie_triton.errors import InputError
 from sie_triton.spec import Profile
 from sie_triton.transforms import Muvera, normalize, quantize, scales, truncate
+
+LONGEST_PROMPT_NAME = 200  # characters
 
 
 class Encode(Verb):
@@ -34,7 +37,19 @@ class Encode(Verb):
             *common_parameters(model),
             Parameter("output_types", str, types, is_list=True, doc="output types to return"),
             Parameter("output_dtype", str, dtypes, doc="number format of the returned vectors"),
-            Parameter("is_query", bool, doc="true: encode the items as queries; false: as documents"),
+            Parameter(
+                "is_query",
+                bool,
+                doc="true: encode the items as queries; false: as documents; default: as documents, with the model's "
+                "default prompt if it has none for documents",
+            ),
+            Parameter(
+                "prompt_name",
+                str,
+                max_characters=LONGEST_PROMPT_NAME,
+                for_prompt=True,
+                doc="name of a prompt in the model's own files, in place of the prompt for queries or documents",
+            ),
         )
         if DENSE.name not in model.outputs:
             return of_all
@@ -69,7 +84,10 @@ class Encode(Verb):
     def read(self, sent: Mapping[str, Sequence[Any]], given: Options, profile: Profile, model: Model) -> list[Part]:
         name, items = items_of(sent, model.spec.inputs)
         is_query = None if "is_query" not in given else bool(given["is_query"])
-        return [Part(name, items, profile, is_query, _text(given.get("instruction", profile.instruction)))]
+        prompt_name = str(given.get("prompt_name", ""))
+        _check_prompt(given.get("instruction"), prompt_name, profile, is_query)
+        instruction = _text(given.get("instruction", profile.instruction))
+        return [Part(name, items, profile, is_query, instruction, prompt_name=prompt_name)]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         return requested_outputs(model, options).needed
@@ -181,6 +199,21 @@ def _dense(dense: Any, options: Options) -> Any:
 def _together(tensor: Tensor, rows: Sequence[Rows]) -> Any:
     pieces = [row[tensor.name] for row in rows]
     return np.concatenate(pieces) if tensor.lengths else np.array(pieces)
+
+
+def _check_prompt(instruction: Any, prompt_name: str, profile: Profile, is_query: bool | None) -> None:
+    """Raise InputError for an instruction that would have no effect."""
+    if not instruction:
+        return
+    if prompt_name:
+        raise InputError.at("parameter prompt_name", "cannot be combined with instruction; send one of them")
+    template = profile.query_template if is_query else profile.document_template
+    if template and "{instruction}" not in template:
+        role = "queries" if is_query else "documents"
+        problem = (
+            f"has no place in the template for {role}, {template!r}; leave it out, or change is_query or the profile"
+        )
+        raise InputError.at("parameter instruction", problem)
 
 
 def _text(value: Any) -> str | None:

@@ -21,8 +21,9 @@ def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[s
     """Return the name of the items, and the items.
 
     If the model reads one kind of input, an item is its element. If it reads several, an item maps kinds to elements,
-    without the empty ones. Raise InputError if there are no items, if the inputs differ in length, or if an item is
-    empty; where only texts are sent, an item may be an empty text.
+    without the empty ones; an item without elements is an empty text. Raise InputError if there are no items, if the
+    inputs differ in length, or if an item is empty and cannot be an empty text: no texts are sent, or files are sent
+    and all of them are empty.
     """
     if len(kinds) == 1:
         name = ITEMS[kinds[0]].name
@@ -35,16 +36,15 @@ def items_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> tuple[s
         told = ", ".join(f"{kind} has {count} elements" for kind, count in counts.items())
         raise InputError(f"{told}; send the same number of each, with an empty element where an item has none")
     where = ITEM if len(given) > 1 else next(iter(given))
+    files = [element for kind, elements in given.items() if kind != TEXT.name for element in elements]
+    takes_blank = TEXT.name in given and (not files or any(map(len, files)))
     items = [dict(zip(given, elements, strict=True)) for elements in zip(*given.values(), strict=True)]
-    return ITEM, [without_empty(item, f"{where}[{i}]") for i, item in enumerate(items)]
+    return ITEM, [without_empty(item, f"{where}[{i}]", takes_blank) for i, item in enumerate(items)]
 
 
-def without_empty(item: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """Return an item without its empty elements; InputError that begins with `where` if all are empty.
-
-    An empty text beside other inputs is only a place without a text, so that the file of the item must be missing.
-    """
+def without_empty(item: Mapping[str, Any], where: str, takes_blank: bool) -> Mapping[str, Any]:
+    """Return an item without its empty elements. If all are empty: an empty text, or InputError at `where`."""
     found = {kind: element for kind, element in item.items() if len(element)}
-    if not found and item.keys() != {TEXT.name}:
-        raise InputError.at(where, f"is empty; send {' or '.join(item)} in it; send empty texts in a separate request")
-    return found or item
+    if not found and not takes_blank:
+        raise InputError.at(where, f"is empty; send {' or '.join(item)}")
+    return found or {TEXT.name: ""}

@@ -112,9 +112,9 @@ class Batch:
 class Part:
     """Elements of one request that the model reads in the same way; `name` is the input that they came in.
 
-    `is_query` None: the request does not say. The model reads each element together with `query` or `labels`, if there
-    are any. `options`: the request's options over those of its profile, for families that read them before the forward
-    pass.
+    `is_query` None: the request does not say. `prompt_name`: a prompt in the model's files; empty: that of the role.
+    The model reads each element together with `query` or `labels`, if there are any. `options`: the request's options
+    over those of its profile, for families that read them before the forward pass.
     """
 
     name: str
@@ -125,6 +125,7 @@ class Part:
     query: Any = None
     labels: Sequence[Any] = ()
     options: Mapping[str, ParameterValue] = field(default_factory=dict)
+    prompt_name: str = ""
 
 
 @dataclass(slots=True)

@@ -96,4 +96,5 @@ def query_of(sent: Mapping[str, Sequence[Any]], kinds: Sequence[str]) -> Any:
             )
     if len(kinds) == 1:
         return given[TEXT.name][0]
-    return without_empty({kind: given[kind][0] for kind in kinds if given.get(kind)}, QUERY.name)
+    query = {kind: given[kind][0] for kind in kinds if given.get(kind)}
+    return without_empty(query, QUERY.name, query.keys() == {TEXT.name})

@@ -43,7 +43,9 @@ class Tensor:
         return np.zeros([0, *(max(0, dim) for dim in self.dims[1:])], NUMPY_DTYPES[self.dtype])
 
 
-TEXT = Tensor("text", "BYTES", (-1,), "[n] UTF-8 texts; an empty element beside other inputs: the item has no text")
+TEXT = Tensor(
+    "text", "BYTES", (-1,), "[n] UTF-8 texts; an empty element is an empty text, or none if the item has something else"
+)
 IMAGE = Tensor("image", "BYTES", (-1,), "[n] image files; an empty element: the item has no image")
 AUDIO = Tensor("audio", "BYTES", (-1,), "[n] audio files; an empty element: the item has no audio")
 DOCUMENT = Tensor("document", "BYTES", (-1,), "[n] document files; an empty element: the item has no document")

@@ -2,17 +2,19 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei
 from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.request_log import MAX_URL
 from sie_triton.settings import words
 
 METHODS = ("GET", "POST")
@@ -50,18 +52,29 @@ def application(door: Door, more: Sequence[Routes] = ()) -> ASGIApp:
     for route in door.routes:
         if isinstance(route, Route) and isinstance(route.endpoint, DoorEndpoint):
             route.endpoint.route = route.path
-    app = answering(Router(door.routes, redirect_slashes=False, default=_no_route, lifespan=lifespan))
+    app = answering(Router(door.routes, redirect_slashes=False, default=partial(_no_route, door), lifespan=lifespan))
     if origins := words(door.settings.door_cors_origins):
         return CORSMiddleware(app, allow_origins=origins, allow_methods=METHODS, allow_headers=["*"])
     return app
 
 
-async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
+async def _no_route(door: Door, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await send({"type": "websocket.close"})
         return
-    message = f"{scope['path'][:200]}: there is no such route; /docs lists all routes"
+    likely = likely_path(door.routes, scope)
+    remedy = f"did you mean {likely}?" if likely else "/docs lists all routes"
+    message = f"{scope['path'][:MAX_URL]}: there is no such route; {remedy}"
     await failure_response(Failure("no_route", message))(scope, receive, send)
+
+
+def likely_path(routes: Sequence[BaseRoute], scope: Scope) -> str:
+    """Return the path of a route that the client may have meant: with /v1, without it, or without what is before it."""
+    path = scope["path"]
+    for meant in (f"/v1{path}", path[max(0, path.find("/v1/", 1)) :], path.removeprefix("/v1")):
+        if any(route.matches({**scope, "path": meant})[0] is Match.FULL for route in routes):
+            return str(meant[:MAX_URL])
+    return ""
 
 
 def answering(app: ASGIApp) -> ASGIApp:

@@ -5,7 +5,15 @@ from functools import partial
 from typing import Any
 
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, able
-from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, LARGEST_COUNT, LONGEST_FIELD, MAX_RANK_FIELDS, OURS
+from sie_triton.doors.fields import (
+    EMBEDDING_TYPES,
+    INPUT_TYPES,
+    LARGEST_COUNT,
+    LONGEST_FIELD,
+    MAX_RANK_FIELDS,
+    OURS,
+    TASKS,
+)
 from sie_triton.doors.openapi import TIMEOUT, Document, failures, operation, posted
 from sie_triton.doors.schemas import (
     BOOLEAN,
@@ -75,6 +83,7 @@ def embeddings(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         "input": _texts(max_items) | {"description": "token ids are refused"},
         "encoding_format": optional({"enum": ["float", "base64"]}),
         "user": NOT_READ,
+        "task": optional({"enum": list(TASKS), "description": "is_query, as Jina's clients send it"}),
     }
     body = closed(given | _taken(models, DENSE, "profile"), "model", "input")
     example = {"model": models[0].model, "input": TEXTS} if models else None
@@ -142,8 +151,8 @@ def tei_documents(max_items: int, named: Sequence[str]) -> Mapping[str, Document
 
 
 def _embed_body(max_items: int, taken: Schema) -> Schema:
-    roles = optional({"enum": ["query", "document", "passage", "corpus"]})
-    return closed({"inputs": _texts(max_items), "prompt_name": roles, **_truncation(), **taken}, "inputs")
+    name = optional(STRING | {"description": "query, document, or another prompt in the model's own files"})
+    return closed({"inputs": _texts(max_items), **_truncation(), **taken, "prompt_name": name}, "inputs")
 
 
 def _rank_body(max_items: int, taken: Schema) -> Schema:
@@ -152,16 +161,17 @@ def _rank_body(max_items: int, taken: Schema) -> Schema:
         "texts": several(STRING, minItems=1, maxItems=max_items),
         "return_text": optional(BOOLEAN),
         "raw_scores": {"enum": [False, None], "description": "the model's own scores"},
+        "top_n": optional(COUNT),
         **_truncation(),
     }
     return closed(given | taken, "query", "texts")
 
 
 def _truncation() -> Schema:
-    always = "a text beyond the model's maximum length is always truncated on the right"
+    cut = "false: a text beyond the model's maximum length is an error; else it is truncated on the right"
     return {
-        "truncate": {"enum": [True, None], "description": always},
-        "truncation_direction": {"enum": ["Right", "right", None], "description": always},
+        "truncate": optional(BOOLEAN | {"description": cut}),
+        "truncation_direction": {"enum": ["Right", "right", None]},
     }
 
 

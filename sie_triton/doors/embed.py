@@ -14,10 +14,10 @@ from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, BodyFields
+from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, ROLES, BodyFields
 from sie_triton.doors.items import item_in
 from sie_triton.doors.openai import as_base64
-from sie_triton.doors.plain import answered, fields_of, items_of
+from sie_triton.doors.plain import answered, check_lengths, fields_of, items_of
 from sie_triton.doors.rerank import COHERE
 from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.wire import JSON
@@ -44,14 +44,8 @@ async def embed(version: str, request: DoorRequest) -> Answer:
     dtypes = list(dict.fromkeys(EMBEDDING_TYPES[each] for each in wanted.types))
     results = await asyncio.gather(*(_encoded(request, wanted, dtype) for dtype in dtypes))
     if wanted.refuses_long:
-        _check_lengths(results[0], wanted.field)
+        check_lengths(results[0], wanted.field, "use truncate END")
     return answered(request, answer(version, wanted, dict(zip(dtypes, results, strict=True))), timing_of(results[0]))
-
-
-def _check_lengths(results: Sequence[EncodeResult], field: str) -> None:
-    for i, result in enumerate(results):
-        if result.get("truncated"):
-            raise InputError.at(f"{field}[{i}]", "is longer than the model's maximum length; use truncate END")
 
 
 async def _encoded(request: DoorRequest, wanted: "Embed", dtype: str) -> list[EncodeResult]:
@@ -89,7 +83,7 @@ def read_request(fields: BodyFields) -> Embed:
     if fields.count("max_tokens") is not None:
         raise InputError.at("max_tokens", "is not supported: a text is read up to the model's maximum length; omit it")
     fields.given("priority")
-    options = fields.options(dimensions=fields.count("output_dimension"), is_query=input_type == "search_query" or None)
+    options = fields.options(dimensions=fields.count("output_dimension"), is_query=ROLES.get(input_type or ""))
     return Embed(model, field, items, types or ["float"], not types, truncate == "NONE", options)
 
 

@@ -79,7 +79,7 @@ class Door:
 class DoorRequest:
     """Request for a handler. `path` holds the parameters of the route's path, `content` the decoded body of a POST.
 
-    `connection` is None in tests without one.
+    `connection` is None in tests without one. `dialect` is that of its failures; None: that of the route.
     """
 
     __slots__ = (
@@ -87,6 +87,7 @@ class DoorRequest:
         "arrived_ns",
         "connection",
         "content",
+        "dialect",
         "door",
         "headers",
         "kind",
@@ -108,6 +109,7 @@ class DoorRequest:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.connection: Connection | None = scope.get(CONNECTION)
         self.content: Any = None
+        self.dialect: Dialect | None = None
         self.kind = JSON
         self.request_id = _checked_id(self.header(REQUEST_ID) or "")
         self.trace = _trace(self)
@@ -229,7 +231,7 @@ class DoorEndpoint:
                 if response is not None:
                     held.take(len(response.body))
             except Failure as failure:
-                response = failure_response(failure, self._dialect)
+                response = failure_response(failure, request.dialect or self._dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
                 is_small = len(response.body) <= SMALL_BODY_BYTES

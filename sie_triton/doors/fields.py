@@ -32,6 +32,11 @@ EMBEDDING_TYPES = {
 }
 INPUT_TYPES = ("search_document", "search_query", "classification", "clustering", "image")
 
+# Values of fields of other dialects that mean is_query. Without it, a text is a document.
+ROLES = {"search_query": True, "search_document": False}  # Cohere's input_type
+TASKS = {"retrieval.query": True, "retrieval.passage": False}  # Jina's task
+PROMPT_NAMES = {"query": True, "document": False}  # prompt_name of text-embeddings-inference
+
 LARGEST_COUNT = 2**31 - 1
 
 # Bytes of a query file that count as one character of a query text.
@@ -106,7 +111,10 @@ class BodyFields:
         for name in OURS:
             if name in self._left:
                 raise InputError.at(name, "cannot be set here; use /v1/encode")
-        return checked_options(self._left | {name: value for name, value in given.items() if value is not None})
+        named = {name: value for name, value in given.items() if value is not None}
+        for name in named.keys() & self._left.keys():
+            raise InputError.at(name, "is given by another field of this request, too; send one of them")
+        return checked_options(self._left | named)
 
     def _required(self, name: str, wanted: str) -> Any:
         value = self._left.pop(name, None)

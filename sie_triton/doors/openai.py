@@ -14,7 +14,7 @@ from sie_triton.doors import dialects
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import BodyFields
+from sie_triton.doors.fields import TASKS, BodyFields
 from sie_triton.doors.plain import answered, fields_of, items_of
 from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.wire import JSON
@@ -39,7 +39,7 @@ FIELDS = {"text": "input", "items": "input"}
 def routes(door: Door) -> list[Route]:
     document = partial(dialects.embeddings, door.settings.door_max_items)
     endpoint = DoorEndpoint(door, embeddings, dialect=OPENAI, types=[JSON], document=document)
-    return [Route("/v1/embeddings", endpoint, methods=["POST"], name="embeddings")]
+    return [Route(path, endpoint, methods=["POST"], name=path[1:]) for path in ("/v1/embeddings", "/embeddings")]
 
 
 async def embeddings(request: DoorRequest) -> Answer:
@@ -72,7 +72,8 @@ def read_request(fields: BodyFields) -> Embeddings:
     texts = fields.texts("input")
     fields.given("user")
     is_base64 = fields.choice("encoding_format", "float", "base64") == "base64"
-    return Embeddings(model, texts, fields.options(), is_base64)
+    task = fields.choice("task", *TASKS)
+    return Embeddings(model, texts, fields.options(is_query=TASKS.get(task or "")), is_base64)
 
 
 def _holds_ids(given: Any) -> bool:

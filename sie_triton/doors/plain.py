@@ -8,6 +8,7 @@ from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.doors.wire import JSON
+from sie_triton.errors import InputError
 
 
 def fields_of(request: DoorRequest) -> BodyFields:
@@ -19,10 +20,21 @@ def items_of(texts: Sequence[str]) -> list[dict[str, Any]]:
     return [{TEXT.name: text} for text in texts]
 
 
+def entries_of(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the entries of a ranked result in the order of its items."""
+    return sorted(result["scores"], key=lambda entry: int(entry["item_id"].removeprefix("item-")))
+
+
 def in_order(result: Mapping[str, Any]) -> list[float]:
     """Return the scores of a ranked result in the order of its items."""
-    entries = sorted(result["scores"], key=lambda entry: int(entry["item_id"].removeprefix("item-")))
-    return [entry["score"] for entry in entries]
+    return [entry["score"] for entry in entries_of(result)]
+
+
+def check_lengths(results: Sequence[Mapping[str, Any]], field: str, remedy: str) -> None:
+    """Raise InputError for the first item that the model has truncated."""
+    for i, result in enumerate(results):
+        if result.get("truncated"):
+            raise InputError.at(f"{field}[{i}]", f"is longer than the model's maximum length; {remedy}")
 
 
 def answered(

@@ -8,26 +8,26 @@ from starlette.routing import Route
 
 from sie_triton.contract.parameters import shown
 from sie_triton.contract.tensors import TEXT
-from sie_triton.doors import dialects
+from sie_triton.doors import dialects, rerank
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import BodyFields, check_query
-from sie_triton.doors.plain import answered, fields_of, in_order, items_of
+from sie_triton.doors.fields import PROMPT_NAMES, BodyFields, check_query
+from sie_triton.doors.plain import answered, check_lengths, entries_of, fields_of, in_order, items_of
 from sie_triton.doors.response_bodies import sie_timing, timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.settings import words
 from sie_triton.spec import ModelSpec
 
-# Names of prompts in sentence-transformers' files; True for those of queries.
-ROLES = {"query": True, "document": False, "passage": False, "corpus": False}
-
 TOKENS_HEADER = "X-Compute-Tokens"
 
 # The API's types of error by status; all others are VALIDATION.
 TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Unhealthy"}
 VALIDATION = "Validation"
+
+# How a client allows truncation, in the words of errors.
+OMIT = "omit truncate to cut it"
 
 # Accepted values of truncation_direction: truncation is always on the right.
 RIGHT = (None, "Right", "right")
@@ -68,11 +68,17 @@ class Tei:
         return _embedded(request, sparse_answer(results), results)
 
     async def rerank(self, request: DoorRequest) -> Answer:
+        """Answer TEI's clients, and those that send Cohere's or Jina's body to this path."""
+        if isinstance(request.content, dict) and "documents" in request.content:
+            request.dialect = rerank.COHERE
+            return await rerank.rerank("1", request)
         wanted = read_rerank_request(fields_of(request))
         check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
         items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
         model = await self._capable.model(SCORES)
         result = await request.door.backend.score(model, query, items, request.seconds, wanted.options)
+        if wanted.refuses_long:
+            check_lengths(entries_of(result), "texts", f"{OMIT} (with the query)")
         headers = {TOKENS_HEADER: str(result["token_count"])}
         return answered(request, rerank_answer(wanted, in_order(result)), sie_timing(result["timing"]), headers)
 
@@ -83,7 +89,10 @@ class Tei:
     async def _encoded(self, request: DoorRequest, output: str, what: str) -> list[Any]:
         wanted, model = read_embed_request(fields_of(request)), await self._capable.model(what)
         parameters = wanted.options | {"output_types": output}
-        return await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
+        results = await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
+        if wanted.refuses_long:
+            check_lengths(results, "inputs", OMIT)
+        return results
 
 
 def _embedded(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answer:
@@ -92,50 +101,54 @@ def _embedded(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answ
 
 
 class Embed(NamedTuple):
-    """Content of an embed request; `options` are request parameters."""
+    """Content of an embed request. `refuses_long`: a text beyond the model's maximum length is an error."""
 
     texts: list[str]
+    refuses_long: bool
     options: dict[str, Any]
 
 
 class TeiRerank(NamedTuple):
-    """Content of a rerank request; `options` are request parameters."""
+    """Content of a rerank request; `refuses_long` as for embed, `top_n` the number of results, None: all."""
 
     query: str
     texts: list[str]
+    refuses_long: bool
     returns_text: bool
+    top_n: int | None
     options: dict[str, Any]
 
 
 def read_embed_request(fields: BodyFields) -> Embed:
     """Read a request to /embed or /embed_sparse; InputError names the invalid field."""
-    _check_truncation(fields)
-    texts, is_query = fields.texts("inputs"), _is_query(fields.given("prompt_name"))
-    return Embed(texts, fields.options(is_query=is_query))
+    refuses_long, texts = _refuses_long(fields), fields.texts("inputs")
+    return Embed(texts, refuses_long, fields.options(**_role(fields.given("prompt_name"))))
 
 
 def read_rerank_request(fields: BodyFields) -> TeiRerank:
     """Read a rerank request; InputError names the invalid field."""
-    _check_truncation(fields)
+    refuses_long = _refuses_long(fields)
     if fields.boolean("raw_scores", False):
         raise InputError.at("raw_scores", "is not supported, because a model's files define its scores; omit it")
     query, texts = fields.text("query"), fields.several("texts")
-    return TeiRerank(query, texts, fields.boolean("return_text", False), fields.options())
+    returns_text, top_n = fields.boolean("return_text", False), fields.count("top_n")
+    return TeiRerank(query, texts, refuses_long, returns_text, top_n, fields.options())
 
 
-def _check_truncation(fields: BodyFields) -> None:
-    if not fields.boolean("truncate", True):
-        raise InputError.at("truncate", "must be true, because texts that are too long are always truncated; omit it")
+def _refuses_long(fields: BodyFields) -> bool:
     if fields.given("truncation_direction") not in RIGHT:
         raise InputError.at("truncation_direction", "must be right, where texts are always truncated; omit it")
+    return not fields.boolean("truncate", True)
 
 
-def _is_query(prompt_name: Any) -> bool | None:
+def _role(prompt_name: Any) -> dict[str, Any]:
+    """Return the request parameters of a prompt's name: a role, or a prompt of the model's own."""
     if prompt_name is None:
-        return None
-    if not isinstance(prompt_name, str) or prompt_name not in ROLES:
-        raise InputError.at("prompt_name", f"must be one of {', '.join(ROLES)}; got {shown(prompt_name)}")
-    return ROLES[prompt_name]
+        return {}
+    if not isinstance(prompt_name, str):
+        raise InputError.at("prompt_name", f"must be a string; got {shown(prompt_name)}")
+    is_query = PROMPT_NAMES.get(prompt_name)
+    return {"prompt_name": prompt_name} if is_query is None else {"is_query": is_query}
 
 
 def sparse_answer(results: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -146,7 +159,7 @@ def sparse_answer(results: Sequence[Mapping[str, Any]]) -> list[list[dict[str, A
 
 def rerank_answer(asked: TeiRerank, scores: Sequence[float]) -> list[dict[str, Any]]:
     """Return the response body of /rerank, the most relevant first; `scores` are in the order of the texts."""
-    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])
+    ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
     results = [{"index": index, "score": scores[index]} for index in ranked]
     return [each | {"text": asked.texts[int(each["index"])]} for each in results] if asked.returns_text else results
 

@@ -126,16 +126,13 @@ async def _parts(value: Any, packer: Any) -> AsyncIterator[bytes]:
 
 
 def answer_type(accept: str | None, content_type: str) -> str:
-    """Return the media type of the response to a POST: the first that `accept` names; msgpack without `accept`.
+    """Return the media type of the response to a POST: the first that `accept` names, else that of the request's body.
 
-    If `accept` names neither, the response has the type of the request's body.
-
-    >>> answer_type(None, JSON), answer_type("*/*", JSON), answer_type("application/x-msgpack", JSON)
-    ('application/msgpack', 'application/json', 'application/msgpack')
+    >>> answer_type(None, JSON), answer_type("*/*", MSGPACK), answer_type("application/x-msgpack", JSON)
+    ('application/json', 'application/msgpack', 'application/msgpack')
     """
-    if accept is None:
-        return MSGPACK
-    found = {name: accept.find(word) for name, word in ((JSON, "json"), (MSGPACK, "msgpack")) if word in accept}
+    named = accept or ""
+    found = {name: named.find(word) for name, word in ((JSON, "json"), (MSGPACK, "msgpack")) if word in named}
     if found:
         return min(found, key=found.__getitem__)
     return MSGPACK if "msgpack" in content_type else JSON

@@ -84,8 +84,9 @@ class Processor(ABC):
 
     def frame(self, part: Part) -> Frame:
         """Return the prompt of `part`, or raise InputError. Must be quick: other requests wait meanwhile."""
-        if part.instruction:
-            raise InputError.at("parameter instruction", "this model does not read one; leave it out")
+        for name, value in (("instruction", part.instruction), ("prompt_name", part.prompt_name)):
+            if value:
+                raise InputError.at(f"parameter {name}", "this model does not read one; leave it out")
         return NoFrame()
 
     def is_query(self, part: Part) -> bool:

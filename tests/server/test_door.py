@@ -109,7 +109,8 @@ def test_msgpack_arrays_use_the_msgpack_numpy_format(http):
 @pytest.mark.parametrize(
     ("sent", "accept", "expected"),
     [
-        ("application/json", None, "application/msgpack"),
+        ("application/json", None, "application/json"),
+        ("application/msgpack", None, "application/msgpack"),
         ("application/json", "*/*", "application/json"),
         ("application/x-msgpack", "application/x-msgpack", "application/msgpack"),
         ("application/msgpack", "application/json", "application/json"),

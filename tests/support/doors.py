@@ -30,6 +30,7 @@ class FakeBackend:
     away = "Triton does not answer"
 
     def __init__(self) -> None:
+        self.cut = set()  # indices of truncated items
         self.asked = []
         self.failure: Exception | None = None
         self.seconds = 0.0
@@ -51,9 +52,17 @@ class FakeBackend:
             raise
         if self.failure is not None:
             raise self.failure
-        return [
-            {"dense": np.ones(self.dims, np.float32), "token_count": 1, "timing": TIMING, **_id(item)} for item in items
-        ]
+        shared = {"dense": np.ones(self.dims, np.float32), "token_count": 1, "timing": TIMING}
+        return [{**shared, **_id(item), **self._mark(i)} for i, item in enumerate(items)]
+
+    async def score(self, model, query, items, seconds, parameters):
+        self.asked.append((model, query, items, parameters))
+        last_first = enumerate(reversed(range(len(items))))
+        scores = [{"item_id": f"item-{i}", "score": i / 16, "rank": rank, **self._mark(i)} for rank, i in last_first]
+        return {"model": model, "scores": scores, "token_count": 3, "timing": TIMING}
+
+    def _mark(self, i):
+        return {"truncated": True} if i in self.cut else {}
 
     async def ask(self, method, **_):
         raise Unreachable("no Triton")

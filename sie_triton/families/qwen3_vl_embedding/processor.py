@@ -1,7 +1,7 @@
 """Instruction, image and text → the conversation that the model reads, as tokens, and pixels. No torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class ChatProcessor(Processor):
 
     def frame(self, part: Part) -> Frame:
         """Return the request's instruction, or else that of the profile; a blank one counts as none."""
+        super().frame(replace(part, instruction=None))
         given = part.profile.query_instruction if part.instruction is None else part.instruction
         check_text(given, "parameter instruction")
         return Told(as_sentence(given) or INSTRUCTION)

@@ -9,7 +9,7 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import BusyError, InputError, SIEClient
-from sie_triton.client.calls import ExtractCall
+from sie_triton.client.calls import PIECE_BYTES, EncodeCall, ExtractCall
 from sie_triton.contract.tensors import TIMING_FIELDS
 
 MODEL = "org/model"
@@ -103,6 +103,13 @@ def test_a_request_has_512_items_at_most(client, triton, num_items, requests):
 def test_requests_are_split_by_bytes_too(client, triton):
     client.encode(MODEL, ["a" * 30_000] * 5)
     assert sorted(each["items"] for each in triton.asked) == [1, 2, 2]
+
+
+def test_a_request_sends_only_files_of_its_own_items():
+    items = [{"image": b"a", "text": "x" * PIECE_BYTES}, {"text": ""}]
+    call = EncodeCall(tritonclient.grpc, MODEL, items, {})
+    sent = [[each.name() for each in call.arguments(piece)["inputs"]] for piece in call.pieces]
+    assert sent == [["text", "image"], ["text"]]
 
 
 def test_the_query_counts_beside_each_item(client, triton):

@@ -61,8 +61,8 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
 @pytest.mark.parametrize(
     ("changes", "task", "expected"),
     [
-        ({}, "encode", {"dimensions", "normalize", "output_types", "output_dtype", "is_query"}),
-        ({"dims": {"sparse": 500}}, "encode", {"output_types", "output_dtype", "is_query"}),
+        ({}, "encode", {"dimensions", "normalize", "output_types", "output_dtype", "is_query", "prompt_name"}),
+        ({"dims": {"sparse": 500}}, "encode", {"output_types", "output_dtype", "is_query", "prompt_name"}),
         ({"tasks": ("score",), "dims": {}}, "score", set()),
         ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", set()),
         ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode"}),

@@ -19,10 +19,11 @@ def test_elements_of_one_kind_are_the_items():
 
 
 def test_elements_of_several_kinds_make_items():
-    sent = {"text": ["a", "", "b"], "image": [b"1", b"2", b""]}
-    expected = [{"text": "a", "image": b"1"}, {"image": b"2"}, {"text": "b"}]
+    sent = {"text": ["a", "", "", "b"], "image": [b"1", b"2", b"", b""]}
+    expected = [{"text": "a", "image": b"1"}, {"image": b"2"}, {"text": ""}, {"text": "b"}]
     assert items_of(sent, BOTH) == ("items", expected)
     assert items_of({"text": [], "image": [b"1"]}, BOTH)[1] == [{"image": b"1"}]
+    assert items_of({"text": ["a"], "image": [b""]}, BOTH)[1] == [{"text": "a"}]
     assert items_of({"text": ["", "b"], "image": []}, BOTH)[1] == [{"text": ""}, {"text": "b"}]
 
 
@@ -40,7 +41,7 @@ def test_elements_of_several_kinds_make_items():
             ("image", "audio"),
             r"^items\[1\]: is empty; send image or audio",
         ),
-        ({"text": ["a", ""], "image": [b"1", b""]}, BOTH, r"^items\[1\]: is empty; send text or image"),
+        ({"text": ["a", ""], "image": [b"", b""]}, BOTH, r"^items\[1\]: is empty; send text or image"),
         ({"text": [], "image": [b"1", b""]}, BOTH, r"^image\[1\]: is empty; send image"),
     ],
 )

@@ -25,6 +25,8 @@ def test_a_request_is_read_with_its_options():
     assert plain == ("org/name", ["one"], {}, False)
     full = {"input": ["one", ""], "model": "org/name:fast", "encoding_format": "base64", "user": "u", "dimensions": 8}
     assert asked(full) == ("org/name:fast", ["one", ""], {"dimensions": 8}, True)
+    for task, is_query in (("retrieval.query", True), ("retrieval.passage", False)):
+        assert asked({"model": "m", "input": "x", "task": task}).options == {"is_query": is_query}
 
 
 def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
@@ -45,6 +47,7 @@ def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
         ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string, not null"),
         ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be one of float, base64"),
         ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be one of float, base64"),
+        ({"model": "m", "input": "x", "task": "separation"}, "task: must be one of retrieval.query, retrieval.passage"),
         ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be set here"),
     ],
 )

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from sie_triton.doors import tei
+from sie_triton.doors.capable import Capable
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.tei import rerank_answer, sparse_answer
 from sie_triton.errors import InputError
+from tests.support.doors import door_of, post
 
 
 def read_embed_request(body):
@@ -18,7 +20,8 @@ def read_rerank_request(body):
 
 
 def test_requests_are_read_with_their_options():
-    assert read_embed_request({"inputs": "one", "truncate": True}) == (["one"], {})
+    assert read_embed_request({"inputs": "one", "truncate": True}) == (["one"], False, {})
+    assert read_embed_request({"inputs": "one", "truncate": False}).refuses_long
     full = {
         "inputs": ["a", "b"],
         "prompt_name": "query",
@@ -26,11 +29,12 @@ def test_requests_are_read_with_their_options():
         "dimensions": 8,
         "truncation_direction": "Right",
     }
-    assert read_embed_request(full) == (["a", "b"], {"is_query": True, "normalize": False, "dimensions": 8})
-    for role in ("document", "passage", "corpus"):
-        assert read_embed_request({"inputs": "a", "prompt_name": role}).options == {"is_query": False}
-    body = {"query": "q", "texts": ["a"], "raw_scores": False, "return_text": True}
-    assert read_rerank_request(body) == ("q", ["a"], True, {})
+    assert read_embed_request(full) == (["a", "b"], False, {"is_query": True, "normalize": False, "dimensions": 8})
+    assert read_embed_request({"inputs": "a", "prompt_name": "document"}).options == {"is_query": False}
+    for name in ("passage", "STS"):
+        assert read_embed_request({"inputs": "a", "prompt_name": name}).options == {"prompt_name": name}
+    body = {"query": "q", "texts": ["a"], "raw_scores": False, "return_text": True, "top_n": 3, "truncate": False}
+    assert read_rerank_request(body) == ("q", ["a"], True, True, 3, {})
 
 
 @pytest.mark.parametrize(
@@ -40,9 +44,9 @@ def test_requests_are_read_with_their_options():
         ({"inputs": []}, "inputs: is empty"),
         ({"inputs": ["x"] * 101}, "inputs: has 101 entries; SIE_DOOR_MAX_ITEMS allows 100"),
         ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, not a list"),
-        ({"truncate": False}, "truncate: must be true, because"),
+        ({"truncate": 1}, "truncate: must be true or false"),
         ({"truncation_direction": "Left"}, "truncation_direction: must be right"),
-        ({"prompt_name": "web"}, "prompt_name: must be one of query, document, passage, corpus; got 'web'"),
+        ({"prompt_name": 3}, "prompt_name: must be a string; got 3"),
     ],
 )
 def test_an_invalid_embed_field_is_named(change, message):
@@ -58,6 +62,7 @@ def test_an_invalid_embed_field_is_named(change, message):
         ({"texts": "a"}, "texts: must be a list of strings, not a string"),
         ({"query": None}, "query: is missing"),
         ({"raw_scores": True}, "raw_scores: is not supported"),
+        ({"top_n": 0}, "top_n: must be an integer from 1"),
     ],
 )
 def test_an_invalid_rerank_field_is_named(change, message):
@@ -72,6 +77,45 @@ def test_ranks():
         {"index": 0, "score": 0.25, "text": "a"},
     ]
     assert rerank_answer(read_rerank_request({"query": "q", "texts": ["a"]}), [0.5]) == [{"index": 0, "score": 0.5}]
+    first = read_rerank_request({"query": "q", "texts": ["a", "b", "c"], "top_n": 1})
+    assert rerank_answer(first, [0.25, 0.5, 0.1]) == [{"index": 1, "score": 0.5}]
+
+
+TEXTS = {"/embed": {"inputs": ["a", "b", "c"]}, "/rerank": {"query": "q", "texts": ["a", "b", "c"]}}
+
+
+@pytest.fixture
+def serving(monkeypatch):
+    """A door whose model of TEI's routes is org/m, and its backend."""
+
+    async def model(self, what):
+        return "org/m"
+
+    monkeypatch.setattr(Capable, "model", model)
+    return door_of()
+
+
+@pytest.mark.parametrize(("path", "body"), TEXTS.items())
+def test_only_a_truncated_text_is_refused_without_truncation(serving, path, body):
+    door, backend = serving
+    assert post(door, body | {"truncate": False}, path).status_code == 200
+    backend.cut = {1}
+    assert post(door, body, path).status_code == 200
+    refused = post(door, body | {"truncate": False}, path)
+    (field,) = body.keys() & {"inputs", "texts"}
+    assert (refused.status_code, refused.json()["error_type"]) == (422, "Validation")
+    assert refused.json()["error"].startswith(f"{field}[1]: is longer")
+
+
+def test_a_body_of_cohere_at_teis_path_is_answered_in_coheres_dialect(serving):
+    door, _ = serving
+    body = {"model": "org/other", "query": "q", "documents": ["a", "b"], "top_n": 1, "return_documents": True}
+    asked = post(door, body, "/rerank")
+    results = [{"index": 1, "relevance_score": 1 / 16, "document": {"text": "b"}}]
+    assert (asked.status_code, asked.json()["results"], asked.json()["model"]) == (200, results, "org/other")
+    refused = post(door, body | {"documents": []}, "/rerank")
+    assert refused.status_code == 400
+    assert refused.json()["message"].startswith("documents: is empty")
 
 
 def test_sparse_vectors():

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Part
 from sie_triton.errors import InputError
-from sie_triton.inputs.prompt import Prompt, own_prompt
+from sie_triton.inputs.base import Processor
+from sie_triton.inputs.prompt import Prompt, overridden, prompt_of
 from sie_triton.inputs.tokenizer import TextTokenizer, read_tokenizer
 from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile
@@ -41,12 +43,52 @@ def stage(tmp_path, minilm_directory, request):
     made.close()
 
 
-def test_document_prompt_names_are_tried_in_the_librarys_order():
-    """The library's order applies."""
-    prompts = {"corpus": "c: ", "passage": "p: ", "document": "d: "}
-    for name in ("document", "passage", "corpus"):
-        assert own_prompt(prompts, is_query=False) == prompts.pop(name)
-    assert own_prompt(prompts, is_query=False) == ""
+@pytest.mark.parametrize(
+    ("prompts", "is_query", "expected"),
+    [
+        ({"query": "q ", "document": "d "}, None, "d "),
+        ({"query": "q ", "document": "d "}, False, "d "),
+        ({"query": "q ", "document": "d "}, True, "q "),
+        ({"query": "q "}, None, "usual "),
+        ({"query": "q ", "document": ""}, None, "usual "),
+        ({"query": "q "}, False, ""),
+        ({"document": "d "}, True, ""),
+        ({"passage": "p ", "corpus": "c "}, False, ""),
+    ],
+)
+def test_a_text_without_a_role_is_a_document(prompts, is_query, expected):
+    assert prompt_of(prompts, "usual ", Part("text", [], is_query=is_query)).before == expected
+
+
+@pytest.mark.parametrize("profile", [Profile(), TEMPLATES])
+def test_a_prompt_is_chosen_by_its_name(profile):
+    prompts = {"STS": "s ", "query": "q "}
+    assert prompt_of(prompts, "", Part("text", [], profile, prompt_name="STS")).around("x") == "s x"
+    with pytest.raises(
+        InputError, match="^parameter prompt_name: the model has no prompt 'web'; its prompts are 'STS'"
+    ):
+        prompt_of(prompts, "", Part("text", [], profile, prompt_name="web"))
+
+
+class Plain(Processor):
+    """Processor of a model without prompts."""
+
+    def encode(self, framed, *, is_query):
+        return {}
+
+
+@pytest.mark.parametrize("given", [{"instruction": "find"}, {"prompt_name": "query"}])
+def test_a_model_without_prompts_refuses_one(given):
+    with pytest.raises(InputError, match=f"^parameter {next(iter(given))}: this model does not read one"):
+        Plain().frame(Part("text", [], **given))
+
+
+def test_prompts_for_documents_that_do_not_apply_are_named():
+    prompts = {"query": "q ", "passage": "p "}
+    (told,) = overridden(prompts, Profile())
+    assert "passage" in told
+    assert not [*overridden(prompts | {"document": "d "}, Profile())]
+    assert not [*overridden(prompts, Profile(document_template="passage: {text}"))]
 
 
 def texts_of(stage, answer):
@@ -57,7 +99,8 @@ def texts_of(stage, answer):
 @pytest.mark.parametrize(
     ("verb", "parameters", "expected", "kept_out"),
     [
-        ("encode", {}, ["usual : a", "usual : b c"], [3, 3]),
+        ("encode", {}, ["document : a", "document : b c"], [3, 3]),
+        ("encode", {"prompt_name": "query"}, ["query : a", "query : b c"], [3, 3]),
         ("encode", {"is_query": True}, ["query : a", "query : b c"], [3, 3]),
         ("encode", {"is_query": False}, ["document : a", "document : b c"], [3, 3]),
         ("encode", {"instruction": "see: "}, ["see : a", "see : b c"], [3, 3]),
@@ -106,6 +149,20 @@ def test_a_bulk_score_request_matches_several_small_ones(stage, parameters):
     np.testing.assert_array_equal(together["input_ids"], np.concatenate([*rows, query]))
     assert context_of(together).num_items == 300
     assert together["cost"].tolist() == [together["lengths"].sum()]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"prompt_name": "web"}, "parameter prompt_name: the model has no prompt 'web'"),
+        ({"prompt_name": "query", "instruction": "see: "}, "parameter prompt_name: cannot be combined"),
+        ({"profile": "templates", "instruction": "see: "}, "parameter instruction: has no place in the template"),
+    ],
+)
+def test_a_prompt_that_would_have_no_effect_is_refused(stage, parameters, complaint):
+    (answer,) = run(stage, [asked("encode", parameters, text=["a"])])
+    with pytest.raises(InputError, match=f"^{complaint}"):
+        raise answer
 
 
 def test_inputs_of_several_verbs_or_of_none_are_refused(stage):

@@ -131,7 +131,7 @@ def test_a_query_that_cannot_be_shortened_is_named():
         blame(Letters(), [Framed(part, Question(give_up, 4), TEXT)])
 
 
-PROMPTS = {"query": "q: ", "passage": "p: "}
+PROMPTS = {"query": "q: ", "document": "d: "}
 TEMPLATES = {
     "query_template": "{instruction}|{text}?",
     "document_template": "{instruction}d|{text}",
@@ -143,9 +143,8 @@ TEMPLATES = {
     ("prompts", "profile", "is_query", "instruction", "expected"),
     [
         (PROMPTS, {}, True, None, "q: x"),
-        (PROMPTS, {}, False, None, "p: x"),
-        ({**PROMPTS, "document": "d: "}, {}, False, None, "d: x"),
-        (PROMPTS, {}, None, None, "usual: x"),
+        (PROMPTS, {}, False, None, "d: x"),
+        (PROMPTS, {}, None, None, "d: x"),
         ({}, {}, True, None, "x"),
         (PROMPTS, {}, True, "asked: ", "asked: x"),
         (PROMPTS, {}, None, "asked: ", "asked: x"),
@@ -156,7 +155,7 @@ TEMPLATES = {
         (PROMPTS, TEMPLATES, False, None, "d|x"),
         (PROMPTS, TEMPLATES, None, None, "d|x"),
         (PROMPTS, TEMPLATES, False, "asked", "askedd|x"),
-        (PROMPTS, {"query_template": "t|{text}"}, False, None, "p: x"),
+        (PROMPTS, {"query_template": "t|{text}"}, False, None, "d: x"),
     ],
 )
 def test_prompt_precedence_is_template_instruction_then_model_prompts(
