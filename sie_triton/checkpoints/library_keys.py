@@ -150,21 +150,22 @@ UNSERVED = (
 OF_ALL: Mapping[str, Rule] = {
     **dict.fromkeys(("model_type", "prompts", "default_prompt_name"), OBEYED),
     "__version__": ABOUT,
-    "similarity_fn_name": Unread("the client compares vectors"),
     "requirements": Unread("they name versions of packages that do not run here"),
 }
 
+OF_VECTORS: Mapping[str, Rule] = {**OF_ALL, "similarity_fn_name": Unread("the client compares vectors")}
+
 # Class that saved a directory → the keys of config_sentence_transformers.json. The library ignores all others.
 SAVED: Mapping[str, Mapping[str, Rule]] = {
-    "SentenceTransformer": {**OF_ALL, "truncate_dim": OBEYED},
-    "SparseEncoder": {**OF_ALL, "max_active_dims": OBEYED},
+    "SentenceTransformer": {**OF_VECTORS, "truncate_dim": OBEYED},
+    "SparseEncoder": {**OF_VECTORS, "max_active_dims": OBEYED},
     "CrossEncoder": {
         **OF_ALL,
         "activation_fn": OBEYED,
         "keep_in_fp32_modules": Unread("the profile chooses the number format"),
     },
     "MultiVectorEncoder": {
-        **OF_ALL,
+        **OF_VECTORS,
         **dict.fromkeys((*LENGTHS, "query_prefix", "document_prefix", "skiplist_words"), OBEYED),
         **dict.fromkeys(("do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens"), OBEYED),
     },
