@@ -1,35 +1,43 @@
 """Image preprocessing settings of a checkpoint, as transformers' processors write them: size, crop and scale."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.processor_classes import DEFAULTS, NULL_SIZES, OF_ONE_SIZE, RENAMED
+from sie_triton.checkpoints.resizing import EXACT, KEPT, MAX_SIDE, SHORTEST, Resizing, form_of, size_fields
 from sie_triton.errors import LoadError
 
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"
 
-# Pillow's numbers for its filters.
-BILINEAR, BICUBIC = 2, 3
+# Parts of processor_config.json, by the key that names their class.
+IMAGES, SOUNDS = "image_processor_type", "feature_extractor_type"
+PARTS = {IMAGES: ("image_processor",), SOUNDS: ("feature_extractor", "audio_processor")}
+
+# Number of Pillow's filters.
 FILTERS = 6
 
-MAX_SIDE = 8192
+# Larger than any real mean, deviation, factor or frequency.
+LARGEST = 1e9
+
+# ConvNext crops images whose shortest edge is shorter.
+WARPED = 384
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
     """Preprocessing of images.
 
-    An image is resized to `size`, height and width, or until its shorter edge is `shortest_edge`, with Pillow's filter
-    number `resample`. Then its center of size `crop` is cut out. A pixel p becomes (p · scale - mean) / std.
+    An image is resized with Pillow's filter number `resample`. Then its center of size `crop`, height and width, is cut
+    out. A pixel p becomes (p · scale - mean) / std.
 
     If the center lies between two pixels, the crop begins at the pixel before, or, with `rounds_middle`, at the even
     one, as in torchvision.
     """
 
-    size: tuple[int, int] | None
-    shortest_edge: int
+    resizing: Resizing
     resample: int
     crop: tuple[int, int] | None
     scale: float
@@ -38,28 +46,22 @@ class ImagePlan:
     rounds_middle: bool = False
 
     @classmethod
-    def read(cls, directory: Path, usual: Mapping[str, Any]) -> "ImagePlan":
-        """Read the settings over `usual`, the defaults of the processor's class; LoadError if they cannot be served."""
-        fields = image_fields(directory, usual)
-        size, shortest = _size(fields, "size")
-        crop = _size(fields, "crop_size", squares=True)[0] if fields.flag("do_center_crop", False) else None
-        if size is None and crop is None:
-            message = (
-                f"{fields.where}: size: gives images of different sizes, and do_center_crop does not cut them to one"
-            )
-            raise LoadError(message, "unsupported")
-        return cls(
-            size=size,
-            shortest_edge=shortest,
-            resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
-            crop=crop,
-            **scaling(fields),
-        )
+    def read(cls, directory: Path, usual: str) -> "ImagePlan":
+        """Read the settings; raise LoadError if they cannot be served. `usual` is the default of the class."""
+        fields = image_fields(directory, usual, ())
+        resizing, crop = _steps(fields)
+        if resizing.exact is None and crop is None:
+            message = f"{fields.where}: size and do_resize: images of different sizes remain"
+            raise LoadError(f"{message}, and do_center_crop does not cut them to one", "unsupported")
+        plan = cls(resizing, resample(fields), crop, **scaling(fields))
+        if fields.flag("do_pad", False) and fields.has("pad_size"):
+            _check_padding(fields, plan.shape)
+        return plan
 
     @property
     def shape(self) -> tuple[int, int]:
         """Height and width of the images that the model reads."""
-        shape = self.crop or self.size
+        shape = self.crop or self.resizing.exact
         assert shape is not None
         return shape
 
@@ -72,43 +74,121 @@ class Scaling(TypedDict):
     std: tuple[float, float, float]
 
 
-def image_fields(directory: Path, usual: Mapping[str, Any], needed: Sequence[str] = ("do_resize",)) -> Fields:
-    """Read the image processor's settings over the defaults `usual`; raise LoadError if a `needed` step is off."""
-    found = processor_fields(directory)
-    fields = Fields(found.where, {**usual, **{key: value for key, value in found.values.items() if value is not None}})
+def image_fields(directory: Path, usual: str, needed: Sequence[str] = ("do_resize",)) -> Fields:
+    """Read the image processor's settings over the defaults of its class, with that class under IMAGES.
+
+    `usual` is the class if the files name none. Raise LoadError if the model cannot have the class, or if a `needed`
+    step is off.
+    """
+    fields = processor_fields(directory, IMAGES, usual, OF_ONE_SIZE if usual in OF_ONE_SIZE else (usual,))
     for step in needed:
-        if not fields.flag(step, True):
-            raise LoadError(
-                f"{fields.where}: {step} false cannot be served: images of all sizes must be accepted", "unsupported"
-            )
+        if not fields.flag(step, False):
+            raise LoadError(f"{fields.where}: {step} false cannot be served; it must be true", "unsupported")
     return fields
 
 
-def scaling(fields: Fields) -> Scaling:
-    is_normal = fields.flag("do_normalize", True)
-    return Scaling(
-        scale=number(fields, "rescale_factor", 1 / 255) if fields.flag("do_rescale", True) else 1.0,
-        mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
-        std=three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0),
-    )
+def processor_fields(directory: Path, key: str, usual: str, known: Sequence[str]) -> Fields:
+    """Read the settings of a processor, one of the `known` classes, over the defaults of its class.
 
-
-def processor_fields(directory: Path, part: str = "image_processor") -> Fields:
-    """Read the settings of the image processor, or of another `part`.
-
-    They are in a file of their own or, as transformers writes them since version 5, in that of the whole processor.
+    A null is a value: of a step, false.
     """
-    if has_file(directory / FILE):
-        return read_fields(directory / FILE)
+    found = _own_fields(directory, key)
+    kind = _class(found, directory, key) or usual
+    if kind not in known:
+        message = f"{found.where}: {key} {kind[:80]!r} is unknown for this model; supported are {', '.join(known)}"
+        raise LoadError(message, "unsupported")
+    values = {**found.values}
+    for old, name in RENAMED.get(kind, {}).items():
+        values[name] = values.get(old, values.get(name, DEFAULTS[kind][name]))
+    if kind in NULL_SIZES and values.get("size") is None:
+        values.pop("size", None)
+    of_steps = {name: False for name, value in values.items() if value is None and name.startswith("do_")}
+    return Fields(found.where, {**DEFAULTS[kind], **values, **of_steps, key: kind})
+
+
+def _own_fields(directory: Path, key: str) -> Fields:
+    """Read the file of the whole processor if it has the part, as transformers writes it since version 5; else FILE."""
     nested = read_fields(directory / NESTED, required=False)
-    if not nested.has(part):
-        raise LoadError(f"{FILE} is missing in {directory}", "not found")
-    return nested.fields(part)
+    part = next((part for part in PARTS[key] if part in nested.values), "")
+    if nested.has(part):
+        return nested.fields(part)
+    if not has_file(directory / FILE):
+        parts = " and ".join(PARTS[key])
+        message = f"{FILE} is missing in {directory}, and so is {parts} in {NESTED}"
+        raise LoadError(message, "not found")
+    return read_fields(directory / FILE)
+
+
+def _class(fields: Fields, directory: Path, key: str) -> str:
+    """Return the class that the files name, without the suffix of its backend; empty if they name none."""
+    name = fields.text(key, "")
+    if not name and key == IMAGES and "AutoImageProcessor" not in fields.fields("auto_map").values:
+        name = fields.text(SOUNDS, "").replace("FeatureExtractor", "ImageProcessor")
+    name = name or read_fields(directory / "config.json", required=False).text(key, "")
+    return name.removesuffix("Fast").removesuffix("Pil")
+
+
+def _steps(fields: Fields) -> tuple[Resizing, tuple[int, int] | None]:
+    """Return how images are resized, and the height and width to which they are cropped."""
+    is_resized, is_cropped = fields.flag("do_resize", False), fields.flag("do_center_crop", False)
+    crop = _height_and_width(fields, "crop_size") if is_cropped else None
+    if not is_resized:
+        return Resizing(KEPT, ()), crop
+    if fields.flag("use_square_size", False) and fields.text(IMAGES) == "CLIPImageProcessor":
+        side = DEFAULTS["CLIPImageProcessor"]["size"]["shortest_edge"]
+        return Resizing(EXACT, (side, side)), crop
+    if fields.text(IMAGES) == "ConvNextImageProcessor":
+        return _of_convnext(fields, crop)
+    return Resizing.read(fields), crop
+
+
+def _of_convnext(fields: Fields, crop: tuple[int, int] | None) -> tuple[Resizing, tuple[int, int] | None]:
+    """Return ConvNext's steps: short edges are resized to 1 / crop_pct of their length, then cropped to it."""
+    (edge,) = Resizing.read(fields, (SHORTEST,)).values
+    if edge >= WARPED:
+        return Resizing(EXACT, (edge, edge)), crop
+    if crop is not None:
+        raise LoadError(f"{fields.where}: do_center_crop true cannot be served with crop_pct", "unsupported")
+    share = number(fields, "crop_pct")
+    longer = edge / share if share > 0 else 0
+    if not 1 <= longer <= MAX_SIDE:
+        raise LoadError(f"{fields.where}: crop_pct: must make edges of 1 to {MAX_SIDE} pixels", "corrupt")
+    return Resizing(SHORTEST, (int(longer),)), (edge, edge)
+
+
+def _height_and_width(fields: Fields, key: str) -> tuple[int, int]:
+    size = size_fields(fields, key, to_square=True)
+    form_of(size, (EXACT,))
+    height, width = (size.integer(name, least=1, most=MAX_SIDE) for name in EXACT)
+    return height, width
+
+
+def _check_padding(fields: Fields, shape: tuple[int, int]) -> None:
+    if fields.text(IMAGES) != "ConvNextImageProcessor" and _height_and_width(fields, "pad_size") != shape:
+        message = f"{fields.where}: pad_size cannot be served: images are {shape[0]} × {shape[1]} without padding"
+        raise LoadError(message, "unsupported")
+
+
+def resample(fields: Fields) -> int:
+    """Return the number of Pillow's filter."""
+    return fields.integer("resample", most=FILTERS - 1)
+
+
+def scaling(fields: Fields) -> Scaling:
+    is_normal = fields.flag("do_normalize", False)
+    std = three(fields, "image_std") if is_normal else (1.0, 1.0, 1.0)
+    if not all(std):
+        raise LoadError(f"{fields.where}: image_std: must not be 0", "corrupt")
+    return Scaling(
+        scale=number(fields, "rescale_factor") if fields.flag("do_rescale", False) else 1.0,
+        mean=three(fields, "image_mean") if is_normal else (0.0, 0.0, 0.0),
+        std=std,
+    )
 
 
 def number(fields: Fields, key: str, default: float | None = None) -> float:
     value = fields.values.get(key, default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
+    if not _is_number(value):
         raise LoadError(f"{fields.where}: {key}: must be a number (given {value!r:.80})", "corrupt")
     return float(value)
 
@@ -116,28 +196,12 @@ def number(fields: Fields, key: str, default: float | None = None) -> float:
 def three(fields: Fields, key: str) -> tuple[float, float, float]:
     """Return three numbers, for red, green and blue."""
     value = fields.values.get(key)
-    values = [value] * 3 if isinstance(value, (int, float)) else value
-    if not isinstance(values, list) or len(values) != 3 or not all(isinstance(each, (int, float)) for each in values):
+    values = [value] * 3 if _is_number(value) else value
+    if not isinstance(values, list) or len(values) != 3 or not all(map(_is_number, values)):
         raise LoadError(f"{fields.where}: {key}: must be three numbers (given {value!r:.80})", "corrupt")
     red, green, blue = map(float, values)
     return red, green, blue
 
 
-def _size(fields: Fields, key: str, *, squares: bool = False) -> tuple[tuple[int, int] | None, int]:
-    """Return height and width, or None and the length of the shorter edge.
-
-    A list is height and width. A single number is the shorter edge or, with `squares`, both sides.
-    """
-    value = fields.values.get(key)
-    if isinstance(value, (int, float)):
-        side = fields.integer(key, least=1, most=MAX_SIDE)
-        return ((side, side), 0) if squares else (None, side)
-    if isinstance(value, list) and len(value) == 2:
-        value = {"height": value[0], "width": value[1]}
-    found = Fields.of(f"{fields.where}: {key}", value or {})
-    if found.has("shortest_edge") and not found.has("longest_edge"):
-        return None, found.integer("shortest_edge", least=1, most=MAX_SIDE)
-    return (
-        found.integer("height", least=1, most=MAX_SIDE),
-        found.integer("width", least=1, most=MAX_SIDE),
-    ), 0
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.image_processor import number, processor_fields
+from sie_triton.checkpoints.files import Fields, shortened
+from sie_triton.checkpoints.image_processor import SOUNDS, number, processor_fields
 from sie_triton.errors import LoadError
+
+CLASS = "ClapFeatureExtractor"
 
 PADDINGS = ("repeatpad", "repeat", "pad")
 TRUNCATIONS = ("fusion", "rand_trunc")
@@ -38,39 +40,47 @@ class MelPlan:
     @classmethod
     def read(cls, directory: Path) -> "MelPlan":
         """Read the settings; raise LoadError naming the key that cannot be used."""
-        fields = processor_fields(directory, "feature_extractor")
-        rate = fields.integer("sampling_rate", 48_000, least=1000, most=MAX_RATE)
-        length = fields.integer("fft_window_size", 1024, least=16, most=1 << 16)
+        fields = processor_fields(directory, SOUNDS, CLASS, (CLASS,))
+        rate = fields.integer("sampling_rate", least=1000, most=MAX_RATE)
+        window = rate * fields.integer("max_length_s", least=1, most=MAX_WINDOW_S)
         plan = cls(
             rate,
-            rate * fields.integer("max_length_s", 10, least=1, most=MAX_WINDOW_S),
-            length,
-            fields.integer("hop_length", 480, least=1, most=length),
-            fields.integer("feature_size", 64, least=1, most=1024),
-            number(fields, "frequency_min", 0.0),
-            number(fields, "frequency_max", 14_000.0),
-            fields.one_of("padding", PADDINGS),
-            fields.one_of("truncation", TRUNCATIONS) == "fusion",
+            window,
+            fields.integer("fft_window_size", least=16, most=1 << 16),
+            fields.integer("hop_length", least=1, most=window),
+            fields.integer("feature_size", least=1, most=1024),
+            number(fields, "frequency_min"),
+            number(fields, "frequency_max"),
+            _one_of(fields, "padding", PADDINGS),
+            _one_of(fields, "truncation", TRUNCATIONS) == "fusion",
         )
         plan.check(fields)
         return plan
 
     def check(self, fields: Fields) -> None:
         """Raise LoadError if the numbers contradict each other."""
-        if not 0 <= self.lowest < self.highest <= self.rate / 2:
-            message = f"frequency_min and frequency_max must be from 0 to {self.rate / 2:g} Hz, the first the lower"
+        if not 0 <= self.lowest < self.highest:
+            message = "frequency_min and frequency_max must be at least 0, the first the lower"
             raise LoadError(f"{fields.where}: {message} (given {self.lowest:g} and {self.highest:g})", "corrupt")
-        if self.window <= self.frame_length:
-            raise LoadError(
-                f"{fields.where}: max_length_s: must be longer than a frame of fft_window_size samples", "corrupt"
-            )
+        if self.is_fused and self.num_frames != self.window // self.hop + 1:
+            message = f"{fields.where}: fft_window_size {self.frame_length} cannot be served with truncation fusion"
+            why = f"sounds of a window have {self.num_frames} frames, longer ones {self.window // self.hop + 1}"
+            raise LoadError(f"{message}: {why}; an even size makes them equal", "unsupported")
 
     @property
     def num_frames(self) -> int:
-        """Frames in one window."""
-        return self.window // self.hop + 1
+        """Frames in one window: half a frame is added at both ends, rounded down."""
+        return (self.window - self.frame_length % 2) // self.hop + 1
 
     @property
     def size(self) -> int:
         """Numbers in the spectrogram of one window."""
         return self.num_frames * self.num_bands
+
+
+def _one_of(fields: Fields, key: str, allowed: tuple[str, ...]) -> str:
+    value = fields.values[key]
+    if value not in allowed:
+        message = f"{fields.where}: {key} {shortened(value)} is unknown; supported are {', '.join(allowed)}"
+        raise LoadError(message, "unsupported")
+    return str(value)

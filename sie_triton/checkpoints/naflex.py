@@ -1,12 +1,12 @@
 """Preprocessing settings of images of any shape that become patches, as SigLIP 2's processor writes them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
 
-from sie_triton.checkpoints.image_processor import FILTERS, MAX_SIDE, image_fields, scaling
+from sie_triton.checkpoints.image_processor import FILTERS, image_fields, scaling
+from sie_triton.checkpoints.processor_classes import BILINEAR
+from sie_triton.checkpoints.resizing import MAX_SIDE
 
 MAX_PATCHES = 100_000
 
@@ -30,13 +30,13 @@ class NaflexPlan:
     std: tuple[float, float, float]
 
     @classmethod
-    def read(cls, directory: Path, usual: Mapping[str, Any]) -> "NaflexPlan":
-        """Read the settings over `usual`, the defaults of the processor's class; LoadError if they cannot be served."""
-        fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
+    def read(cls, directory: Path) -> "NaflexPlan":
+        """Read the settings; raise LoadError if they cannot be served."""
+        fields = image_fields(directory, "Siglip2ImageProcessor")
         return cls(
             patch_size=fields.integer("patch_size", least=1, most=MAX_SIDE),
             max_num_patches=fields.integer("max_num_patches", least=1, most=MAX_PATCHES),
-            resample=fields.integer("resample", most=FILTERS - 1),
+            resample=fields.integer("resample", BILINEAR, most=FILTERS - 1),
             **scaling(fields),
         )
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields, shortened
-from sie_triton.checkpoints.image_processor import BICUBIC, BILINEAR, MAX_SIDE, ImagePlan, three
+from sie_triton.checkpoints.image_processor import ImagePlan, three
 from sie_triton.checkpoints.modules import MAX_WIDTH
+from sie_triton.checkpoints.processor_classes import BICUBIC, BILINEAR, CLIP_MEAN, CLIP_STD
+from sie_triton.checkpoints.resizing import EXACT, MAX_SIDE, SHORTEST, Resizing
 from sie_triton.errors import LoadError
 
 CONFIG = "open_clip_config.json"
@@ -55,7 +57,7 @@ ONLY: Mapping[str, Mapping[str, Mapping[str, tuple[Any, ...]]]] = {
 # Ways in which open_clip's tokenizers clean texts.
 CLEANING = ("whitespace", "lower", "canonicalize")
 
-OPENAI = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
+OPENAI = {"mean": CLIP_MEAN, "std": CLIP_STD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +204,14 @@ def _side(fields: Fields, key: str) -> int:
 
 
 def _plan(given: Fields, side: int) -> ImagePlan:
-    fields = Fields(given.where, {**OPENAI, **{key: value for key, value in given.values.items() if value is not None}})
+    fields = Fields(given.where, {**OPENAI, **{key: value for key, value in given.values.items() if value}})
     way = fields.one_of("resize_mode", ("shortest", "squash"))
+    fields.one_of("mode", ("RGB",))
     filters = {"bicubic": BICUBIC, "bilinear": BILINEAR}
     if fields.has("size") and _side(fields, "size") != side:
         raise LoadError(f"{fields.where}: size: must be {side}, like image_size in vision_cfg", "unsupported")
     return ImagePlan(
-        size=(side, side) if way == "squash" else None,
-        shortest_edge=0 if way == "squash" else side,
+        resizing=Resizing(EXACT, (side, side)) if way == "squash" else Resizing(SHORTEST, (side,)),
         resample=filters[fields.one_of("interpolation", tuple(filters))],
         crop=None if way == "squash" else (side, side),
         scale=1 / 255,

@@ -1,22 +1,13 @@
 """Preprocessing settings of images that are cut into patches at about their original size, as in Qwen's models."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
-from typing import Any
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, image_fields, scaling
+from sie_triton.checkpoints.image_processor import IMAGES, image_fields, resample, scaling
+from sie_triton.checkpoints.resizing import MAX_SIDE
 from sie_triton.errors import LoadError
-
-# Defaults of Qwen2-VL.
-USUAL: Mapping[str, Any] = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-    "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
-    "temporal_patch_size": 2,
-}
 
 MOST_PIXELS = MAX_SIDE * MAX_SIDE
 
@@ -42,21 +33,20 @@ class PatchPlan:
     std: tuple[float, float, float]
 
     @classmethod
-    def read(cls, directory: Path, vision: Fields, usual: Mapping[str, Any] = USUAL) -> "PatchPlan":
+    def read(cls, directory: Path, vision: Fields, usual: str = "Qwen2VLImageProcessor") -> "PatchPlan":
         """Read the settings; raise LoadError if they cannot be served.
 
-        `vision` is the tower's part of config.json, which must agree. `usual` holds the defaults of the processor's
-        class.
+        `vision` is the tower's part of config.json, which must agree. `usual` is the processor's class.
         """
-        fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
-        least, most = _pixels(fields, usual["size"])
+        fields = image_fields(directory, usual)
+        least, most = _pixels(fields)
         plan = cls(
-            patch=fields.integer("patch_size", 14, least=1, most=MAX_SIDE),
-            merge=fields.integer("merge_size", 2, least=1, most=64),
+            patch=fields.integer("patch_size", least=1, most=MAX_SIDE),
+            merge=fields.integer("merge_size", least=1, most=64),
             frames=fields.integer("temporal_patch_size", least=1, most=64),
             min_pixels=least,
             max_pixels=most,
-            resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
+            resample=resample(fields),
             **scaling(fields),
         )
         for name, made in (
@@ -91,16 +81,16 @@ class PatchPlan:
         return (height // self.factor) * (width // self.factor)
 
 
-def _pixels(fields: Fields, usual: Mapping[str, int]) -> tuple[int, int]:
+def _pixels(fields: Fields) -> tuple[int, int]:
     """Return minimum and maximum pixels, from any of the keys that processors have used for them."""
     size = fields.fields("size")
     found = []
     for own, of_size in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
-        source, key = (fields, own) if fields.has(own) else (size, of_size if size.has(of_size) else own)
-        found.append(source.integer(key, usual[of_size], least=1, most=MOST_PIXELS))
+        is_own = fields.has(own) and fields.text(IMAGES) != "Glm46VImageProcessor"
+        source, key = (fields, own) if is_own else (size, own if size.has(own) else of_size)
+        found.append(source.integer(key, least=1, most=MOST_PIXELS))
     least, most = found
     if least > most:
-        raise LoadError(
-            f"{fields.where}: the minimum of {least} pixels is larger than the maximum of {most}", "corrupt"
-        )
+        message = f"{fields.where}: the minimum of {least} pixels is larger than the maximum of {most}"
+        raise LoadError(message, "corrupt")
     return least, most

@@ -3,10 +3,8 @@
 sentence-transformers keeps the same files in the directory of its only module.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
@@ -14,7 +12,7 @@ from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, modules_of
 from sie_triton.checkpoints.open_clip import CONFIG as OPEN_CLIP
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.checkpoints.positions import UNLIMITED
-from sie_triton.checkpoints.transformer_settings import settings_of
+from sie_triton.checkpoints.transformer_settings import settings_of, tokenizer_arguments
 from sie_triton.errors import LoadError
 
 # Modules of sentence-transformers that hold such a model, and modules after it that have no effect here.
@@ -40,14 +38,14 @@ class TowerFiles:
     num_patches: int
 
     @classmethod
-    def read(cls, directory: Path, usual: Mapping[str, Any]) -> "TowerFiles":
-        """Read the files; raise LoadError naming the one that cannot be used. `usual`: see ImagePlan."""
+    def read(cls, directory: Path) -> "TowerFiles":
+        """Read the files; raise LoadError naming the one that cannot be used."""
         if is_open_clip(directory):
             found = OpenClipFiles.read(directory)
             return cls.of(directory, found.config, found.plan, UNLIMITED)
         home = home_of(directory)
         config = read_fields(home / "config.json")
-        return cls.of(home, config, ImagePlan.read(home, usual), most_tokens(home))
+        return cls.of(home, config, ImagePlan.read(home, "CLIPImageProcessor"), most_tokens(home))
 
     @classmethod
     def of(cls, home: Path, config: Fields, plan: ImagePlan, most: int) -> "TowerFiles":
@@ -103,13 +101,13 @@ def most_tokens(home: Path) -> int:
         if own := sorted(set(calls.fields(kind).values) - set(ABOUT_LENGTH)):
             message = f"{calls.where}: {kind}: {', '.join(own)} cannot be served; set it in the processor's own files"
             raise LoadError(message, "unsupported")
+    arguments = Fields(saved.where, tokenizer_arguments(saved))
     # Tokenizers without a limit save 10^30.
-    limits = (
-        tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None),
-        saved.integer("max_seq_length", UNLIMITED, least=1),
-        calls.fields("text").integer("max_length", UNLIMITED, least=1),
+    longest = tokenizer.integer("model_max_length", UNLIMITED, least=1, most=None)
+    longest = arguments.integer(
+        "model_max_length", saved.integer("max_seq_length", longest, least=1), least=1, most=None
     )
-    return min(limits)
+    return min(longest, calls.fields("text").integer("max_length", UNLIMITED, least=1))
 
 
 def home_of(directory: Path) -> Path:

@@ -22,7 +22,7 @@ Resize = Callable[["Image"], Bytes]
 
 def resized(image: "Image", plan: ImagePlan) -> Bytes:
     """Resize and crop a picture as transformers' processors with the Pillow backend do, bit for bit."""
-    height, width = plan.size or with_shortest_edge(image.height, image.width, plan.shortest_edge)
+    height, width = plan.resizing.size(image.height, image.width)
     pixels = np.asarray(image.resize((width, height), resample=plan.resample))
     return pixels if plan.crop is None else middle(pixels, plan.crop, rounds=plan.rounds_middle)
 
@@ -34,15 +34,6 @@ def resized_for_patches(image: "Image", plan: NaflexPlan) -> Bytes:
     """
     height, width = plan.shape(image.height, image.width)
     return np.asarray(image.resize((width, height), resample=plan.resample))
-
-
-def with_shortest_edge(height: int, width: int, edge: int) -> tuple[int, int]:
-    """
-    >>> with_shortest_edge(480, 641, 224), with_shortest_edge(300, 200, 100)
-    ((224, 299), (150, 100))
-    """
-    longest = int(edge * max(height, width) / min(height, width))
-    return (longest, edge) if width <= height else (edge, longest)
 
 
 def middle(pixels: Bytes, size: tuple[int, int], *, rounds: bool = False) -> Bytes:

@@ -58,7 +58,7 @@ def _check(plan: MelPlan, audio: Fields) -> None:
         wrong = f"truncation {'fusion' if plan.is_fused else 'rand_trunc'}, and enable_fusion {not plan.is_fused}"
     else:
         return
-    message = f"preprocessor_config.json has {wrong.replace(', and', f', and {audio.where} has')}"
+    message = f"the feature extractor has {wrong.replace(', and', f', and {audio.where} has')}"
     raise LoadError(message, "unsupported")
 
 

@@ -7,21 +7,13 @@ text → tokens → text transformer → state of the closing token → projecti
 from collections.abc import Iterator
 from pathlib import Path
 
+from sie_triton.checkpoints.open_clip import is_open_clip
 from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type, model_type_file
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Family, Recognised
 from sie_triton.families.shared.towers.options import TowerOptions
 from sie_triton.spec import ModelSpec
-
-# Image preprocessing of OpenAI's training.
-USUAL_IMAGES = {
-    "size": {"shortest_edge": 224},
-    "crop_size": {"height": 224, "width": 224},
-    "do_center_crop": True,
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
 
 
 class Clip(Family):
@@ -42,6 +34,9 @@ class Clip(Family):
         weights = () if is_before_fast(files.directory) else (files.directory,)
         return Recognised(reason, files.longest_text, dims, normalize=True, weights=weights)
 
+    def keeps_tokenizer(self, directory: Path) -> bool:
+        return is_open_clip(directory)
+
     def longest(self, directory: Path) -> int:
         return read(directory).longest_text
 
@@ -50,4 +45,4 @@ class Clip(Family):
 
 
 def read(directory: Path) -> TowerFiles:
-    return TowerFiles.read(directory, USUAL_IMAGES)
+    return TowerFiles.read(directory)

@@ -15,9 +15,6 @@ from sie_triton.families.shared.pages.family import PageFamily
 
 LONGEST = 8192
 
-# Image preprocessing of PaliGemma's training.
-USUAL_IMAGES = {"size": {"height": 448, "width": 448}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-
 
 class ColPali(PageFamily):
     features = (READ, INPUT_IDS, PIXELS)
@@ -38,7 +35,7 @@ class ColPali(PageFamily):
 
 def images_of(files: PageFiles) -> tuple[ImagePlan, int]:
     """Return the preprocessing and the patches of an image; raise LoadError if the model needs another size."""
-    plan = ImagePlan.read(files.directory, USUAL_IMAGES)
+    plan = ImagePlan.read(files.directory, "SiglipImageProcessor")
     side, patch = files.vision.integer("image_size", 224, least=1), files.vision.integer("patch_size", 14, least=1)
     if plan.shape != (side, side):
         message = (

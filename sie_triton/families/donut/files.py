@@ -6,23 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import (
-    BILINEAR,
-    FILTERS,
-    MAX_SIDE,
-    ImagePlan,
-    image_fields,
-    scaling,
-)
+from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
+from sie_triton.checkpoints.resizing import EXACT, MAX_SIDE, Resizing
 from sie_triton.errors import LoadError
 
 ENCODER, MODEL_TYPE = "donut-swin", "vision-encoder-decoder"
 NEEDED = ("do_resize", "do_thumbnail", "do_pad")
-
-# The defaults of DonutImageProcessor.
-USUAL_SIZE = {"height": 2560, "width": 1920}
-USUAL_MEAN = [0.5, 0.5, 0.5]
 
 # Task tokens of pretraining.
 PRETRAINING = ("<s_iitcdip>", "<s_synthdog>")
@@ -54,7 +44,7 @@ class DonutFiles:
         depths = encoder.values.get("depths", [2, 2, 6, 2])
         if not isinstance(depths, list) or not 1 <= len(depths) <= 8:
             raise LoadError(f"{encoder.where}: depths: must be a list of 1 to 8 numbers", "corrupt")
-        plan, is_aligned = _pages(directory)
+        plan, is_aligned = page_plan(directory)
         stride = encoder.integer("patch_size", 4, least=1, most=MAX_SIDE) * 2 ** (len(depths) - 1)
         height, width = plan.shape
         return cls(
@@ -88,25 +78,16 @@ def tasks_of(tokens: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _pages(directory: Path) -> tuple[ImagePlan, bool]:
-    found = image_fields(directory, {"image_mean": USUAL_MEAN, "image_std": USUAL_MEAN}, NEEDED)
-    if found.flag("do_center_crop", False):
-        raise LoadError(f"{found.where}: do_center_crop true cannot be served", "unsupported")
-    plan = ImagePlan(
-        size=_size(found),
-        shortest_edge=0,
-        resample=found.integer("resample", BILINEAR, most=FILTERS - 1),
-        crop=None,
-        **scaling(found),
-    )
-    return plan, found.flag("do_align_long_axis", False)
-
-
-def _size(fields: Fields) -> tuple[int, int]:
-    """Return height and width; in older files, `size` is a list of width and height."""
-    value = fields.values.get("size")
-    if isinstance(value, list) and len(value) == 2:
-        value = {"width": value[0], "height": value[1]}
-    size = Fields.of(f"{fields.where}: size", USUAL_SIZE if value is None else value)
-    height, width = (size.integer(name, least=1, most=MAX_SIDE) for name in ("height", "width"))
-    return height, width
+def page_plan(directory: Path) -> tuple[ImagePlan, bool]:
+    """Read the preprocessing, and whether pages are rotated first; raise LoadError if it cannot be served."""
+    fields = image_fields(directory, "DonutImageProcessor", NEEDED)
+    if fields.flag("do_center_crop", False):
+        raise LoadError(f"{fields.where}: do_center_crop true cannot be served", "unsupported")
+    if resample(fields) == 0:
+        message = f"{fields.where}: resample 0 cannot be served: the library shrinks with another filter then"
+        raise LoadError(f"{message}; supported are 1 to 5", "unsupported")
+    size = fields.values["size"]
+    # In older files, `size` is a list of width and height.
+    turned = Fields(fields.where, {**fields.values, "size": size[::-1] if isinstance(size, list) else size})
+    plan = ImagePlan(Resizing.read(turned, (EXACT,)), resample(fields), None, **scaling(fields))
+    return plan, fields.flag("do_align_long_axis", False)

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
+from sie_triton.checkpoints.resizing import with_shortest_edge
 from sie_triton.contract import Part
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.donut import DonutOptions
 from sie_triton.families.donut.files import PRETRAINING, START, DonutFiles, tasks_of
 from sie_triton.families.shared.readers.processor import ReaderProcessor, ReadingPrompt, new_tokens, num_beams
-from sie_triton.inputs.pixels import with_shortest_edge
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec, Runtime
 

@@ -6,20 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import MAX_SIDE, NESTED, ImagePlan, number
+from sie_triton.checkpoints.image_processor import NESTED, ImagePlan, number
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
+from sie_triton.checkpoints.resizing import MAX_SIDE
 from sie_triton.errors import LoadError
 from sie_triton.families.florence2.original_files import BANNED, TOKENS, as_transformers, is_original
 
 MODEL_TYPE = "florence2"
-
-# Image preprocessing as in training.
-USUAL_IMAGES = {
-    "size": {"height": 768, "width": 768},
-    "do_center_crop": False,
-    "image_mean": [0.485, 0.456, 0.406],
-    "image_std": [0.229, 0.224, 0.225],
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,7 @@ class Florence2Files:
         text.integer("d_model", 1024, least=1, most=MAX_WIDTH)
         for layers in ("encoder_layers", "decoder_layers"):
             text.integer(layers, 12, least=1, most=MAX_LAYERS)
-        plan = ImagePlan.read(directory, USUAL_IMAGES)
+        plan = ImagePlan.read(directory, "CLIPImageProcessor")
         asked = read_fields(directory / NESTED, required=False).fields("post_processor_config")
         return cls(
             directory,

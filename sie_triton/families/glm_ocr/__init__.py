@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
-from sie_triton.checkpoints.patch_plan import USUAL
 from sie_triton.families.base import Options
 from sie_triton.families.shared.ocr.family import OcrFamily
 from sie_triton.families.shared.readers.processor import READER_PARAMETERS
@@ -18,9 +17,6 @@ USUAL_NEW_TOKENS = 8192
 
 OCR = "ocr"
 TASKS = {OCR: "Text Recognition:", "table": "Table Recognition:", "formula": "Formula Recognition:"}
-
-# Defaults of the library's processor.
-USUAL_IMAGES = {**USUAL, "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15_000}}
 
 
 @dataclass(frozen=True)

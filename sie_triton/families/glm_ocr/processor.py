@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sie_triton.checkpoints.patch_plan import PatchPlan
-from sie_triton.families.glm_ocr import OCR, TASKS, USUAL_IMAGES, USUAL_NEW_TOKENS, GlmOcr, GlmOcrOptions
+from sie_triton.families.glm_ocr import OCR, TASKS, USUAL_NEW_TOKENS, GlmOcr, GlmOcrOptions
 from sie_triton.families.shared.ocr.tasks import PatchFiles, TaskProcessor, Tasks
 from sie_triton.inputs.patch_resizing import patched_size
 from sie_triton.spec import ModelSpec
@@ -30,4 +30,4 @@ def page_size(height: int, width: int, plan: PatchPlan) -> tuple[int, int]:
 def images(directory: Path) -> PatchFiles:
     """Read the preprocessing; raise LoadError naming the file that cannot be used."""
     files = GlmOcr().read(directory)
-    return PatchFiles(files, PatchPlan.read(directory, files.vision, USUAL_IMAGES), page_size)
+    return PatchFiles(files, PatchPlan.read(directory, files.vision, "Glm46VImageProcessor"), page_size)

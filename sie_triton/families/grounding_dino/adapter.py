@@ -107,7 +107,7 @@ class DinoAdapter(Adapter):
 
     def _sample(self, lengths: Sequence[int]) -> Features:
         """Return images as large as the model reads them, three by four."""
-        height, width = self._files.resized(1500, 2000)
+        height, width = self._files.plan.resizing.size(1500, 2000)
         count = max(1, round(sum(lengths) / num_read(height, width)))
         size, tokens = 3 * height * width, np.full(count, len(SAMPLE_IDS), np.int32)
         return {

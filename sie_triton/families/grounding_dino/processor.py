@@ -67,7 +67,7 @@ class DinoProcessor(LabelledImages[Text]):
         return Text(np.array(encoding.ids, np.int32), np.array(numbers, np.int32), thresholds_of(labels))
 
     def pixels(self, image: "Image", where: str) -> Any:
-        height, width = self._files.resized(image.height, image.width)
+        height, width = self._files.plan.resizing.size(image.height, image.width)
         if self._files.num_places(height, width) < self._files.num_queries:
             raise InputError.at(
                 where,

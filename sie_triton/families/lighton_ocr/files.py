@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import read_fields
-from sie_triton.checkpoints.image_processor import MAX_SIDE, NESTED
+from sie_triton.checkpoints.image_processor import NESTED
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.resizing import MAX_SIDE
 from sie_triton.errors import LoadError
 from sie_triton.families.lighton_ocr.longest_edge import LongestEdgePlan
 

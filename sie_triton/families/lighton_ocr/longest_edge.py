@@ -5,12 +5,9 @@ from math import floor
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.image_processor import BICUBIC, FILTERS, MAX_SIDE, image_fields, scaling
-from sie_triton.checkpoints.patch_plan import USUAL
+from sie_triton.checkpoints.image_processor import image_fields, resample, scaling
+from sie_triton.checkpoints.resizing import EXACT, MAX_SIDE, form_of, size_fields
 from sie_triton.errors import LoadError
-
-USUAL_SIZE = {"longest_edge": 1024}
-USUAL_PATCH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +28,13 @@ class LongestEdgePlan:
     @classmethod
     def read(cls, directory: Path) -> "LongestEdgePlan":
         """Read the settings; raise LoadError naming the file that cannot be used."""
-        usual = {**USUAL, "size": USUAL_SIZE, "patch_size": USUAL_PATCH}
-        fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_normalize"))
+        fields = image_fields(directory, "PixtralImageProcessor")
         if fields.flag("do_center_crop", False):
             raise LoadError(f"{fields.where}: do_center_crop true cannot be served", "unsupported")
         return cls(
-            most=_sides(fields, "size", "longest_edge"),
-            unit=_sides(fields, "patch_size"),
-            resample=fields.integer("resample", BICUBIC, most=FILTERS - 1),
+            most=_sides(size_fields(fields, "size"), (("longest_edge",), EXACT)),
+            unit=_sides(size_fields(fields, "patch_size", to_square=True), (EXACT,)),
+            resample=resample(fields),
             **scaling(fields),
         )
 
@@ -56,12 +52,7 @@ class LongestEdgePlan:
         return ((height - 1) // rows + 1) * rows, ((width - 1) // columns + 1) * columns
 
 
-def _sides(fields: Fields, key: str, both: str = "") -> tuple[int, int]:
-    """Return height and width: from a number, an object with both, or an object with the single key `both`."""
-    if isinstance(fields.values[key], int):
-        side = fields.integer(key, least=1, most=MAX_SIDE)
-        return side, side
-    found = fields.fields(key)
-    names = (both, both) if both and found.has(both) else ("height", "width")
-    height, width = (found.integer(name, least=1, most=MAX_SIDE) for name in names)
-    return height, width
+def _sides(size: Fields, supported: tuple[tuple[str, ...], ...]) -> tuple[int, int]:
+    """Return height and width, which are equal in a size with a single key."""
+    found = [size.integer(key, least=1, most=MAX_SIDE) for key in form_of(size, supported)]
+    return found[0], found[-1]

@@ -3,23 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import ImagePlan, processor_fields
+from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
+from sie_triton.checkpoints.resizing import EXACT, Resizing
 from sie_triton.errors import LoadError
 
-OF_CLIP = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-
-# Defaults by model type: settings of the image processor, and the side of a patch in pixels.
-USUAL: Mapping[str, tuple[Mapping[str, Any], int]] = {
-    "owlvit": ({**OF_CLIP, "size": {"height": 768, "width": 768}, "crop_size": {"height": 768, "width": 768}}, 32),
-    "owlv2": ({**OF_CLIP, "size": {"height": 960, "width": 960}}, 16),
-}
+# By model type: class of the image processor, and default side of a patch in pixels.
+CLASSES: Mapping[str, tuple[str, int]] = {"owlvit": ("OwlViTImageProcessor", 32), "owlv2": ("Owlv2ImageProcessor", 16)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +37,26 @@ class OwlFiles:
         """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         name = config.one_of("model_type", ("owlv2", "owlvit"))
-        usual, usual_patch = USUAL[name]
+        usual, usual_patch = CLASSES[name]
         text, vision = config.fields("text_config"), config.fields("vision_config")
         for tower in (text, vision):
             _check(tower)
-        plan = ImagePlan.read(directory, usual)
+        plan = square_plan(directory, usual) if name == "owlv2" else ImagePlan.read(directory, usual)
         side = vision.integer("image_size", 768, least=1)
         patch = vision.integer("patch_size", usual_patch, least=1, most=side)
         if plan.shape != (side, side):
             made = " × ".join(map(str, plan.shape))
             message = f"{directory}: images are resized to {made}, but config.json needs {side} × {side}"
             raise LoadError(message, "unsupported")
-        if name == "owlv2" and not processor_fields(directory).flag("do_pad", True):
-            raise LoadError(
-                f"{directory}: do_pad false cannot be served: boxes are relative to a square", "unsupported"
-            )
         return cls(directory, name, plan, text.integer("max_position_embeddings", 16, least=3), (side // patch) ** 2)
+
+
+def square_plan(directory: Path, usual: str) -> ImagePlan:
+    """Read OWLv2's preprocessing, which blurs and interpolates; as a filter, 0 would leave out the blur."""
+    fields = image_fields(directory, usual, ("do_resize", "do_rescale", "do_pad"))
+    if resample(fields) == 0:
+        raise LoadError(f"{fields.where}: resample 0 cannot be served; supported are 1 to 5", "unsupported")
+    return ImagePlan(Resizing.read(fields, (EXACT,)), resample(fields), None, **scaling(fields))
 
 
 def _check(tower: Fields) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
-from sie_triton.checkpoints.patch_plan import USUAL
 from sie_triton.contract.tensors import Tensor
 from sie_triton.families.base import Options
 from sie_triton.families.shared.ocr.family import OcrFamily
@@ -30,13 +29,6 @@ NAMES = tuple(TASKS)
 
 # Tasks whose answers contain places and are not markdown.
 WITH_PLACES = ("spotting", "seal")
-
-# Defaults of the library's processor.
-USUAL_IMAGES = {
-    **USUAL,
-    "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536},
-    "temporal_patch_size": 1,
-}
 
 TASK = Tensor("task_number", "INT32", (-1,), "[n] number of the task", "", 0, len(TASKS) - 1)
 

@@ -14,7 +14,6 @@ from sie_triton.families.paddleocr_vl import (
     OCR,
     TASK,
     TASKS,
-    USUAL_IMAGES,
     USUAL_NEW_TOKENS,
     PaddleOcrOptions,
     PaddleOcrVl,
@@ -51,7 +50,7 @@ def images(directory: Path) -> PatchFiles:
     files = PaddleOcrVl().read(directory)
     # config.json may have a setting for video, which the tower of this model does not use.
     vision = {name: value for name, value in files.vision.values.items() if name != "temporal_patch_size"}
-    plan = PatchPlan.read(directory, Fields(files.vision.where, vision), USUAL_IMAGES)
+    plan = PatchPlan.read(directory, Fields(files.vision.where, vision), "PaddleOCRVLImageProcessor")
     if plan.frames != 1:
         message = f"{directory}: temporal_patch_size {plan.frames} of the image processor cannot be served"
         raise LoadError(f"{message}; it must be 1 for this model", "unsupported")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.open_clip import is_open_clip
 from sie_triton.checkpoints.towers import model_type, model_type_file
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
@@ -35,6 +36,10 @@ class Siglip(Family):
             images = f"images of any shape in at most {files.num_patches} patches"
         reason, dims = f"{model_type_file(directory)}: {kind}, {images}", {"dense": files.dim}
         return Recognised(reason, files.texts.length, dims, normalize=True, weights=(files.directory,))
+
+    def keeps_tokenizer(self, directory: Path) -> bool:
+        # transformers has no fast form of the first SigLIP's tokenizer: the processor cleans texts in its place.
+        return SiglipFiles.read(directory).texts.cleaning == "siglip" or is_open_clip(directory)
 
     def longest(self, directory: Path) -> int:
         return SiglipFiles.read(directory).texts.length

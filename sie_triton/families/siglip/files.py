@@ -1,35 +1,19 @@
 """Files of SigLIP and SigLIP 2 as transformers saves them: for images of one size or, with NaFlex, of any shape."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
-from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
-from sie_triton.checkpoints.image_processor import BICUBIC, BILINEAR, ImagePlan
-from sie_triton.checkpoints.modules import MAX_WIDTH, UNLIMITED
+from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.modules import MAX_WIDTH
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
+from sie_triton.checkpoints.positions import UNLIMITED
 from sie_triton.checkpoints.towers import check_shape, check_tower, home_of, most_tokens
 from sie_triton.errors import LoadError
 
 ONE_SIZE, ANY_SHAPE = "siglip", "siglip2"
-
-HALF = [0.5, 0.5, 0.5]
-USUAL_IMAGES: Mapping[str, Any] = {
-    "size": {"height": 224, "width": 224},
-    "resample": BICUBIC,
-    "image_mean": HALF,
-    "image_std": HALF,
-}
-USUAL_PATCHES: Mapping[str, Any] = {
-    "patch_size": 16,
-    "max_num_patches": 256,
-    "resample": BILINEAR,
-    "image_mean": HALF,
-    "image_std": HALF,
-}
 
 # Tokenizers that clean texts, whatever tokenizer.json says. Every ANY_SHAPE model has the second.
 CLEANING = {"SiglipTokenizer": "siglip", "Siglip2Tokenizer": "siglip2"}
@@ -70,9 +54,9 @@ class SiglipFiles:
         home = home_of(directory)
         config = read_fields(home / "config.json")
         if config.text("model_type") == ONE_SIZE:
-            plan: ImagePlan | NaflexPlan = ImagePlan.read(home, USUAL_IMAGES)
+            plan: ImagePlan | NaflexPlan = ImagePlan.read(home, "SiglipImageProcessor")
         else:
-            plan = NaflexPlan.read(home, USUAL_PATCHES)
+            plan = NaflexPlan.read(home)
         return cls.of(home, config, plan, most_tokens(home))
 
     @classmethod
