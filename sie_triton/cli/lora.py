@@ -28,7 +28,7 @@ def lora() -> None:
 @lora.command()
 @click.argument("model")
 @click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON")
-@running_options(RUNNING)
+@running_options([*RUNNING, "auth_tokens"])
 def ls(model: str, as_json: bool, **flags: Any) -> None:
     """List the adapters of MODEL: their locations and origins, and whether they are in memory."""
     from sie_triton.controller.lora_commands import show

@@ -11,7 +11,9 @@ OF_ITEMS = {tensor.name for tensor in (*ITEMS.values(), QUERY_IMAGE)}
 
 
 class Misfit(InputError):
-    """The model does not serve the verb, or does not take one of the inputs."""
+    """The model does not serve the verb, or does not take one of the inputs. Tracebacks show it as an InputError."""
+
+    __module__, __qualname__ = InputError.__module__, InputError.__qualname__
 
 
 def input_names(metadata: Any) -> list[str]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sie_triton.cluster.up import CLUSTER_DIR, CONFIG_DIR
-from sie_triton.controller.commands import fetch
+from sie_triton.controller.commands import ADMIN, CLIENT, OWN_DIRECTORY, Where, fetch
 from sie_triton.controller.token import find_token
 from sie_triton.settings import LOOPBACK, Settings, words
 
@@ -73,7 +73,7 @@ def table_of(health: Mapping[str, Any]) -> RenderableType:
 
 def _health(settings: Settings) -> Any:
     token = next(iter(words(settings.auth_tokens)), "")
-    return fetch(f"{settings.gateway_url}/health", "gateway", "--gateway-url", token, ANSWER_S)
+    return fetch(f"{settings.gateway_url}/health", Where("gateway", "--gateway-url", CLIENT), token, ANSWER_S)
 
 
 def _summary(health: Mapping[str, Any]) -> str:
@@ -102,4 +102,5 @@ def _change(settings: Settings, path: str, method: str, body: bytes | None = Non
     url = settings.config_service_url or f"http://{LOOPBACK}:{settings.config_port}"
     of_cluster_up = settings.data_dir / CLUSTER_DIR / CONFIG_DIR
     token = find_token(of_cluster_up, settings.admin_token) or find_token(settings.data_dir, "")
-    return fetch(f"{url}{path}", "config service", "--config-service-url", token, ANSWER_S, method, body)
+    where = Where("config service", "--config-service-url", ADMIN, OWN_DIRECTORY)
+    return fetch(f"{url}{path}", where, token, ANSWER_S, method, body)

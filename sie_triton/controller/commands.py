@@ -5,9 +5,10 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from rich.console import Console, Group
@@ -23,6 +24,12 @@ MODELS = "/v1/models"
 
 REFRESH_S = 0.5
 PICTURE_COLUMNS = 100
+
+# Flags and variables of tokens, and where the controller's is if it has generated one.
+ADMIN = "--admin-token (SIE_ADMIN_TOKEN)"
+CLIENT = "--auth-tokens (SIE_AUTH_TOKENS)"
+READING = f"{CLIENT} or {ADMIN}"
+OWN_DIRECTORY = ", or run the command as the server's user with its --data-dir, where a generated token is stored"
 
 # Time for a response beyond the timeout of a load, in seconds: a load may also wait for memory and for Triton.
 ANSWER_S = 180
@@ -80,16 +87,25 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
     """
     url = f"http://{settings.inner_host}:{settings.controller_port}{path}"
     seconds = settings.load_timeout_s + ANSWER_S
-    return fetch(url, "controller", "--host and --controller-port", _token(settings, method), seconds, method, body)
+    where = Where("controller", "--host and --controller-port", READING if method == "GET" else ADMIN, OWN_DIRECTORY)
+    return fetch(url, where, _token(settings, method), seconds, method, body)
 
 
-def fetch(
-    url: str, what: str, flags: str, token: str, seconds: float, method: str = "GET", body: bytes | None = None
-) -> Any:
-    """Return the response of a server, decoded from JSON. `what` is the kind of server, and `flags` choose it.
+class Where(NamedTuple):
+    """A kind of server, the flags that choose it, those that give its token, and where else the token may be."""
+
+    kind: str
+    flags: str
+    tokens: str
+    advice: str = ""
+
+
+def fetch(url: str, where: Where, token: str, seconds: float, method: str = "GET", body: bytes | None = None) -> Any:
+    """Return the response of a server, decoded from JSON.
 
     Raise NoAnswer if no server answers, and ServerError with the reason for any other failure.
     """
+    what, flags = where.kind, where.flags
     request = urllib.request.Request(url, data=body, method=method)
     if token:
         request.add_header("Authorization", f"Bearer {token}".encode())  # type: ignore[arg-type]
@@ -97,6 +113,9 @@ def fetch(
         with urllib.request.urlopen(request, timeout=seconds) as response:
             return json.load(response)
     except urllib.error.HTTPError as exc:
+        if exc.code == HTTPStatus.UNAUTHORIZED:
+            given = "does not accept the bearer token" if token else "needs a bearer token"
+            raise ServerError(f"the {what} at {url} {given}; give it with {where.tokens}{where.advice}") from exc
         raise ServerError(_reason(exc.read().decode(errors="replace").strip())) from exc
     except OSError as exc:
         raise NoAnswer(f"no {what} answers at {url}; check that it is running, and set {flags}") from exc
@@ -107,7 +126,8 @@ def fetch(
 def _reason(text: str) -> str:
     """Return the message of an error in JSON; any other text is the message itself."""
     with suppress(ValueError, KeyError, TypeError):
-        return str(json.loads(text)["message"])
+        found = json.loads(text)
+        return str(found["message"] if "message" in found else found["detail"]["message"])
     return text
 
 

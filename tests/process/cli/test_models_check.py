@@ -216,3 +216,8 @@ def test_a_directory_without_a_model_is_an_error(tmp_path):
 def test_other_yaml_files_of_a_directory_are_no_model_files(weights):
     (weights / "eval.yaml").write_text("org/a: {ndcg_at_10: 1}")
     assert check(weights)[-1] == "1 directories, 1 valid"
+
+
+def test_yaml_files_alone_are_model_files(tmp_path):
+    (tmp_path / "new.yaml").write_text("hf_id: org/name")
+    assert check(tmp_path, 1)[-1] == "1 files, 1 invalid"

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+import traceback
 from contextlib import contextmanager
 
 import pytest
@@ -177,3 +178,8 @@ def test_an_error_that_no_line_causes_ends_the_run_as_it_is(error):
     sink, raised = ran(call, lines(8), chunk_size=8, skip_errors=True)
     assert raised is error
     assert (sizes, sink.records) == ([8], [])
+
+
+def test_a_call_that_does_not_fit_the_model_is_shown_as_an_input_error():
+    (line,) = traceback.format_exception_only(Misfit.at("text", "org/m takes no text here"))
+    assert line.startswith("sie_triton.errors.InputError: text: ")

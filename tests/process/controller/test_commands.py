@@ -1,0 +1,60 @@
+"""Errors of servers of several kinds, as commands show them."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from sie_triton.cluster import commands as cluster
+from sie_triton.controller.commands import ask
+from sie_triton.errors import ServerError
+from sie_triton.settings import read_settings
+
+
+@pytest.fixture
+def refusing():
+    """Return a function that makes a server refuse everything, and returns the settings of commands that call it."""
+    servers = []
+
+    def start(status: int, body: str):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_port
+        return {"controller_port": port, "gateway_url": f"http://127.0.0.1:{port}"}
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    "body", ['{"detail": {"code": "X", "message": "too busy"}}', '{"message": "too busy"}', "too busy"]
+)
+def test_the_message_of_a_refusal_is_shown(refusing, tmp_path, body):
+    settings = read_settings(data_dir=tmp_path, **refusing(503, body))
+    for command in (lambda: ask(settings, "/v1/models"), lambda: cluster.show(settings)):
+        with pytest.raises(ServerError, match=r"^too busy$"):
+            command()
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_a_command_without_the_token_says_what_gives_it(refusing, tmp_path, token):
+    settings = read_settings(data_dir=tmp_path, auth_tokens=token, **refusing(401, '{"detail": {"message": "no"}}'))
+    given = "does not accept the" if token else "needs a"
+    with pytest.raises(ServerError, match=rf"the gateway at http\S+ {given} .* --auth-tokens \(SIE_AUTH_TOKENS\)$"):
+        cluster.show(settings)
+    with pytest.raises(
+        ServerError, match=rf"the controller at http\S+ {given} .*--auth-tokens .*--admin-token .*--data-dir"
+    ):
+        ask(settings, "/v1/models")
