@@ -1,6 +1,7 @@
 """Vectors of images and texts equal those of transformers and sentence-transformers on the same weights and files."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from PIL import Image, ImageOps
 from sie_triton.catalog.recognise import explain, family_in
 from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.errors import LoadError
-from sie_triton.inputs.clip_tokens import open_clip_tokenizer
 from sie_triton.inputs.pixels import resized
 from tests.support.items import Served
 from tests.support.pictures import of_all_kinds, picture, pictures, saved
@@ -38,7 +38,7 @@ class Library:
     def __init__(self, directory):
         self.model = transformers.CLIPModel.from_pretrained(directory).eval()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-        self.processor = transformers.CLIPImageProcessorPil.from_pretrained(directory)
+        self.processor = transformers.AutoImageProcessor.from_pretrained(directory, backend="pil")
 
     @torch.inference_mode()
     def texts(self, texts):
@@ -96,6 +96,10 @@ def test_texts_and_images_in_one_request(ours, library):
         {"size": {"shortest_edge": 80}, "resample": 2},
         {"size": {"shortest_edge": 30}},
         {"size": 64, "crop_size": 64},
+        {"size": 64, "crop_size": 64, "default_to_square": True},
+        {"size": {"shortest_edge": 64, "longest_edge": 80}},
+        {"size": {"max_height": 64, "max_width": 80}},
+        {"do_resize": False},
         {"do_normalize": False},
         {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.4, 0.3], "rescale_factor": 1 / 127},
     ],
@@ -106,13 +110,46 @@ def test_pixels_are_those_of_the_processor(tmp_path, settings):
         **{"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}, **settings}
     )
     processor.save_pretrained(tmp_path)
-    plan = ImagePlan.read(tmp_path, {})
+    plan = ImagePlan.read(tmp_path, "CLIPImageProcessor")
     for seed, size in enumerate([(97, 61), (40, 90), (33, 33), (300, 31), (64, 64), (7, 5)]):
         image = picture(*size, seed=seed)
         found = resized(image, plan)
         values = (found * plan.scale - plan.mean) / plan.std
         expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
         assert np.abs(values - expected).max() < 1e-5
+
+
+SMALL = {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}}
+OLD = {**SMALL, "do_center_crop": True, "resample": 3}
+NEW = {**OLD, "image_mean": [0.5] * 3, "image_std": [0.3] * 3, "resample": 2, "size": {"shortest_edge": 72}}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"preprocessor_config.json": OLD, "processor_config.json": {"image_processor": NEW}},
+        {"preprocessor_config.json": NEW, "processor_config.json": {"image_processor": None}},
+        {"preprocessor_config.json": {**OLD, "image_processor_type": "BitImageProcessor", "image_mean": 0.4}},
+        {"preprocessor_config.json": {"size": 64, "image_processor_type": "ViTImageProcessorFast"}},
+        {"preprocessor_config.json": {"size": 64, "image_processor_type": "ConvNextImageProcessor"}},
+        {"preprocessor_config.json": {"size": [64, 64], "feature_extractor_type": "SiglipFeatureExtractor"}},
+        {"preprocessor_config.json": {"size": 64, "crop_size": 64, "default_to_square": True}},
+        {"preprocessor_config.json": {"size": {"max_height": 70, "max_width": 90}, "crop_size": 64}},
+    ],
+)
+def test_the_files_and_the_class_decide_as_in_the_library(tmp_path, directory, files):
+    copied(directory, tmp_path, files)
+    found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": file} for file in pictures()])["dense"]
+    assert np.allclose(found, Library(tmp_path).images(pictures()), atol=1e-5)
+
+
+def copied(directory, target, files):
+    """Copy the directory, with other files of the processor."""
+    for path in directory.iterdir():
+        if "processor" not in path.name:
+            (target / path.name).write_bytes(path.read_bytes())
+    for name, content in files.items():
+        (target / name).write_text(json.dumps(content))
 
 
 def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):
@@ -123,18 +160,3 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, lib
     (tmp_path / "preprocessor_config.json").write_text(config.replace('"resample": 3', '"resample": 0'))
     found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": KINDS["png"]}])["dense"]
     assert not np.allclose(found, library.images([KINDS["png"]]), atol=1e-4)
-
-
-def test_the_tokenizer_in_two_files(tmp_path, directory):
-    """CLIP was saved in two files before there was tokenizer.json."""
-    for path in directory.iterdir():
-        if "tokenizer" not in path.name:
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-    theirs = save_clip_tokenizer(tmp_path)
-    assert explain(tmp_path, "my/clip", {"weights_path": str(tmp_path)})[0].family == "clip"
-    texts = ["A Cat's dog,  12 café", "", "naïve 😀\ttab <|endoftext|> x", "they're ﬁne" * 30]
-    ours = open_clip_tokenizer(tmp_path)
-    assert [ours.encode(text).ids for text in texts] == theirs(texts)["input_ids"]
-    (tmp_path / "merges.txt").write_text("#version: 0.2\nno such thing at all\n")
-    with pytest.raises(LoadError, match=r"vocab\.json and merges\.txt cannot be read"):
-        open_clip_tokenizer(tmp_path)

@@ -267,7 +267,7 @@ def test_other_pixels_fail_the_same_comparison(tmp_path, directory, library):
     """Negative control: another filter."""
     for path in directory.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    transformers.DonutImageProcessorPil(size={"height": 64, "width": 48}, resample=0).save_pretrained(tmp_path)
+    transformers.DonutImageProcessorPil(size={"height": 64, "width": 48}, resample=4).save_pretrained(tmp_path)
     found = data(Reader("donut", tmp_path)(FILES, **CORD, max_new_tokens=40))
     assert found != [library.read(file, "<s_cord-v2>") for file in FILES]
 

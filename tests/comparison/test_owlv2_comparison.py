@@ -12,7 +12,6 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families.owlv2.files import OwlFiles
 from sie_triton.families.owlv2.resizing import in_square
-from sie_triton.inputs.clip_vocabulary import CLOSING, OPENING, of_clip
 from sie_triton.inputs.request_parts import blame, features_of
 from tests.support.detectors import Finder, Owl, same, save_owl
 from tests.support.pictures import of_all_kinds, picture, pictures
@@ -138,24 +137,6 @@ def test_a_label_is_read_once(ours, monkeypatch):
     assert len(read) == 3
 
 
-def test_labels_by_a_vocabulary_without_tokenizer_json(tmp_path):
-    """The tokenizer equals CLIP's in transformers."""
-    letters = [*tokenizers.pre_tokenizers.ByteLevel.alphabet()]
-    merges = ["p h", "ph o", "pho t", "t o</w>", "o f</w>", "c a", "ca t</w>"]
-    pieces = [*letters, *(f"{letter}</w>" for letter in letters), *(merge.replace(" ", "") for merge in merges)]
-    vocabulary = {piece: number for number, piece in enumerate([*pieces, OPENING, CLOSING])}
-    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
-    (tmp_path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
-    expected = transformers.CLIPTokenizer(vocabulary, [tuple(merge.split()) for merge in merges])
-    ours = of_clip(tmp_path)
-    texts = ["a photo of a cat", "It's  größe\t😀 12!? x", "", "日本 CAT's", "<|endoftext|> cat"]
-    for text in texts:
-        assert ours.encode(text).ids == expected(text)["input_ids"]
-    (tmp_path / "merges.txt").write_text("a b c d")
-    with pytest.raises(LoadError, match=r"merges\.txt cannot be read"):
-        of_clip(tmp_path)
-
-
 @pytest.mark.parametrize("size", [(97, 61), (40, 90), (300, 31), (1000, 700), (96, 96), (1, 1), (5, 200)])
 def test_pixels_are_those_of_the_processor(size):
     """It has scipy blur and zoom the whole square."""
@@ -165,7 +146,7 @@ def test_pixels_are_those_of_the_processor(size):
     assert np.abs(in_square(np.asarray(image), (96, 64)) / 255 - expected).max() < 1e-6
 
 
-@pytest.mark.parametrize("change", ['"resample": 0', '"image_mean": [0.1, 0.2, 0.3]', '"rescale_factor": 0.005'])
+@pytest.mark.parametrize("change", ['"resample": 1', '"image_mean": [0.1, 0.2, 0.3]', '"rescale_factor": 0.005'])
 def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, version, library, change):
     """Negative control. OWLv2 knows one way to resize only."""
     other = shutil.copytree(directory, tmp_path / "other")
@@ -182,6 +163,8 @@ def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, ver
         ({"size": {"height": 64, "width": 96}}, "images are resized to 64 × 96, but config.json needs 96 × 96"),
         ({"size": [96, 96]}, ""),
         ({"do_pad": False}, "do_pad false cannot be served"),
+        ({"resample": 0}, "resample 0 cannot be served"),
+        ({"image_processor_type": "OwlViTImageProcessor"}, "unknown for this model; supported are Owlv2ImageProcessor"),
     ],
 )
 def test_unsupported_preprocessor_settings_are_refused(tmp_path, minilm_directory, change, said):

@@ -167,7 +167,7 @@ def test_patch_grid_sizes_match_the_library():
 
 
 def test_pixels_are_those_of_the_processor(directories, library):
-    plan = NaflexPlan.read(directories["siglip2"], {})
+    plan = NaflexPlan.read(directories["siglip2"])
     for seed, size in enumerate(SHAPES):
         image = picture(*size, seed=seed)
         pixels = resized_for_patches(image, plan)
@@ -195,6 +195,22 @@ def test_texts_padded_otherwise_fail_the_same_comparison(directories, library, t
         other = copy(directories[kind], tmp_path / kind, "tokenizer_config.json", **changes)
         found = Served("siglip", other, dims={"dense": 48}).encode(TEXTS[:2])["dense"]
         assert not np.allclose(found, library[kind].texts(TEXTS[:2]), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("siglip", {"image_processor_type": "CLIPImageProcessor", "size": 64, "crop_size": 64}),
+        ("siglip", {"feature_extractor_type": "ViTFeatureExtractor", "size": 64}),
+        ("siglip2", {"patch_size": 8, "max_num_patches": 24, "do_rescale": False, "resample": None}),
+        ("siglip2", {"patch_size": 8, "max_num_patches": 24, "do_normalize": False, "size": {"height": 9, "width": 9}}),
+    ],
+)
+def test_settings_left_to_the_class(directories, tmp_path, kind, settings):
+    shutil.copytree(directories[kind], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    found = Served("siglip", tmp_path, dims={"dense": 48}).encode([{"image": file} for file in FILES])["dense"]
+    assert np.allclose(found, Library(tmp_path).images(FILES), atol=1e-5)
 
 
 def test_differently_preprocessed_images_fail_the_comparison(directories, library, tmp_path):

@@ -169,10 +169,10 @@ def test_patches_that_do_not_fill_a_token_are_dropped(saved, changed):
         (
             "lighton_ocr",
             {"processor_config": {"image_processor": {"size": {"height": 5}}}},
-            "size: width: must be a whole",
+            "size: must have longest_edge or height and width",
         ),
         ("glm_ocr", {"preprocessor_config": {"temporal_patch_size": 1}}, "temporal_patch_size is 2, but .* makes 1"),
-        ("glm_ocr", {"preprocessor_config": {"do_normalize": False}}, "do_normalize false cannot be served"),
+        ("glm_ocr", {"preprocessor_config": {"do_resize": False}}, "do_resize false cannot be served"),
         ("glm_ocr", {"config": {"image_token_id": None}}, r"image_token_id: must be a whole .*given None"),
         (
             "paddleocr_vl",
