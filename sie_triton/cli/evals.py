@@ -70,7 +70,7 @@ def evaluate(
 
     \b
     sie                    the running server
-    st, st=DIRECTORY       sentence-transformers in this process, from the model's weights or a directory
+    st, st=DIRECTORY       sentence-transformers in this process, from the server's directory of the model or another
     NAME=http://host:port  a server of SIE's HTTP API, such as a reference server
     NAME=grpc://host:port  another server of this package
     targets                expected values, with which the first source is compared

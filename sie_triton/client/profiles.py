@@ -26,10 +26,7 @@ class Profiles(NamedTuple):
     @classmethod
     def of(cls, step: Any) -> "Profiles":
         """Read them from the configuration of a model's first step, as JSON or protobuf."""
-        config = step if isinstance(step, dict) else step.config
-        parameters = config["parameters"] if isinstance(config, dict) else config.parameters
-        text = parameters[SPEC]["string_value"] if isinstance(config, dict) else parameters[SPEC].string_value
-        spec = json.loads(text)
+        spec = spec_in(step)
         return cls([profile["name"] for profile in spec["profiles"]], spec["apart"])
 
     def applied(self, model: str, profile: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -53,6 +50,15 @@ class Profiles(NamedTuple):
         if profile in self.apart:
             return f"{model}.{profile}", {name: value for name, value in options.items() if name != "profile"}
         return model, {**options, "profile": profile}
+
+
+def spec_in(step: Any) -> Mapping[str, Any]:
+    """Return the model's specification from the configuration of its first step, as JSON or protobuf."""
+    config = step if isinstance(step, dict) else step.config
+    parameters = config["parameters"] if isinstance(config, dict) else config.parameters
+    text = parameters[SPEC]["string_value"] if isinstance(config, dict) else parameters[SPEC].string_value
+    found: Mapping[str, Any] = json.loads(text)
+    return found
 
 
 def first_step(model: str, ensemble: Any) -> str:

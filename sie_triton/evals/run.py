@@ -51,6 +51,9 @@ def evaluate(asked: Evaluation) -> Report:
     InputError or ServerError says what is invalid or not installed, before anything is sent to a server.
     """
     _check(asked)
+    from sie_triton.evals.sources import located
+
+    asked = replace(asked, sources=[located(spec, asked.model, asked.url, asked.models_dir) for spec in asked.sources])
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     targets = _targets(asked)
     with ExitStack() as stack, Console(stderr=True).status(f"reading {asked.task}") as status:
@@ -109,7 +112,7 @@ def _opened(asked: Evaluation) -> Iterator[tuple[str, "Source"]]:
 
     for spec in asked.sources:
         if spec != TARGETS:
-            yield open_source(spec, asked.model, asked.by, asked.url, asked.models_dir)
+            yield open_source(spec, asked.model, asked.by, asked.url)
 
 
 def _measured(asked: Evaluation, sources: dict[str, "Source"], task: Any, dataset: Dataset) -> Report:

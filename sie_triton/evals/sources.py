@@ -11,7 +11,12 @@ import numpy.typing as npt
 from sie_triton.arrays import Floats
 from sie_triton.catalog import select
 from sie_triton.client import SIEClient
-from sie_triton.errors import InputError
+from sie_triton.client.address import Address
+from sie_triton.client.connections import GrpcConnection, HttpConnection
+from sie_triton.client.profiles import first_step, spec_in
+from sie_triton.client.retry import Deadline
+from sie_triton.errors import CatalogError, InputError, LoadError, SIEError
+from sie_triton.names import split_profile, triton_name
 from sie_triton.spec import Runtime
 from sie_triton.weights import locate
 
@@ -23,6 +28,9 @@ BY = ("dense", "sparse", "multivector", "score")
 
 # Time for a call of a server, which may have to load the model first, in seconds.
 CALL_S = 900.0
+
+# Time for an answer about a model's configuration, in seconds.
+ANSWER_S = 10.0
 
 EXAMPLES = "name sie, st, st=DIRECTORY, NAME=http://host:port, NAME=grpc://host:port or targets"
 
@@ -112,8 +120,8 @@ class LibrarySource(Source):
         return scores
 
 
-def open_source(spec: str, model: str, by: str, url: str, models_dir: Path | None) -> tuple[str, Source]:
-    """Return the name and the source of `spec`; see EXAMPLES. `url` is the address of `sie`.
+def open_source(spec: str, model: str, by: str, url: str) -> tuple[str, Source]:
+    """Return the name and the source of `spec`; see EXAMPLES. `url` is the address of `sie`; `st` has its directory.
 
     InputError if it names no source.
     """
@@ -121,7 +129,7 @@ def open_source(spec: str, model: str, by: str, url: str, models_dir: Path | Non
     if spec == "sie":
         return name, TritonSource(model, by, url)
     if name == "st":
-        return name, LibrarySource(Path(place) if has_place else _weights(model, models_dir), by)
+        return name, LibrarySource(Path(place), by)
     place = place if has_place else spec
     if place.startswith(("http://", "https://")):
         return name, HttpSource(model, by, place)
@@ -130,10 +138,37 @@ def open_source(spec: str, model: str, by: str, url: str, models_dir: Path | Non
     raise InputError(f"-s {spec!r} is not a source; {EXAMPLES}")
 
 
-def _weights(model: str, models_dir: Path | None) -> Path:
-    """Return the directory from which the server loads the model, for sentence-transformers."""
-    spec = select([model], models_dir, allow_hub=True).models[0].resolve(Runtime())
-    return locate(spec.weights, allow_hub=True)
+def located(spec: str, model: str, url: str, models_dir: Path | None) -> str:
+    """Return `spec`; st with its directory, which is by default that from which the server at `url` loads the model.
+
+    InputError if there is no such directory here.
+    """
+    name, has_place, place = spec.partition("=")
+    if name != "st":
+        return spec
+    try:
+        weights = place if has_place else _served_from(model, url) or _known(model, models_dir)
+        return f"st={locate(weights, allow_hub=True)}"
+    except (CatalogError, LoadError) as exc:
+        raise InputError(f"-s {spec}: {exc}; give the model's directory on this machine as st=DIRECTORY") from exc
+
+
+def _served_from(model: str, url: str) -> str:
+    """Return where a running server loads the model's weights from; empty if no server of ours serves the model."""
+    address, deadline, name = Address.parse(url), Deadline.after(ANSWER_S), split_profile(model)[0]
+    connection = (HttpConnection if address.transport == "http" else GrpcConnection)(address)
+    try:
+        ensemble = connection.ask("get_model_config", deadline, model_name=triton_name(name))
+        step = connection.ask("get_model_config", deadline, model_name=first_step(name, ensemble))
+        return str(spec_in(step)["weights"])
+    except (SIEError, LookupError, ValueError):
+        return ""
+    finally:
+        connection.close()
+
+
+def _known(model: str, models_dir: Path | None) -> str:
+    return select([model], models_dir, allow_hub=True).models[0].resolve(Runtime()).weights
 
 
 def _row(by: str, value: Any) -> Row:

@@ -45,6 +45,14 @@ def test_what_is_not_installed_is_named(monkeypatch):
         evaluate("-s", "reference=http://127.0.0.1:9", "--type", "perf")
 
 
+@pytest.mark.parametrize("source", ["st", "st=/nowhere"])
+def test_a_directory_that_is_not_here_is_refused_before_any_work(monkeypatch, source):
+    monkeypatch.setattr(run, "find_spec", lambda module: True)
+    monkeypatch.setattr(run, "_read", lambda asked: pytest.fail("the dataset is read"))
+    with pytest.raises(InputError, match=f"^-s {source}: .*; give .* st=DIRECTORY$"):
+        evaluate("-s", f"sie,{source}")
+
+
 @pytest.fixture
 def answering():
     """Return a function that starts a server of these answers, and returns its URL."""
