@@ -23,7 +23,6 @@ ELSEWHERE_LOADTIME: Mapping[str, str] = {
     "uses_legacy_transformers_cache": "this server has no such cache",
     "mem_fraction_static": "the controller divides memory among models",
     "dropout": "it only matters in training",
-    "append_eos": "the tokenizer's own files decide",
 }
 ELSEWHERE_RUNTIME: Mapping[str, str] = {
     "batch_size": "batches are formed by cost",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.contents import read_any_config
-from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import NESTED
 from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.errors import LoadError
@@ -18,7 +18,6 @@ LAYERS = ("num_hidden_layers", "depth")
 WIDTHS = ("hidden_size", "embed_dim", "out_hidden_size", "intermediate_size", "num_attention_heads", "num_heads")
 
 IMAGE_TOKENS = ("image_token_id", "image_token_index")
-TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +77,3 @@ def kind_of(directory: Path) -> tuple[str, str]:
         return config.text("model_type", ""), next(iter(config.texts("architectures")), "")
     except LoadError:
         return "", ""
-
-
-def special_token(directory: Path, name: str) -> str:
-    """Return a special token, such as `pad_token`, from the tokenizer's files; raise LoadError if they name none."""
-    for file in TOKENIZER_FILES:
-        if not has_file(directory / file):
-            continue
-        found = read_fields(directory / file)
-        value = found.values.get(name)
-        if isinstance(value, dict):
-            return Fields(f"{found.where}: {name}", value).text("content")
-        if value is not None:
-            return found.text(name)
-    raise LoadError(f"{' and '.join(TOKENIZER_FILES)} in {directory}: {name} is missing", "unsupported")

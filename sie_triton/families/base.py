@@ -168,6 +168,10 @@ class Family:
         """
         return {}
 
+    def keeps_tokenizer(self, directory: Path) -> bool:
+        """Return True if the model's library tokenizes without transformers, so that the files decide by themselves."""
+        return False
+
     def longest(self, directory: Path) -> int:
         """Return the maximum length of an item, in rows of the first feature, for the checkpoint in `directory`."""
         return ANY_LENGTH

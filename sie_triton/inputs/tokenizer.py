@@ -8,13 +8,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import tokenizers
 
-from sie_triton.checkpoints.files import first_line, has_file, shortened
+from sie_triton.checkpoints.files import first_line, has_file, read_fields, shortened
 from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Frame, Processor
-from sie_triton.inputs.cutting import beginning, encoded
+from sie_triton.inputs.cutting import encoded, kept, truncation_side
 from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
 from sie_triton.inputs.sentencepiece import of_deberta
 from sie_triton.spec import ModelSpec, Profile
@@ -67,17 +68,17 @@ class TextTokenizer(Processor):
     def question(self, query: str, instruction: str | None) -> Question:
         """Return what the model reads together with each text that is scored against `query`.
 
-        `instruction` None: the model's own. The end may be left out if `encode` would cut it anyway.
+        `instruction` None: the model's own. A part may be left out if `encode` would cut it anyway.
         """
         asked = (self.default_prompt if instruction is None else instruction) + query
         return Question(lambda: self.shortened(asked, self._max_length), len(asked))
 
     def shortened(self, text: str, max_length: int) -> str:
-        """Return a beginning of `text` with MUCH · `max_length` tokens; Unreadable if it is too long.
+        """Return the part of `text` with the MUCH · `max_length` tokens that are kept; Unreadable if it is too long.
 
         Truncation shortens the longer of two texts: if both are that long, the other may lose one token instead.
         """
-        return beginning(self._tokenizer, text, MUCH * max_length)
+        return kept(self._tokenizer, text, MUCH * max_length)
 
     def prompt_tokens(self, prompt: str) -> int:
         """Return how many leading tokens pooling must leave out; 0 if the prompt is pooled too.
@@ -123,7 +124,7 @@ def after(tokenizer: tokenizers.Tokenizer, first: Sequence[tokenizers.normalizer
 
 
 def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """Make `tokenizer` truncate texts, or `pairs`, to `max_length` tokens, and return it.
+    """Make `tokenizer` truncate texts, or `pairs`, to `max_length` tokens, on its own side, and return it.
 
     Raise LoadError if the special tokens leave no room for a text.
     """
@@ -132,7 +133,7 @@ def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool 
         message = f"{max_length} tokens leave no room for a text besides the {around} special tokens"
         raise LoadError(f"{message}; raise max_sequence_length", "unsupported")
     tokenizer.no_padding()
-    tokenizer.enable_truncation(max_length)
+    tokenizer.enable_truncation(max_length, direction=truncation_side(tokenizer))
     return tokenizer
 
 
@@ -148,7 +149,8 @@ def padding(tokenizer: tokenizers.Tokenizer, length: int, token: str, on_left: b
 
 def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokenizer:
     """Open tokenizer.json, or DeBERTa's spm.model, and try it on a text or a pair. Raise LoadError if that fails."""
-    path, pieces = directory / "tokenizer.json", directory / "spm.model"
+    _check_allowed(directory)
+    path, pieces = directory / TOKENIZER, directory / "spm.model"
     is_there = has_file(path)
     if not is_there and not has_file(pieces):
         message = f"tokenizer.json is missing in {directory}; save the tokenizer in its fast form"
@@ -160,7 +162,17 @@ def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokeni
         raise
     except BaseException as exc:  # the library raises plain Exception, and its panics are not even that
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
+    # tokenizer.json does not hold this setting.
+    settings = read_fields(directory / CONFIG, required=False)
+    tokenizer.encode_special_tokens = settings.flag("split_special_tokens", False)
     return tokenizer
+
+
+def _check_allowed(directory: Path) -> None:
+    """Raise LoadError if the tokenizer's library refuses it."""
+    refused = read_fields(directory / REFUSED, required=False)
+    if refused.values:
+        raise LoadError(refused.text("message"), refused.text("reason"))
 
 
 def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragged]:

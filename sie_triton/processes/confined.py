@@ -98,19 +98,24 @@ def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
     """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no filter of system calls for {platform.machine()}")
-    _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
-    _limit(resource.RLIMIT_FSIZE, file_bytes)
-    _limit(resource.RLIMIT_CORE, 0)
-    # The confined code can ignore SIGALRM, but not the limit of processor time.
-    _limit(resource.RLIMIT_CPU, seconds * (os.cpu_count() or 1))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    limit_resources(memory_bytes=memory_bytes, file_bytes=file_bytes, seconds=seconds)
     code = b"".join(_filter())
     program = _Program(len(code) // 8, code)
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _prctl(PR_SET_DUMPABLE, 0)
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program))
+
+
+def limit_resources(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
+    """Limit what this process may use for the rest of its life; see `confine`."""
+    _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
+    _limit(resource.RLIMIT_FSIZE, file_bytes)
+    _limit(resource.RLIMIT_CORE, 0)
+    # The code can ignore SIGALRM, but not the limit of processor time.
+    _limit(resource.RLIMIT_CPU, seconds * (os.cpu_count() or 1))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def die_first() -> None:

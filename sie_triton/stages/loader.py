@@ -17,6 +17,7 @@ from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter
 from sie_triton.serving.revisions import model_of
 from sie_triton.spec import AUTO, ONNX, ModelSpec
+from sie_triton.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.telemetry.spans import spans
 from sie_triton.weights import cache_of, loadable, locate, pin_of
 from sie_triton.weights.disk import graphs_record
@@ -51,6 +52,7 @@ class Loader:
         self._died = died
         # All revisions of the model share one lock.
         self._uses = Uses()
+        self._origin = Path()
         self._lock = status.directory / f"{model_of(status.model)}.{device}.weights"
 
     def order(self, num_lanes: int, threads: int, report_progress: Callable[[str], None] = lambda doing: None) -> Load:
@@ -63,7 +65,7 @@ class Loader:
         pin = pin_of(self._status.model, self._status.directory)
         cache = cache_of(spec.runtime)
         try:
-            directory = loadable(
+            self._origin = loadable(
                 spec,
                 kind.files,
                 engines=kind.engines,
@@ -73,6 +75,7 @@ class Loader:
                 other_repositories=kind.other_repositories,
                 uses=self._uses,
             )
+            directory = with_tokenizers(spec, self._origin, self._status.directory, report_progress)
         except BaseException:
             self._uses.release()
             raise
@@ -129,15 +132,19 @@ class Loader:
         The status record has its pid from the beginning.
         """
         try:
-            try:
-                return self._start(order, check)
-            except LoaderStopped as exc:
-                log.error("%s; starting another", exc)
-                return self._start(order, check)
+            with naming(self._origin, order.directory):
+                return self._started(order, check)
         except SIEError:
             self._status.has_worker(None)
             self._uses.release()
             raise
+
+    def _started(self, order: Load, check: Callable[[], object]) -> Worker:
+        try:
+            return self._start(order, check)
+        except LoaderStopped as exc:
+            log.error("%s; starting another", exc)
+            return self._start(order, check)
 
     def close(self) -> None:
         """Record when the files were used last. They stay in use until this process ends, and the worker with it."""

@@ -34,6 +34,7 @@ from sie_triton.stages.preparing import Pages, Preparation, takes_long
 from sie_triton.stages.request import DEFERRED, Answer, Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
+from sie_triton.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.stages.tokenizing import Tokenization
 from sie_triton.telemetry.spans import recorded
 from sie_triton.weights import cache_of, locate, pin_of
@@ -118,7 +119,7 @@ class Preprocess(ColdStage[Processor]):
         spec = self._spec
         kind = family(spec.family)
         with self.fetching() as report_progress:
-            directory = locate(
+            origin = locate(
                 spec.weights,
                 allow_hub=spec.runtime.hf_fallback,
                 cluster=spec.runtime.cluster_cache,
@@ -128,10 +129,11 @@ class Preprocess(ColdStage[Processor]):
                 other_repositories=kind.other_repositories,
                 cache=cache_of(spec.runtime),
             )
+            directory = with_tokenizers(spec, origin, self.status.directory, report_progress)
         # Image memory is shared by the processes that share the directory.
-        return load_processor(
-            replace(spec, runtime=replace(spec.runtime, status_dir=str(self.status.directory))), directory
-        )
+        shared = replace(spec, runtime=replace(spec.runtime, status_dir=str(self.status.directory)))
+        with naming(origin, directory):
+            return load_processor(shared, directory)
 
     def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
         """Answer small requests at once and together; start the others on threads of their own."""

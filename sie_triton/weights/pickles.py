@@ -120,8 +120,8 @@ def _without_pickles(
     return _tree(content, private_directory(home / MODELS))
 
 
-def completed(content: Mapping[str, Path], cache: Path) -> Path:
-    """Return a directory below `cache` with links to these files; `content` maps names to files."""
+def completed(content: Mapping[str, Path | str], cache: Path) -> Path:
+    """Return a directory below `cache` with these files; `content` maps names to files to link to, or to texts."""
     try:
         return _tree(content, private_directory(private_directory(cache) / MODELS))
     except OSError as exc:

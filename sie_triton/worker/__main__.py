@@ -23,6 +23,7 @@ from sie_triton.engines.torch.openmp import wait_briefly
 from sie_triton.errors import BusyError, LoadError, OutOfMemory, SIEError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
+from sie_triton.processes.confined import limit_resources
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.telemetry import logs
@@ -41,6 +42,7 @@ from sie_triton.worker.messages import (
     RemoveLora,
     WorkersControl,
     WorkersLane,
+    WriteTokenizer,
 )
 from sie_triton.worker.result_checks import check_finite
 
@@ -48,6 +50,9 @@ log = logging.getLogger("sie_triton.worker")
 
 # Seconds without a batch after which a lane releases its threads.
 REST_S = 0.1
+
+# Limits of a process that makes a tokenizer: code of the library reads files that may be hostile.
+TOKENIZER_BYTES, TOKENIZER_S = 4 << 30, 120
 
 NO_MEMORY = Failed.of(OutOfMemory("there is not enough memory for the pass"))
 
@@ -60,6 +65,9 @@ def main(descriptors: Sequence[int]) -> None:
     control, lanes = WorkersControl(ends[0]), [WorkersLane(end) for end in ends[1:]]
     with suppress(EOFError, OSError):
         order = control.recv()
+        if isinstance(order, WriteTokenizer):
+            control.send(tokenizer_written(order))
+            return
         assert isinstance(order, Load)
         try:
             engine, adapter, loaded = load(order)
@@ -77,6 +85,18 @@ def main(descriptors: Sequence[int]) -> None:
             engine.release_threads()
     # Threads may still be in forward passes whose results are no longer needed.
     os._exit(0)
+
+
+def tokenizer_written(order: WriteTokenizer) -> Done | Failed:
+    # Imports transformers, which not every worker needs.
+    from sie_triton.worker.tokenizer import write_tokenizer
+
+    limit_resources(memory_bytes=TOKENIZER_BYTES, file_bytes=TOKENIZER_BYTES, seconds=TOKENIZER_S)
+    try:
+        write_tokenizer(order)
+        return Done()
+    except Exception as exc:
+        return failed(exc)
 
 
 def carried_out(order: object, engine: Engine, adapter: Adapter) -> Done | Failed:

@@ -2,13 +2,14 @@
 
 The control channel carries Load, answered by Loaded or Failed, and then AddLora and RemoveLora, one at a time, each
 answered by Done or Failed; the worker ends when it closes. Each lane carries Forward, one at a time, each answered by
-Computed or Failed.
+PassResult or Failed. A process that gets WriteTokenizer in place of Load ends after its answer, Done or Failed.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.engines import IN_FORK_SERVER
@@ -90,6 +91,20 @@ class Load:
             versions=versions,
             redo=runtime.recalibrate,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTokenizer:
+    """Order to write the tokenizer that transformers makes of `files`, which are given by name, into `target`.
+
+    `arguments` go to the library beside those in the files. With `append_eos`, texts end with the end token in any
+    case.
+    """
+
+    files: Mapping[str, Path]
+    target: Path
+    arguments: Mapping[str, Any]
+    append_eos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +207,7 @@ OUT_OF_MEMORY = "out of memory"
 
 # Channel types of the stage, then of the worker.
 Order = AddLora | RemoveLora
-Control = Channel[Load | Order, Loaded | Done | Failed]
+Control = Channel[Load | WriteTokenizer | Order, Loaded | Done | Failed]
 Lane = Channel[Forward, PassResult | Failed]
-WorkersControl = Channel[Loaded | Done | Failed, Load | Order]
+WorkersControl = Channel[Loaded | Done | Failed, Load | WriteTokenizer | Order]
 WorkersLane = Channel[PassResult | Failed, Forward]

@@ -29,12 +29,16 @@ from sie_triton.worker.messages import (
     Order,
     Quickened,
     RemoveLora,
+    WriteTokenizer,
 )
 
 # Polling interval of a worker, in seconds. A worker that a signal has stopped at two consecutive polls is replaced.
 LOOK_S = 0.5
 
 TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S allows more time"
+
+# Timeout for making a tokenizer, in seconds: a process without a fork server imports for several.
+TOKENIZER_S = 150.0
 
 # Seconds a worker has to end by itself.
 END_S = 2.0
@@ -210,6 +214,30 @@ class Worker:
         self.is_alive = False
         if not self._closing:
             self._died(self)
+
+
+def write_tokenizer(order: WriteTokenizer, fork_server: Path, waiting: Callable[[], object]) -> None:
+    """Have a process write a tokenizer; meanwhile `waiting` is called every LOOK_S, and may raise to stop.
+
+    Raise LoadError with the reason if the process cannot.
+    """
+    process, (end,) = begin(fork_server, 1)
+    control, ended = Control(end), monotonic() + TOKENIZER_S
+    try:
+        control.send(order)
+        while not control.poll(LOOK_S):
+            waiting()
+            if monotonic() > ended:
+                raise LoadError(f"making the tokenizer took longer than {TOKENIZER_S:g} s and was ended")
+        answer = control.recv()
+    except (EOFError, OSError) as exc:
+        process.wait()
+        raise LoadError(f"the process that makes the tokenizer ended {process.describe_exit}") from exc
+    finally:
+        control.close()
+        process.end(0)
+    if isinstance(answer, Failed):
+        raise answer.error()
 
 
 def begin(

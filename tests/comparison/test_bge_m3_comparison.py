@@ -20,7 +20,7 @@ from sie_triton.families import family, load_processor
 from sie_triton.perf.workload import texts
 from sie_triton.spec import Runtime
 from sie_triton.weights import loadable
-from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_bge_m3
 
 TEXTS = ["", "a", "the cat and the 🐈 and the cat", *texts(12, seed=3), " ".join(["many words"] * 400)]
@@ -33,6 +33,7 @@ class Ours:
         config = recognise(directory, "m", {"weights_path": str(directory)})
         self.spec = config.resolve(Runtime(device="cpu", max_sub_batch_cost=2048, **runtime))
         self.adapter = load_adapter(self.spec, directory)
+        directory = with_tokenizers(self.spec, directory)
         self.tokenizer = load_processor(self.spec, directory)
 
     def rows(self, items, *outputs):

@@ -5,13 +5,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sie_triton.errors import LoadError
 from sie_triton.families import load_processor
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.perf.workload import texts
-from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_causal
 from tests.support.stages import spec
 
@@ -32,6 +32,7 @@ class Reranker:
             max_sequence_length=max_length,
             options=asdict(config),
         )
+        directory = with_tokenizers(self.spec, directory)
         self.tokenizer = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)
 
@@ -71,7 +72,7 @@ def mxbai(query, text, instruction):
 def logits(directory, questions, words):
     """Return the logits of the token after each question: float64 [questions, words]."""
     model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
     wanted = tokenizer.convert_tokens_to_ids(list(words))
     rows = []
     for question in questions:
@@ -103,7 +104,7 @@ def test_the_difference_of_one_and_zero(tmp_path, minilm_directory, instruction)
 
 @pytest.mark.parametrize("config", [QWEN3, MXBAI])
 def test_long_inputs_lose_the_end_of_their_text(tmp_path, minilm_directory, config):
-    directory = save_causal(tmp_path, minilm_directory, "qwen2")
+    directory = save_causal(tmp_path, minilm_directory, "qwen3")
     reranker = Reranker(directory, config, max_length=200)
     long = " ".join(texts(40, seed=8))
     whole, cut = (reranker.tokens(QUERY, [text]) for text in ("x", long))
@@ -117,6 +118,6 @@ def test_long_inputs_lose_the_end_of_their_text(tmp_path, minilm_directory, conf
 
 
 def test_a_limit_without_room_is_refused(tmp_path, minilm_directory):
-    directory = save_causal(tmp_path, minilm_directory, "qwen2")
+    directory = save_causal(tmp_path, minilm_directory, "qwen3")
     with pytest.raises(LoadError, match="max_sequence_length 64 leaves no room for query and text"):
         Reranker(directory, QWEN3, max_length=64)

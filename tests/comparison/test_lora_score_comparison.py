@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from sie_triton.families import load_processor
 from sie_triton.families.llm_reranker import RerankerOptions
 from sie_triton.perf.workload import texts
-from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.loras import save_lora
 from tests.support.models import save_causal, save_cross_encoder
 from tests.support.stages import spec
@@ -42,6 +42,7 @@ class Scorer:
 
     def __init__(self, family, directory, **options):
         self.spec = spec(family=family, dims={}, tasks=("score",), max_sequence_length=512, options=options)
+        directory = with_tokenizers(self.spec, directory)
         self.tokenizer = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)
 

@@ -19,7 +19,7 @@ from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.transforms import normalize
-from tests.support.loading import Tokens, load_adapter, token_batch
+from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import CONFIGS, build, save_bert
 from tests.support.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts
 
@@ -51,6 +51,7 @@ class Ours:
     def __init__(self, directory, measurements=None, **changes):
         config = recognise(directory, "m", {"weights_path": str(directory)})
         self.spec = replace(config.resolve(Runtime()), **changes)
+        directory = with_tokenizers(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory, measurements)
         self.tokenizer = TextTokenizer.load(directory, self.spec.max_sequence_length)
 

@@ -15,7 +15,7 @@ from sie_triton.inputs.request_parts import Framed, blame, features_of
 from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ANY_LENGTH, Profile
 from sie_triton.stages.checks import check_features
-from tests.support.loading import load_adapter
+from tests.support.loading import load_adapter, with_tokenizers
 from tests.support.stages import spec
 
 VERB = VERBS["extract"]
@@ -30,6 +30,7 @@ class Extractor:
         engine = family(name).default_engine
         self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
+        directory = with_tokenizers(self.spec, directory)
         self.processor = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)
 

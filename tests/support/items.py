@@ -17,7 +17,7 @@ from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ANY_LENGTH
 from sie_triton.stages.checks import check_features
 from sie_triton.stages.preparing import Preparation
-from tests.support.loading import load_adapter
+from tests.support.loading import load_adapter, with_tokenizers
 from tests.support.stages import FREE_SLOTS, spec
 
 # What items are called where the verb has other inputs too.
@@ -32,6 +32,7 @@ class Served:
         engine = family(name).default_engine
         self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
+        directory = with_tokenizers(self.spec, directory)
         self.processor = load_processor(self.spec, directory)
         self.adapter = load_adapter(self.spec, directory)
 

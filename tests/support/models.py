@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -14,6 +15,9 @@ from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncod
 from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+
+from sie_triton.families.llm_reranker.processor import FORMATS
+from sie_triton.perf.workload import texts
 
 SIZES = {"vocab_size": 30522, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -254,8 +258,28 @@ def save_causal(root: Path, tokenizer: Path, architecture: str = "qwen3") -> Pat
     with torch.no_grad():
         model.lm_head.weight.mul_(5)
     model.save_pretrained(root)
-    save_tokenizer(root, tokenizer)
+    if architecture == "qwen2":  # of which transformers always takes its own class
+        save_qwen2_tokenizer(root)
+    else:
+        save_tokenizer(root, tokenizer)
     return root
+
+
+def save_qwen2_tokenizer(directory: Path) -> Any:
+    """Save a tokenizer of Qwen 2's kind, trained on the prompts of rerankers and on ordinary words."""
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
+    corpus = [f"{form.before} {form.after} {form.query} {form.text} yes no" for form in FORMATS.values()]
+    bpe.train_from_iterator([*corpus, *texts(200, seed=1)], trainer)
+    learned = json.loads(bpe.to_str())["model"]
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    vocab = learned["vocab"] | {token: len(learned["vocab"]) + i for i, token in enumerate(special)}
+    made = transformers.Qwen2Tokenizer(vocab=vocab, merges=list(map(tuple, learned["merges"])))
+    made.add_special_tokens({"additional_special_tokens": special[1:]})
+    made.save_pretrained(directory)
+    return made
 
 
 def save_bge_m3(root: Path, tokenizer: Path, dim: int = 64, suffix: str = ".safetensors") -> Path:

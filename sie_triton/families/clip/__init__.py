@@ -35,7 +35,7 @@ class Clip(Family):
         return Recognised(reason, files.longest_text, dims, normalize=True, weights=weights)
 
     def keeps_tokenizer(self, directory: Path) -> bool:
-        return is_open_clip(directory)
+        return is_open_clip(directory) and not is_before_fast(directory)
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest_text

@@ -5,14 +5,13 @@ from pathlib import Path
 
 from sie_triton.families.clip import read
 from sie_triton.families.shared.towers.processor import TowerProcessor
-from sie_triton.inputs.clip_tokens import open_clip_tokenizer
 from sie_triton.inputs.pixels import resized
-from sie_triton.inputs.tokenizer import truncating
+from sie_triton.inputs.tokenizer import open_tokenizer, truncating
 from sie_triton.spec import ModelSpec
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
-    tokenizer = truncating(open_clip_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
+    tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
     return TowerProcessor(tokenizer, partial(resized, plan=files.plan), lambda _: 1 + files.num_patches, spec.runtime)

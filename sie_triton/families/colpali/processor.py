@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sie_triton.checkpoints.page_models import special_token
+from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.families.colpali import images_of, read
 from sie_triton.families.shared.pages.processor import (
     AUGMENTATION,

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sie_triton.checkpoints.page_models import special_token
 from sie_triton.checkpoints.patch_plan import PatchPlan
+from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.errors import LoadError
 from sie_triton.families.colqwen2 import IMAGE_PROMPT, is_of_engine, read
 from sie_triton.families.shared.pages.processor import (

@@ -32,5 +32,8 @@ class GlinerLibrary(Family):
     environment = "gliner"
     files = ("gliner_config.json",)
 
+    def keeps_tokenizer(self, directory: Path) -> bool:
+        return True
+
     def longest(self, directory: Path) -> int:
         return ANY_LENGTH

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sie_triton.arrays import Ints
-from sie_triton.checkpoints.files import has_file
 from sie_triton.contract import Features, Label, Part, Ragged
 from sie_triton.contract.tensors import READ
 from sie_triton.errors import InputError
@@ -16,7 +15,6 @@ from sie_triton.families.owlv2.files import OwlFiles
 from sie_triton.families.owlv2.resizing import in_square
 from sie_triton.families.shared.labels.ids import Labels, label_ids, labels_of
 from sie_triton.families.shared.labels.images import LabelledImages, original_sizes
-from sie_triton.inputs.clip_vocabulary import of_clip
 from sie_triton.inputs.pixels import resized
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.spec import ModelSpec, Runtime
@@ -29,8 +27,7 @@ class OwlProcessor(LabelledImages[Labels]):
     def __init__(self, files: OwlFiles, runtime: Runtime) -> None:
         super().__init__(runtime)
         self._files = files
-        is_there = has_file(files.directory / "tokenizer.json") or not has_file(files.directory / "vocab.json")
-        self._tokenizer = open_tokenizer(files.directory) if is_there else of_clip(files.directory)
+        self._tokenizer = open_tokenizer(files.directory)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 

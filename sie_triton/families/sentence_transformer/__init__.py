@@ -60,13 +60,14 @@ class DenseOptions(PoolingOptions):
 
     `causal`, or `is_causal` in `forward_kwargs`, False lets every token attend to its whole item, even in a decoder.
     `dense_projection_path` is the directory of the Dense layer, for checkpoints with several; `dense_dim` is the size
-    of its vectors.
+    of its vectors. With `append_eos`, texts end with the tokenizer's end token, even if it adds none itself.
     """
 
     causal: bool | None = None
     forward_kwargs: dict[Literal["is_causal"], bool] | None = None
     dense_projection_path: str | None = None
     dense_dim: int | None = None
+    append_eos: bool = False
 
     @property
     def is_causal(self) -> bool | None:

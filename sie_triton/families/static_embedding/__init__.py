@@ -22,6 +22,9 @@ class StaticEmbedding(Family):
     engines: ClassVar = {"sie_triton.engines:Engine": ".adapter"}
     recognises_quickly = False
 
+    def keeps_tokenizer(self, directory: Path) -> bool:
+        return True
+
     def recognise(self, directory: Path) -> Recognised | None:
         """Recognise a static model. Only its weights tell the size of a vector, so they must be there."""
         if not is_static(directory):

@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from sie_triton.inputs import cutting
-from sie_triton.inputs.cutting import beginning, encoded
+from sie_triton.inputs.cutting import encoded, kept
 from sie_triton.inputs.text import Unreadable
 
 LENGTH = 16
@@ -90,6 +90,14 @@ LONG = {
 }
 
 
+@pytest.fixture(params=["right", "left"], autouse=True)
+def side(request):
+    """The side on which all TOKENIZERS cut."""
+    for tokenizer in TOKENIZERS.values():
+        tokenizer.enable_truncation(LENGTH, direction=request.param)
+    return request.param
+
+
 @pytest.mark.parametrize("text", LONG)
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_cutting_a_long_text_early_keeps_its_tokens(kind, text):
@@ -119,9 +127,9 @@ def test_pairs(kind):
 def test_a_text_that_makes_too_few_tokens_is_refused():
     tokenizer = TOKENIZERS["WordPiece"]
     for text in ("a" + " " * 600_000 + "b", "x" * 600_000):
-        with pytest.raises(Unreadable, match=r"has 600.* characters, and the first 500000 make fewer than 272 tok"):
-            beginning(tokenizer, text, LENGTH)
-    assert beginning(tokenizer, "x" * 500_000, LENGTH) == "x" * 500_000
+        with pytest.raises(Unreadable, match=r"has 600.* characters, of which 500000 make fewer than 272 tok"):
+            kept(tokenizer, text, LENGTH)
+    assert kept(tokenizer, "x" * 500_000, LENGTH) == "x" * 500_000
 
 
 PROGRAM = """

@@ -75,6 +75,7 @@ MAY_IMPORT = {
     },
     "stages": {
         *FOUNDATION,
+        "checkpoints",
         "environments",
         "error_prefix",
         "families",

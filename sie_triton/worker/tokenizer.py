@@ -1,0 +1,128 @@
+"""In a worker process: checkpoint files → the tokenizer that transformers makes of them, as tokenizer.json.
+
+transformers decides by tokenizer_config.json, added_tokens.json, special_tokens_map.json, config.json, the tokenizer's
+class and its own version. Nothing of that is repeated here: preprocess reads what this module writes.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+
+from sie_triton.checkpoints.files import first_line, shortened
+from sie_triton.checkpoints.special_tokens import CONFIG, TOKENIZER
+from sie_triton.errors import LoadError
+from sie_triton.worker.messages import WriteTokenizer
+
+# Written as the maximum length, so that only the direction of a truncation remains.
+UNLIMITED = 10**9
+
+# Class names that leave it to tokenizer.json how texts are tokenized.
+GENERIC = "TokenizersBackend"
+
+
+def write_tokenizer(order: WriteTokenizer) -> None:
+    """Write the tokenizer, and its settings as transformers resolves them. LoadError says why there is none."""
+    # Only these files: a class of the library reads no weights and no code beside them.
+    with TemporaryDirectory(dir=order.target.parent, prefix=".") as place:
+        for name, path in order.files.items():
+            os.symlink(path.absolute(), Path(place) / name)
+        made = _made(Path(place), order.arguments)
+    backend = whole(made.backend_tokenizer, order.files)
+    if order.append_eos:
+        append(backend, made.eos_token)
+    backend.no_padding()
+    backend.enable_truncation(UNLIMITED, direction=made.truncation_side)
+    backend.save(str(order.target / TOKENIZER))
+    special = {name: str(token) for name, token in made.special_tokens_map.items() if isinstance(token, str)}
+    settings = {
+        **special,
+        "tokenizer_class": type(made).__name__,
+        "model_max_length": made.model_max_length,
+        "model_input_names": list(made.model_input_names),
+        "padding_side": made.padding_side,
+        "truncation_side": made.truncation_side,
+        "split_special_tokens": bool(made.split_special_tokens),
+    }
+    (order.target / CONFIG).write_text(json.dumps(settings, indent=1))
+
+
+def _made(place: Path, arguments: Mapping[str, Any]) -> Any:
+    """Return the library's tokenizer of the files in `place`, which is one of the tokenizers library's."""
+    from transformers import AutoTokenizer, TokenizersBackend
+
+    kind = TokenizersBackend if _names_no_class(place) else AutoTokenizer
+    try:
+        made = kind.from_pretrained(str(place), trust_remote_code=False, local_files_only=True, **arguments)
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as exc:  # what files can make the library raise is not known, and its panics are no Exception
+        said = first_line(ValueError(str(exc).replace(str(place), "the model's directory")))
+        # A class in the model's own repository is code, which is never run.
+        reason = "unsupported" if "auto_map" in _object(place / CONFIG) else "corrupt"
+        raise LoadError(f"transformers cannot load the tokenizer: {said}", reason) from exc
+    if not isinstance(made, TokenizersBackend):
+        message = f"the tokenizer {type(made).__name__} exists in Python only, and cannot be served"
+        raise LoadError(f"{message}; save it in its fast form", "unsupported")
+    return made
+
+
+def _names_no_class(place: Path) -> bool:
+    """True if tokenizer.json is all there is: neither a class of the tokenizer nor the type of the model is known."""
+    from transformers import CONFIG_MAPPING
+
+    if not (place / TOKENIZER).exists():
+        return False
+    settings, model = (_object(place / name) for name in (CONFIG, "config.json"))
+    named = settings.get("tokenizer_class") or settings.get("auto_map") or model.get("tokenizer_class")
+    return not named and model.get("model_type") not in CONFIG_MAPPING
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise LoadError(f"{path.name}: must be an object (given {shortened(found)})", "corrupt")
+    return found
+
+
+def whole(backend: tokenizers.Tokenizer, files: Mapping[str, Path]) -> tokenizers.Tokenizer:
+    """Give back a character map that the class of this version drops, though the model was trained with it."""
+    if TOKENIZER in files:
+        own = tokenizers.Tokenizer.from_file(str(files[TOKENIZER])).normalizer
+        if "Precompiled" in repr(own) and "Precompiled" not in repr(backend.normalizer):
+            backend.normalizer = own
+    return backend
+
+
+def append(backend: tokenizers.Tokenizer, token: str | None) -> None:
+    """Make `backend` end texts, and pairs of texts, with `token` unless it does already."""
+    number = None if token is None else backend.token_to_id(token)
+    if token is None or number is None:
+        raise LoadError(
+            "the tokenizer has no end token, which the model's files ask for at the end of texts", "corrupt"
+        )
+    single, pair = backend.encode("a"), backend.encode("a", "a")
+    if single.ids[-1:] == [number]:
+        return
+    tokens = zip(pair.tokens, pair.ids, pair.special_tokens_mask, strict=True)
+    around = {name: id for name, id, is_special in tokens if is_special} | {token: number}
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*_template(single), f"{token}:0"],
+        pair=[*_template(pair), f"{token}:{pair.type_ids[-1]}"],
+        special_tokens=list(around.items()),
+    )
+
+
+def _template(encoding: tokenizers.Encoding) -> list[str]:
+    """Return the special tokens and the texts of an encoding, as TemplateProcessing reads them."""
+    pieces = [
+        f"{token if text is None else ('$A', '$B')[text]}:{kind}"
+        for token, text, kind in zip(encoding.tokens, encoding.sequence_ids, encoding.type_ids, strict=True)
+    ]
+    # A text may have several tokens.
+    return [piece for before, piece in zip(["", *pieces], pieces, strict=False) if piece != before]

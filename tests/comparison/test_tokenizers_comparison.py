@@ -1,0 +1,315 @@
+"""Tokenizers as stages read them beside those of transformers, for directories in layouts that people have.
+
+A case from a bug report is a line in LAYOUTS: the kind of tokenizer, and the change of its files. It is compared on
+texts in several scripts, alone and as pairs, whole and cut.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import transformers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from sie_triton.checkpoints.modules import tokenizer_kwargs
+from sie_triton.errors import LoadError
+from sie_triton.inputs.cutting import encoded, truncation_side
+from sie_triton.inputs.tokenizer import open_tokenizer, truncating
+from sie_triton.stages.tokenizer_files import overlaid
+from sie_triton.worker.tokenizer import write_tokenizer
+from tests.support.models import save_qwen2_tokenizer
+from tests.support.towers import save_clip_tokenizer, save_gemma_tokenizer
+
+TEXTS = (
+    "Hello, World",
+    "Größe für Käse über Öl",
+    "日本語の text 東京",
+    "[QRY] who <pad> it [MASK] is</s> <mask> [PAD]<|im_start|>",
+    "  two  spaces\tand a line\n\nﬁne ①",
+    "Привет, मुझे 👩‍👩‍👧 naïve İstanbul",
+    "x",
+    "",
+    " ".join(f"word{i} lorem ipsum" for i in range(40)),
+)
+LENGTH = 16
+
+# One that changes no character: the size of its trie, the trie, and the texts to put in place.
+CHARACTER_MAP = (1024).to_bytes(4, "little") + bytes(1024) + b"a\0"
+
+Change = dict[str, Any]
+
+
+def save_bert(directory: Path, minilm: Path) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        (directory / name).write_text((minilm / name).read_text())
+    (directory / "config.json").write_text('{"model_type": "bert"}')
+
+
+def save_roberta(directory: Path, minilm: Path) -> None:
+    bpe = tokenizers.Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    bpe.train_from_iterator(
+        TEXTS, trainers.BpeTrainer(vocab_size=600, special_tokens=special, initial_alphabet=alphabet)
+    )
+    learned = json.loads(bpe.to_str())["model"]
+    made = transformers.RobertaTokenizer(vocab=learned["vocab"], merges=list(map(tuple, learned["merges"])))
+    made.save_pretrained(directory)
+    (directory / "config.json").write_text('{"model_type": "roberta"}')
+
+
+def save_xlm_roberta(directory: Path, minilm: Path) -> None:
+    special = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    unigram = tokenizers.Tokenizer(models.Unigram())
+    unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    unigram.train_from_iterator(TEXTS, trainers.UnigramTrainer(vocab_size=300, unk_token="<unk>"))
+    pieces = [tuple(each) for each in json.loads(unigram.to_str())["model"]["vocab"] if each[0] != "<unk>"]
+    made = transformers.XLMRobertaTokenizer(vocab=[*special, *pieces, ("<mask>", 0.0)])
+    made.save_pretrained(directory)
+    (directory / "config.json").write_text('{"model_type": "xlm-roberta"}')
+
+
+def save_qwen2(directory: Path, minilm: Path) -> None:
+    save_qwen2_tokenizer(directory)
+    (directory / "config.json").write_text('{"model_type": "qwen2"}')
+
+
+def save_gemma(directory: Path, minilm: Path) -> None:
+    save_gemma_tokenizer(directory, transformers.GemmaTokenizer)
+    (directory / "config.json").write_text('{"model_type": "gemma"}')
+
+
+def save_clip(directory: Path, minilm: Path) -> None:
+    save_clip_tokenizer(directory)
+    (directory / "config.json").write_text('{"model_type": "clip"}')
+
+
+KINDS = {
+    "bert": save_bert,
+    "roberta": save_roberta,
+    "xlm-roberta": save_xlm_roberta,
+    "qwen2": save_qwen2,
+    "gemma": save_gemma,
+    "clip": save_clip,
+}
+
+
+def token(content: str, **changes: bool) -> dict[str, Any]:
+    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"content": content, **usual, **changes}
+
+
+# File → keys to set; None removes a key, or the file. A function changes the object.
+LAYOUTS: dict[str, tuple[str, Change]] = {
+    "accents are kept": ("bert", {"tokenizer_config.json": {"strip_accents": False}}),
+    "upper case is kept": ("bert", {"tokenizer_config.json": {"do_lower_case": False}}),
+    "Chinese words are whole": ("bert", {"tokenizer_config.json": {"tokenize_chinese_chars": False}}),
+    "a space first": ("roberta", {"tokenizer_config.json": {"add_prefix_space": True}}),
+    "a token of the prompt": ("bert", {"tokenizer_config.json": {"added_tokens_decoder": {"30522": token("[QRY]")}}}),
+    "a token in added_tokens.json": ("bert", {"added_tokens.json": {"[QRY]": 30522}}),
+    "a special token by name": ("bert", {"special_tokens_map.json": {"additional_special_tokens": ["[QRY]"]}}),
+    "another mask": ("roberta", {"tokenizer_config.json": {"mask_token": "[MASK]"}}),
+    "special tokens are text": ("xlm-roberta", {"tokenizer_config.json": {"split_special_tokens": True}}),
+    "cut on the left": ("bert", {"tokenizer_config.json": {"truncation_side": "left"}}),
+    "cut on the left, byte by byte": ("roberta", {"tokenizer_config.json": {"truncation_side": "left"}}),
+    "cut on the left, pieces": ("xlm-roberta", {"tokenizer_config.json": {"truncation_side": "left"}}),
+    "a direction in tokenizer.json": (
+        "qwen2",
+        {
+            "tokenizer.json": {
+                "truncation": {"max_length": 9, "stride": 0, "strategy": "LongestFirst", "direction": "Left"}
+            }
+        },
+    ),
+    "no tokenizer.json": ("bert", {"tokenizer.json": None}),
+    "no tokenizer_config.json": ("bert", {"tokenizer_config.json": None}),
+    "neither, and cased": ("bert", {"tokenizer.json": None, "tokenizer_config.json": {"do_lower_case": False}}),
+    "two files of CLIP": ("clip", {}),
+    "nothing but tokenizer.json": (
+        "gemma",
+        {"tokenizer_config.json": None, "special_tokens_map.json": None, "config.json": None},
+    ),
+    "another class": ("roberta", {"tokenizer_config.json": {"tokenizer_class": "GPT2TokenizerFast"}}),
+    "the generic class": ("gemma", {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}}),
+    "arguments of the module": (
+        "bert",
+        {"sentence_bert_config.json": {"tokenizer_args": {"strip_accents": False, "truncation_side": "left"}}},
+    ),
+    "an unknown type of model": ("bert", {"config.json": {"model_type": "custom_bert"}}),
+}
+
+
+def changed(directory: Path, change: Change) -> None:
+    for name, keys in change.items():
+        path = directory / name
+        if keys is None:
+            path.unlink(missing_ok=True)
+            continue
+        values = json.loads(path.read_text()) if path.exists() else {}
+        values |= keys
+        path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+
+
+def library(directory: Path, **arguments: Any) -> Any:
+    if not (directory / "config.json").exists() and not (directory / "tokenizer_config.json").exists():
+        return transformers.PreTrainedTokenizerFast.from_pretrained(directory, **arguments)
+    return transformers.AutoTokenizer.from_pretrained(directory, **arguments)
+
+
+def compare(directory: Path, cache: Path) -> None:
+    """Raise AssertionError for the first text with other tokens."""
+    theirs = library(directory, **tokenizer_kwargs(directory))
+    made = overlaid(directory, cache, write_tokenizer)
+    for pairs in (False, True):
+        ours = truncating(open_tokenizer(made, pairs=pairs), LENGTH, pairs=pairs)
+        assert truncation_side(ours) == theirs.truncation_side
+        inputs = [(a, b) for a, b in zip(TEXTS, TEXTS[::-1], strict=True)] if pairs else list(TEXTS)
+        expected = theirs(
+            *(list(map(list, zip(*inputs, strict=True))) if pairs else [inputs]),
+            truncation=True,
+            max_length=LENGTH,
+            return_token_type_ids=True,
+        )
+        for text, found, ids, types in zip(
+            inputs, encoded(ours, inputs), expected["input_ids"], expected["token_type_ids"], strict=True
+        ):
+            assert (text, found.ids, found.type_ids) == (text, ids, types)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_tokens_are_those_of_the_library(name, tmp_path, minilm_directory):
+    kind, change = LAYOUTS[name]
+    directory = tmp_path / "model"
+    directory.mkdir()
+    KINDS[kind](directory, minilm_directory)
+    changed(directory, change)
+    compare(directory, tmp_path)
+
+
+REFUSED: dict[str, tuple[str, Change, str]] = {
+    "a class of Python only": ("bert", {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer"}}, "unsupported"),
+    "a class of the repository": (
+        "bert",
+        {
+            "config.json": {"model_type": "custom"},
+            "tokenizer_config.json": {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}},
+        },
+        "unsupported",
+    ),
+    "no class at all": ("bert", {"tokenizer_config.json": {"tokenizer_class": "AutoModel"}}, "corrupt"),
+    "a token that is no text": ("bert", {"tokenizer_config.json": {"added_tokens_decoder": {"5": 7}}}, "corrupt"),
+    "a vocabulary that is no list": ("clip", {"vocab.json": {"a": "b"}}, "corrupt"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_library_cannot_load_is_refused_once_it_is_opened(name, tmp_path, minilm_directory):
+    kind, change, reason = REFUSED[name]
+    directory = tmp_path / "model"
+    directory.mkdir()
+    KINDS[kind](directory, minilm_directory)
+    changed(directory, change)
+    made = overlaid(directory, tmp_path, write_tokenizer)
+    with pytest.raises(LoadError) as error:
+        open_tokenizer(made)
+    assert (error.value.reason, str(tmp_path) in str(error.value)) == (reason, False)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gemma"])
+def test_the_end_token_that_authors_ask_for(kind, tmp_path, minilm_directory):
+    """transformers 5 ignores add_eos_token beside a tokenizer.json, with which transformers 4 adds the token."""
+    KINDS[kind](tmp_path, minilm_directory)
+    plain, end = library(tmp_path), library(tmp_path).eos_token
+    own = [ids[:-1] if ids[-1:] == [plain.eos_token_id] else ids for ids in plain(list(TEXTS))["input_ids"]]
+    changed(tmp_path, {"tokenizer_config.json": {"add_eos_token": True, "eos_token": end}})
+    ours = open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer))
+    assert [ours.encode(text).ids for text in TEXTS] == [[*ids, plain.eos_token_id] for ids in own]
+
+
+def test_the_end_token_that_a_model_file_asks_for(tmp_path, minilm_directory):
+    KINDS["qwen2"](tmp_path, minilm_directory)
+    plain = library(tmp_path)
+    made = overlaid(tmp_path, tmp_path / "cache", write_tokenizer, append_eos=True)
+    ours = truncating(open_tokenizer(made), LENGTH)
+    assert [each.ids[-1] for each in encoded(ours, TEXTS)] == [plain.eos_token_id] * len(TEXTS)
+    pair = open_tokenizer(made).encode("a", "b")
+    assert pair.ids == [*plain("a", "b")["input_ids"], plain.eos_token_id]
+
+
+def test_a_character_map_that_the_library_drops_is_kept(tmp_path, minilm_directory):
+    """DeBERTa's models were trained with the map in tokenizer.json; its class in transformers 5 has none."""
+    pieces = [("[PAD]", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[UNK]", 0.0), ("▁", -1.0), ("a", -1.0), ("▁a", -1.5)]
+    made = transformers.DebertaV2Tokenizer(vocab=pieces)
+    made.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "deberta-v2"}')
+    own = made.backend_tokenizer
+    own.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Precompiled(CHARACTER_MAP)])
+    own.save(str(tmp_path / "tokenizer.json"))
+    assert "Precompiled" not in repr(library(tmp_path).backend_tokenizer.normalizer)
+    assert "Precompiled" in repr(open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer)).normalizer)
+
+
+def drawn(seed: int) -> tuple[str, Change]:
+    """Return a kind of tokenizer and one to four changes of its files, drawn from `seed`."""
+    rng = random.Random(seed)
+    flag = lambda: rng.random() < 0.5  # noqa: E731
+    added = token(
+        rng.choice(["[QRY]", "who", "lorem", "日本"]),
+        **{key: flag() for key in ("single_word", "lstrip", "rstrip", "normalized", "special")},
+    )
+    settings = {
+        "strip_accents": rng.choice([True, False, None]),
+        "do_lower_case": flag(),
+        "tokenize_chinese_chars": flag(),
+        "add_prefix_space": flag(),
+        "truncation_side": rng.choice(["left", "right"]),
+        "split_special_tokens": flag(),
+        "added_tokens_decoder": {"40000": added},
+        "additional_special_tokens": ["[QRY]", "is"],
+        "extra_special_tokens": {"query_token": "who"},
+        "cls_token": "[CLS]",
+        "sep_token": "</s>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": "[UNK]",
+        "model_max_length": 7,
+        "tokenizer_class": rng.choice(["PreTrainedTokenizerFast", "BertTokenizerFast", "GPT2Tokenizer", None]),
+    }
+    files: Change = {
+        "tokenizer_config.json": {key: settings[key] for key in rng.sample(sorted(settings), rng.randint(1, 3))}
+    }
+    more = {
+        "added_tokens.json": {"lorem": 40001},
+        "special_tokens_map.json": {"mask_token": token("[MASK]", lstrip=flag())},
+        "sentence_bert_config.json": {"tokenizer_args": {"truncation_side": "left", "do_lower_case": flag()}},
+        "config.json": {"model_type": rng.choice(["bert", "roberta", "custom"])},
+    }
+    name = rng.choice(sorted(more))
+    if flag():
+        files[name] = more[name]
+    return rng.choice(sorted(KINDS)), files
+
+
+def compared(seed: int, tmp_path: Path, minilm: Path) -> str:
+    """Compare a drawn directory; return "equal", or "refused" if both libraries refuse it."""
+    kind, change = drawn(seed)
+    directory = tmp_path / f"model-{seed}"
+    directory.mkdir()
+    KINDS[kind](directory, minilm)
+    changed(directory, change)
+    try:
+        library(directory, **tokenizer_kwargs(directory))("a")
+    except BaseException:
+        with pytest.raises(LoadError):
+            open_tokenizer(overlaid(directory, tmp_path, write_tokenizer))
+        return "refused"
+    compare(directory, tmp_path)
+    return "equal"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_directories_drawn_at_random(seed, tmp_path, minilm_directory):
+    assert compared(seed, tmp_path, minilm_directory) in ("equal", "refused")
