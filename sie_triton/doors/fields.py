@@ -112,8 +112,9 @@ class BodyFields:
             if name in self._left:
                 raise InputError.at(name, "cannot be set here; use /v1/encode")
         named = {name: value for name, value in given.items() if value is not None}
-        for name in named.keys() & self._left.keys():
-            raise InputError.at(name, "is given by another field of this request, too; send one of them")
+        for name, value in named.items():
+            if self._left.get(name, value) != value:
+                raise InputError.at(name, f"contradicts another field, which makes it {shown(value)}; send one of them")
         return checked_options(self._left | named)
 
     def _required(self, name: str, wanted: str) -> Any:

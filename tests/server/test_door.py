@@ -205,7 +205,7 @@ def test_more_items_than_one_request_to_triton_holds(http, sie):
 
 WRONG = [
     (f"/v1/encode/{TINY}", {"items": []}, 400, "items: is empty"),
-    (f"/v1/encode/{TINY}", {"items": [{"txt": "a"}]}, 400, "items[0]: must have text"),
+    (f"/v1/encode/{TINY}", {"items": [{"txt": "a"}]}, 400, "items[0].txt: is not read here"),
     (f"/v1/encode/{TINY}", {"items": [{"text": 3}]}, 400, "items[0].text: must be a string"),
     (f"/v1/encode/{TINY}", {"items": [{"image": "/etc/passwd"}]}, 400, "items[0].image: is not valid base64"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"shape": 1}}}, 400, "parameter shape: unknown"),

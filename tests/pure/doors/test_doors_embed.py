@@ -31,6 +31,7 @@ def test_a_request_is_read_with_its_options():
     assert full.options == {"is_query": True, "dimensions": 8, "lora": "legal"}
     assert asked(BODY | {"input_type": "search_document"}).options == {"is_query": False}
     assert asked(BODY | {"input_type": "clustering"}).options == {}
+    assert asked(BODY | {"output_dimension": 8, "dimensions": 8}).options == {"dimensions": 8}
 
 
 def test_images_and_texts_with_images_are_read():
@@ -54,7 +55,7 @@ def test_images_and_texts_with_images_are_read():
         ({"max_tokens": 8}, "max_tokens: is not supported"),
         ({"output_dimension": 0}, "output_dimension: must be an integer from 1"),
         ({"output_dtype": "int8"}, "output_dtype: cannot be set here"),
-        ({"input_type": "search_query", "is_query": False}, "is_query: is given by another field"),
+        ({"input_type": "search_query", "is_query": False}, "is_query: contradicts another field, which makes it True"),
     ],
 )
 def test_an_invalid_field_is_named(change, message):

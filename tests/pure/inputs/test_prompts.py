@@ -65,7 +65,7 @@ def test_a_prompt_is_chosen_by_its_name(profile):
     prompts = {"STS": "s ", "query": "q "}
     assert prompt_of(prompts, "", Part("text", [], profile, prompt_name="STS")).around("x") == "s x"
     with pytest.raises(
-        InputError, match="^parameter prompt_name: the model has no prompt 'web'; its prompts are 'STS'"
+        InputError, match=r"^parameter prompt_name: the model has no prompt 'web'; its prompts are 'STS'"
     ):
         prompt_of(prompts, "", Part("text", [], profile, prompt_name="web"))
 

@@ -36,17 +36,20 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
     if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(case.body, dict):
         return
     unset(case.body, "lora")
+    unset(case.body, "prompt_name")
     if case.path.startswith("/v1/extract"):
         unset(case.body, "instruction")
         fit_labels(case.body.get("params") or {})
     if case.path in ("/v1/embed", "/v2/embed"):
-        case.body |= {"texts": ["a"], "images": None, "inputs": None}
+        case.body |= {"texts": ["a"], "images": None, "inputs": None, "dimensions": None, "is_query": None}
+    if case.path.endswith("/embeddings"):
+        case.body |= {"task": None}
     if case.path.endswith("/rerank"):
         fit_documents(case.body)
 
 
 def unset(body: dict[str, Any], name: str) -> None:
-    """Remove adapters, which are not installed, and instructions, which the extracting model does not read."""
+    """Remove what the models do not have: adapters, prompts by name, and an instruction of the extracting model."""
     params = body.get("params") or {}
     for each in (body, body.get("options") or {}, params, params.get("options") or {}):
         if each.get(name) is not None:
