@@ -7,10 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+from sie_triton.arrays import Array
 from sie_triton.errors import LoadError
 from sie_triton.host.process_memory import share_of
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
+
+# Tensors that a model returns, by name.
+Answers = Mapping[str, Array]
 
 
 class Overflow(LoadError):
@@ -76,6 +80,14 @@ class Engine:
         Raise LoadError if there is no such format, or the configuration forbids it.
         """
         raise LoadError("this model's numbers overflow", "unsupported")
+
+    def round_weights(self, answers: Callable[[], Answers], difference: Callable[[Answers, Answers], str]) -> int:
+        """Round the weights of a loaded model if its configuration asks for it; return the bytes that this saves.
+
+        `answers` computes the model's answers to a few items; `difference` says how two of them differ, if they do.
+        Raise LoadError if they differ.
+        """
+        return 0
 
     def may_have_graphs(self) -> Mapping[str, Encoder]:
         """Return the encoders that a graph may speed up, by part of the model; "" if the model has a single part."""

@@ -7,7 +7,7 @@ imports torch when its weights are first needed.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from sie_triton.contract import ENCODE_OUTPUTS, Extraction, Model
 from sie_triton.engines import Engine, Overflow
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
 from sie_triton.extension import class_named
+from sie_triton.families.answers import difference, sampled
 from sie_triton.families.base import Adapter, Family, Options, Recognised
 from sie_triton.families.dims import check_dims
 from sie_triton.inputs import Processor
@@ -172,6 +173,9 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> Adapter:
         engine.widen()
         engine.free_unused_memory()
         adapter = kind.load(spec, directory, engine)
+    model = model_of(spec)
+    batch = partial(sampled, model, kind, adapter)
+    adapter.weights_bytes -= engine.round_weights(lambda: adapter.forward(batch()), partial(difference, model))
     if "encode" in spec.tasks:
-        check_dims(model_of(spec), kind, adapter)
+        check_dims(model, kind, adapter)
     return adapter

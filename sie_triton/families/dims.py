@@ -5,21 +5,20 @@ Clients and indexes rely on the declared sizes.
 
 import numpy as np
 
-from sie_triton.contract import Batch, Model, Rows
+from sie_triton.contract import Model, Rows
 from sie_triton.contract.tensors import NUMPY_DTYPES, Tensor
 from sie_triton.errors import LoadError
+from sie_triton.families.answers import sampled
 from sie_triton.families.base import Adapter, Family
 
 
 def check_dims(model: Model, family: Family, adapter: Adapter) -> None:
     """Run a few short items; raise LoadError naming both numbers if an output has another size."""
-    forward = frozenset(output.made_of or name for name, output in model.outputs.items())
-    features = (adapter.sample or family.sample)([2, 2])
-    num_items = len(next(iter(features.values())).of_items)
-    rows = adapter.forward(Batch(features, np.zeros(num_items, np.bool_), forward, [{}] * num_items))
-    for tensor in model.tensors(forward):
+    batch = sampled(model, family, adapter, [2, 2])
+    rows = adapter.forward(batch)
+    for tensor in model.tensors(batch.outputs):
         check_declared(tensor, rows)
-    for name in sorted(forward):
+    for name in sorted(batch.outputs):
         shown = rows[model.outputs[name].tensors[0].name].shape[1:] if name in model.outputs else ()
         found = adapter.dims.get(name, shown[-1] if shown else None)
         said = model.spec.dims.get(name)

@@ -18,6 +18,7 @@ from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.attention.masked import masked
 from sie_triton.engines.torch.encoder import Places, TorchEncoder
+from sie_triton.engines.torch.facts import num_positions
 from sie_triton.engines.torch.rows import placed
 from sie_triton.engines.torch.transfers import Indices
 
@@ -49,7 +50,7 @@ class CapturedPasses:
         self._record: Record | None = None
         self._recordings: dict[int, tuple[torch.Tensor, Replay]] = {}
         self._running = Lock()
-        self.max_length = min(SIZES[-1], num_positions(encoder))
+        self.max_length = min(SIZES[-1], num_positions(encoder.config, encoder.padding_position, SIZES[-1]))
         self.max_tokens = 0
 
     def serve(self, max_tokens: int, beside_others: int) -> None:
@@ -125,12 +126,6 @@ def laid_out(
         np.pad(places < keys[items], spare, constant_values=True),
     ]
     return np.array(rows, np.int64)
-
-
-def num_positions(encoder: TorchEncoder) -> int:
-    """Maximum length of an item in tokens by the model's table of positions; without a table, the largest size."""
-    most = getattr(encoder.config.get_text_config(), "max_position_embeddings", None)
-    return int(most) - (encoder.padding_position + 1) if most else SIZES[-1]
 
 
 class CudaGraphs:

@@ -24,17 +24,15 @@ from sie_triton.engines.torch.attention.kernels import possible
 from sie_triton.engines.torch.attention.library import SUPPORT, check_supported, library_attention
 from sie_triton.engines.torch.attention.places import let_rows_be_long
 from sie_triton.engines.torch.draws import draws_of
+from sie_triton.engines.torch.facts import num_token_types, num_weights, padding_position
 from sie_triton.engines.torch.lora import Loras
-from sie_triton.engines.torch.prepack import lay_out, names_in
+from sie_triton.engines.torch.prepack import lay_out
 from sie_triton.engines.torch.rows import positions_of, side_by_side, spare_rows
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 from sie_triton.spec import AUTO
 
 PACKED, PADDED = "packed", "padded"
-
-# Method or function of transformers by which embeddings number tokens by their ids.
-COUNTS_TOKENS = "create_position_ids_from_input_ids"
 
 # Position ids of packed tokens, int [tokens].
 Places = npt.NDArray[np.int64]
@@ -297,28 +295,6 @@ def _built(
 def num_bytes(model: torch.nn.Module) -> int:
     """Return the size of the weights in bytes."""
     return sum(p.numel() * p.element_size() for p in model.parameters())
-
-
-def num_weights(model: torch.nn.Module) -> int:
-    """Return the number of weights outside embeddings, which about equals a token's multiplications."""
-    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    return max(1, sum(p.numel() for p in model.parameters()) - sum(table.weight.numel() for table in tables))
-
-
-def num_token_types(model: PreTrainedModel) -> int:
-    """Return the number of token types; 0 if the model has none."""
-    tables: list[Any] = [module for name, module in model.named_modules() if name.endswith("token_type_embeddings")]
-    return int(tables[0].weight.shape[0]) if tables else 0
-
-
-def padding_position(model: torch.nn.Module) -> int:
-    """Return the padding token of RoBERTa and similar models, which do not count it and begin after its number.
-
-    -1 for models that count all tokens from 0.
-    """
-    kin = [module for module in model.modules() if COUNTS_TOKENS in names_in(type(module).forward)]
-    padding: Any = kin[0].padding_idx if kin else -1
-    return int(padding)
 
 
 def _constructor(auto: Any, config: Any) -> frozenset[str]:

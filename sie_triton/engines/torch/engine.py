@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
-from sie_triton.engines.base import Engine
+from sie_triton.engines.base import Answers, Engine
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
 from sie_triton.engines.torch.faults import is_out_of_memory
 from sie_triton.engines.torch.gpu import empty_cache, is_unusable
 from sie_triton.engines.torch.graph_comparison import may_have_graph, refuse, take_graph
-from sie_triton.engines.torch.int8 import quantize
+from sie_triton.engines.torch.int8 import quantize, refusal
 from sie_triton.engines.torch.multimodal import LanguageModel
 from sie_triton.engines.torch.open_clip import renamed
 from sie_triton.engines.torch.openmp import release_team
@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 # Measurement: this model's values overflow float16.
 OVERFLOWS = "overflows_float16"
+
+# Measurement: how the model's answers differ in 8 bits; empty if they do not.
+INT8_ANSWERS = "int8_answers"
 
 _threads = threading.local()
 
@@ -61,6 +64,7 @@ class TorchEngine(Engine):
         self.has_int8 = computes_int8(spec.runtime.precision, device)
         self.graphs_are_files = device == "cpu"
         self._settled: dict[str, TorchEncoder] = {}
+        self._longest: dict[str, int] = {}
         if measurements.get(OVERFLOWS):
             self.avoid_float16()
         if device != "cpu":
@@ -132,9 +136,25 @@ class TorchEngine(Engine):
         verdict = choose_path(encoder, longest, self.measurements, probe_name(part))
         name = f"{self.spec.model}, {part}," if part else self.spec.model
         log.info("%s runs %s (%s), attention kernel %s", name, verdict.path, verdict.reason, encoder.kernel)
-        if self.has_int8:
-            quantize(encoder, longest, self.measurements, f"{probe_name(part)}_int8")
         self._settled[part] = encoder
+        self._longest[part] = longest
+
+    def round_weights(self, answers: Callable[[], Answers], difference: Callable[[Answers, Answers], str]) -> int:
+        if not self.has_int8 or not self._settled:
+            return 0
+        known = self.measurements.get(INT8_ANSWERS)
+        if known:
+            raise refusal(known)
+        before = answers() if known is None else {}
+        num_bytes = sum(encoder.weights_bytes for encoder in self._settled.values())
+        for part, encoder in self._settled.items():
+            quantize(encoder, self._longest[part], self.measurements, f"{probe_name(part)}_int8")
+        if known is None:
+            known = difference(before, answers())
+            self.measurements.put(**{INT8_ANSWERS: known})
+            if known:
+                raise refusal(known)
+        return num_bytes - sum(encoder.weights_bytes for encoder in self._settled.values())
 
     def may_have_graphs(self) -> Mapping[str, TorchEncoder]:
         # A graph has attention and layers of its own, so it would replace a backend or a precision that was asked for.

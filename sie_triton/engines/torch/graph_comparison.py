@@ -18,7 +18,8 @@ from sie_triton.engines.onnx import graph as onnx
 from sie_triton.engines.onnx.session import is_installed
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, EncoderGraph, TorchEncoder
-from sie_triton.engines.torch.probe import TOLERANCE, largest_error, relative_error, windows
+from sie_triton.engines.torch.facts import windows
+from sie_triton.engines.torch.probe import TOLERANCE, largest_error, relative_error
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
 
@@ -190,4 +191,4 @@ def ended(states: torch.Tensor) -> None:
 
 def longest_seen(encoder: TorchEncoder) -> int:
     """Maximum length of an item within every window of the model, whether a size counts one side or both."""
-    return min(windows(encoder), default=1 << 30) // 2
+    return min(windows(encoder.config), default=1 << 30) // 2

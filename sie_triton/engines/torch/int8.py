@@ -56,9 +56,14 @@ def quantize(encoder: TorchEncoder, max_length: int, measurements: Measurements,
         known = float(torch.cosine_similarity(before, _vectors(encoder, lengths)).min())
         measurements.put(**{name: known})
     if not known >= MIN_COSINE:
-        message = f"int8 changes this model's vectors: the cosine to float32 is {known:.3f}, below {MIN_COSINE}"
-        raise LoadError(f"{message}; write compute_precision: bfloat16 or float32 into its model file", "unsupported")
+        raise refusal(f"token states, a cosine of {known:.3f}, below {MIN_COSINE}")
     log.info("%d linear layers are computed in 8 bits, with a cosine of %.4f to float32", num_layers, known)
+
+
+def refusal(what: str) -> LoadError:
+    """Return the error for a model whose results differ from float32 in `what`."""
+    remedy = "write compute_precision: bfloat16 or float32 into its model file"
+    return LoadError(f"int8 changes this model's results: {what}; {remedy}", "unsupported")
 
 
 def _vectors(encoder: TorchEncoder, lengths: Ints) -> torch.Tensor:

@@ -5,13 +5,12 @@ and residual in separate passes over memory. docs/decisions/kernels.md has measu
 """
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
 from sie_triton.engines.torch import cpu_kernels as kernels
 from sie_triton.engines.torch.allocator import keep_freed_pages
+from sie_triton.engines.torch.facts import names_in
 
 # (Linear, activation) attributes of feed-forward modules: BERT and RoBERTa, DistilBERT.
 FEED_FORWARD = (("dense", "intermediate_act_fn"), ("lin1", "activation"))
@@ -114,12 +113,6 @@ def _is_exact_gelu(activation: object) -> bool:
     if isinstance(activation, torch.nn.GELU):
         return activation.approximate == "none"
     return type(activation).__name__ == "GELUActivation" and "erf" not in vars(activation)
-
-
-def names_in(function: Callable[..., Any]) -> Sequence[str]:
-    """Return the names of functions and attributes that the code of `function` uses."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return () if code is None else tuple(code.co_names)
 
 
 def _is_residual_norm(module: torch.nn.Module) -> bool:

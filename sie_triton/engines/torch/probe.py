@@ -7,7 +7,6 @@ Another implementation, at a length beyond any window, does.
 import logging
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.base import Overflow
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
+from sie_triton.engines.torch.facts import num_positions, windows
 from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory, refusing_the_uncomputable
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -25,8 +25,6 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
 
 # Maximum length of the longest item beyond the windows, in tokens, and its limit in multiplications by weights.
 MOST_TOKENS, MOST_PRODUCTS = 1024, 5e10
-
-WINDOW_SETTINGS = ("sliding_window", "local_attention", "attention_window", "attention_chunk_size")
 
 log = logging.getLogger(__name__)
 
@@ -144,22 +142,8 @@ def difference(error: float) -> str:
 def longest(encoder: TorchEncoder, max_length: int) -> int:
     """Return the maximum length if a pass of it is short, else a length that shows a missing window.
 
-    The latter is beyond twice any window.
+    The latter is beyond twice any window. Neither is beyond the model's table of positions.
     """
     affordable = min(MOST_TOKENS, int(MOST_PRODUCTS / encoder.num_weights))
-    return min(max_length, max(affordable, 2 * max(windows(encoder), default=0) + 65))
-
-
-def windows(encoder: TorchEncoder) -> list[int]:
-    """Return the attention windows that the model's configuration names, in tokens."""
-    config = encoder.config.get_text_config()
-    values = [value for name in WINDOW_SETTINGS for value in settings_of(config, name)]
-    return [value for value in values if isinstance(value, int) and value]
-
-
-def settings_of(config: Any, name: str) -> list[Any]:
-    """Return the values of a setting: one, or that of each layer where layers differ."""
-    try:
-        return [getattr(config, name, None)]
-    except RuntimeError:  # transformers refuses to name one value for all layers
-        return [getattr(layer, name, None) for layer in config.per_layer_config]
+    positions = num_positions(encoder.config, encoder.padding_position, max_length)
+    return min(max_length, positions, max(affordable, 2 * max(windows(encoder.config), default=0) + 65))

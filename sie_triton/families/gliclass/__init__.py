@@ -43,8 +43,8 @@ class Gliclass(Family):
         return GliclassFiles.read(directory).longest
 
     def sample(self, lengths: Sequence[int]) -> "Features":
-        tokens = np.array(lengths, np.int32)
-        num_labels = np.minimum(SAMPLE_LABELS, tokens)
+        tokens = np.maximum(np.array(lengths, np.int32), 2)  # a label and the separator
+        num_labels = np.minimum(SAMPLE_LABELS, tokens - 1)
         places = np.concatenate([np.arange(each, dtype=np.int32) for each in num_labels])
         return {
             INPUT_IDS.name: Ragged(np.ones(int(tokens.sum()), np.int32), tokens),

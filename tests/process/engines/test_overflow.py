@@ -35,7 +35,8 @@ NAN, INFINITE = float("nan"), float("inf")
 class Spoiling:
     """Every state is 1, except those of items of more than 35 tokens: each path sets its own."""
 
-    draws, num_weights, config = Draws(100), 10**9, SimpleNamespace(get_text_config=lambda: None)
+    draws, num_weights, padding_position = Draws(100), 10**9, -1
+    config = SimpleNamespace(get_text_config=lambda: None)
 
     def __init__(self, dtype=torch.float32, **long):
         self.dtype, self._long, self.paths = dtype, long, (PACKED, PADDED)
