@@ -2,12 +2,14 @@
 
 import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +27,15 @@ from sie_triton.perf.workload import texts, write_input_data
 PACKAGE = "tritonclient==2.48.0"
 # Inputs that models may need in addition to texts.
 BESIDE = {"query": ["how do plants grow?"], "labels": ["person", "place", "plant"]}
+
+# Any difference between windows counts as stable, so that perf_analyzer gives up at no level; it prints each window.
+FIGURES = ("-s", "999", "-v")
+
+# Ratio of windows' rates beyond which perf_analyzer itself would call a level unstable.
+SPREAD = 1.1
+
+LEVEL = re.compile(r"Request (concurrency|rate): (\S+)")
+WINDOW = re.compile(r" *Pass \[\d+\] throughput: ([0-9.]+)")
 
 # Timeout of the first request, which loads a cold model, in seconds.
 LOAD_S = 600.0
@@ -73,17 +84,30 @@ def _link_libraries() -> None:
             (home() / name).symlink_to(found)
 
 
-def run(arguments: Sequence[str], *, quiet: bool = False) -> int:
-    """Run perf_analyzer; return its exit status."""
-    return started(arguments, quiet=quiet).wait()
-
-
-def started(arguments: Sequence[str], *, quiet: bool = True) -> "subprocess.Popen[bytes]":
+def started(arguments: Sequence[str], output: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
     """Start perf_analyzer."""
     binary = install()
     loader = os.pathsep.join(filter(None, [str(home()), os.environ.get("LD_LIBRARY_PATH")]))
-    output = subprocess.DEVNULL if quiet else None
     return subprocess.Popen([str(binary), *arguments], env={**os.environ, "LD_LIBRARY_PATH": loader}, stdout=output)
+
+
+def spreads(lines: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each level of load whose windows differ by more than SPREAD, from perf_analyzer's output.
+
+    >>> said = ["Request concurrency: 4", "  Pass [1] throughput: 8.5 infer/sec. …", "  Pass [2] throughput: 17.1 …"]
+    >>> [*spreads(said)]
+    ['concurrency 4: its windows had 8.5 to 17.1 requests/s, on a busy machine; measure again, or longer with -p']
+    """
+    level, windows = "", defaultdict[str, list[float]](list)
+    for line in lines:
+        if found := LEVEL.match(line):
+            level = " ".join(found.groups())
+        elif found := WINDOW.match(line):
+            windows[level].append(float(found[1]))
+    for level, rates in windows.items():
+        if max(rates) > min(rates) * SPREAD:
+            between = f"its windows had {min(rates):.1f} to {max(rates):.1f} requests/s"
+            yield f"{level}: {between}, on a busy machine; measure again, or longer with -p"
 
 
 def inputs_of(client: InferenceServerClient, name: str) -> list[str]:
@@ -99,13 +123,25 @@ def input_of(name: str, values: Sequence[str]) -> InferInput:
 def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
     """Run perf_analyzer against a running server with this project's texts; return its exit status.
 
+    Each level of load has figures, the means of three windows, and a warning if these differ much.
     Raise NotServed if the model is not served, InputError if it reads no texts, and Unreachable if no server answers.
     """
     with tempfile.TemporaryDirectory() as scratch:
         input_data = Path(scratch) / "input.json"
         name, beside = triton_name(model), _try(model, address)
         write_input_data(input_data, texts(512), beside)
-        return run(["-m", name, "-u", address, "-i", "grpc", "--input-data", str(input_data), *arguments])
+        given = [*FIGURES, "-m", name, "-u", address, "-i", "grpc", "--input-data", str(input_data), *arguments]
+        with started(given, subprocess.PIPE) as process:
+            lines = [_shown(line) for line in process.stdout or ()]
+    for warning in spreads(lines):
+        print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
+    return process.returncode
+
+
+def _shown(line: bytes) -> str:
+    sys.stdout.buffer.write(line)
+    sys.stdout.flush()
+    return line.decode(errors="replace")
 
 
 def _try(model: str, address: str) -> dict[str, list[str]]:
@@ -135,14 +171,13 @@ def measure(
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.csv"
         window_ms = max(1000, round(seconds * 1000 / 3))
-        status = run(
+        status = started(
             [
                 *("-m", model, "-u", address, "-i", "grpc", "--input-data", str(input_data)),
-                *("--concurrency-range", str(clients), "-p", str(window_ms), "-s", "999", "-f", str(report)),
+                *("--concurrency-range", str(clients), "-p", str(window_ms), *FIGURES, "-f", str(report)),
                 *(("-H", f"authorization: Bearer {token}") if token else ()),
-            ],
-            quiet=True,
-        )
+            ]
+        ).wait()
         if status:
             raise ServerError(f"perf_analyzer ended with status {status}")
         row = next(csv.DictReader(report.open()))

@@ -205,12 +205,14 @@ def ready(http_port: int) -> bool:
 
 
 def test_perf_analyzer_prints_its_table(server):
-    load = ["--concurrency-range", "4", "-p", "300", "-s", "999"]  # any spread counts as stable
+    load = ["--concurrency-range", "1:4:3", "-p", "100"]  # windows so short that they differ
     process = sie("perf", TINY, f"--grpc-port={server.settings.grpc_port}", *load)
     text, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
     assert "Inferences/Second vs. Client Average Batch Latency" in text
+    assert "Concurrency: 1, throughput:" in text
     assert "Concurrency: 4, throughput:" in text
+    assert all(line.startswith("warning: concurrency ") for line in errors.splitlines())
 
 
 def test_token_auth_exposes_only_the_door_and_hides_secrets(tmp_path):
