@@ -16,6 +16,7 @@ from sie_triton.client.grpc_aio import InferResult, request_of
 from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import OK, Answer, unknown_model
+from sie_triton.contract import TASKS
 from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
 from sie_triton.names import sie_name
 from sie_triton.settings import Settings, words
@@ -66,10 +67,12 @@ class QueueConnection(AsyncConnection):
             raise_failure(answer)
             return InferResult(service_pb2.ModelInferResponse.FromString(body))
         if method == "is_model_ready":
+            name, _, task = arguments["model_name"].rpartition("-")
+            await queue.mentions.model_of(pool, name if task in TASKS else arguments["model_name"])
             return queue.pools.is_served(pool, arguments["model_name"])
         rpc, request_for = QUESTIONS[method]
         seconds = min(QUESTION_S, deadline.left_s)
-        answer, body = await queue.questions.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)
+        answer, body = await queue.mentions.ask(pool, rpc, request_for(**arguments).SerializeToString(), seconds)
         raise_failure(answer)
         return getattr(service_pb2, f"{rpc}Response").FromString(body)
 

@@ -137,7 +137,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def _asking(self, method: str) -> Handler:
         async def ask(request: bytes, context: Context) -> bytes:
-            answer, body = await self._queue.questions.ask(self._pool(context), method, request, QUESTION_S)
+            answer, body = await self._queue.mentions.ask(self._pool(context), method, request, QUESTION_S)
             return await _answered(answer, body, context)
 
         return ask

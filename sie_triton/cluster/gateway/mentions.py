@@ -7,8 +7,8 @@ from grpc import StatusCode
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.pools import Pools
-from sie_triton.cluster.gateway.questions import Questions
-from sie_triton.cluster.messages import SERVE_KNOWN
+from sie_triton.cluster.gateway.questions import Questions, model_in
+from sie_triton.cluster.messages import SERVE_KNOWN, Answer
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, ModelLoading, Unreachable
 
@@ -57,6 +57,16 @@ class Mentions:
         if await asyncio.shield(self._asking[mentioned]):
             return self._pools.model_of(pool, ensemble)
         return ""
+
+    async def ask(self, pool: str, method: str, request: bytes, seconds: float) -> tuple[Answer, bytes]:
+        """Return the answer of a worker to a question, which may be about a model that no worker serves yet.
+
+        Raise what model_of and Questions.ask raise.
+        """
+        answer, body = await self._questions.ask(pool, method, request, seconds)
+        if answer.status == NOT_FOUND and await self.model_of(pool, model_in(method, request)):
+            return await self._questions.ask(pool, method, request, seconds)
+        return answer, body
 
     async def _is_served_now(self, pool: str, model: str) -> bool:
         """Have the worker with the most free memory serve a model; return False if it does not know it.

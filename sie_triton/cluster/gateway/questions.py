@@ -59,8 +59,7 @@ class Questions:
 
     def _subject(self, pool: str, method: str, request: bytes) -> str:
         """Return the subject of a question: that of any worker, or of one which serves the model, if not all do."""
-        with suppress(DecodeError):
-            name = service_pb2.ModelMetadataRequest.FromString(request).name if method in OF_MODELS else ""
+        if name := model_in(method, request):
             ready = [each for each in self._workers.alive(pool) if each.is_ready]
             serving = [each.worker for each in ready if name in each.models or name in each.ensembles]
             if 0 < len(serving) < len(ready):
@@ -88,6 +87,13 @@ class Questions:
         if not found:
             raise Unreachable(f"no worker of pool {pool} answers; retry")
         return found
+
+
+def model_in(method: str, request: bytes) -> str:
+    """Return the model that a question is about; empty if it is about none, or cannot be read."""
+    with suppress(DecodeError):
+        return str(service_pb2.ModelMetadataRequest.FromString(request).name) if method in OF_MODELS else ""
+    return ""
 
 
 def check_size(method: str, request: bytes) -> None:

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 from tritonclient.grpc import service_pb2
 
+from sie_triton.client.failures import NotServed
 from sie_triton.cluster.gateway import mentions
+from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.errors import BusyError, ModelLoading, Unreachable
 from tests.process.cluster.conftest import MODEL, Cluster, asked, model_file, served, until
 
@@ -59,6 +61,45 @@ def test_questions_about_a_model_go_to_a_worker_that_serves_it(run):
         for _ in range(20):
             answer, _ = await queue.questions.ask("default", "ModelMetadata", request, 5)
             assert answer.status == 0, answer.text
+
+    run(test)
+
+
+@pytest.mark.parametrize("method", ["ModelConfig", "ModelMetadata"])
+def test_a_question_about_a_known_model_has_it_served(run, method):
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        request = service_pb2.ModelMetadataRequest(name=KNOWN).SerializeToString()
+        answer, _ = await queue.mentions.ask("default", method, request, 5)
+        assert answer.status == 0, answer.text
+        assert a.asked + b.asked == [KNOWN]
+
+    run(test)
+
+
+def test_calls_of_a_model_that_workers_have_not_got_yet_are_to_be_retried(run):
+    """Calls of each verb, and calls with a profile, which ask about the model first."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await two_workers(cluster)
+        for server in cluster.servers.values():
+            server.answers[model_file("org/new")] = 503, "busy; retry"
+        _, config = await cluster.config()
+        answer = await config.request("POST", "/v1/configs/models", data=model_file("org/new"))
+        assert answer.status == 201
+        await until(lambda: queue.model_files.epoch == 1)
+        backend = QueueBackend(cluster.settings(), queue)
+        for call in (
+            backend.encode("org/new", ["a"], 5, {}),
+            backend.encode("org/new:fast", ["a"], 5, {}),
+            backend.score("org/new", "q", ["a"], 5, {}),
+            backend.extract("org/new", ["a"], ["b"], 5, {}),
+            backend.ask("is_model_ready", model_name="org__new-score"),
+        ):
+            with pytest.raises(Unreachable, match="has got the model file of org__new"):
+                await call
+        with pytest.raises(NotServed):
+            await backend.encode("org/never:fast", ["a"], 5, {})
 
     run(test)
 
