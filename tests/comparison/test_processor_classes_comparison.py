@@ -131,6 +131,15 @@ def test_settings_without_effect_change_nothing_in_the_library(name):
         assert np.array_equal(changed, pixels(name, **beside)), key
 
 
+@pytest.mark.parametrize("name", CLASSES)
+def test_settings_of_other_classes_are_not_read(name, tmp_path):
+    """The library keeps them as attributes that no step of the class reads."""
+    of_others = set().union(*map(keys_of, CLASSES)) - keys_of(name)
+    assert of_others
+    for key in sorted(of_others):
+        assert read(name, tmp_path, key) == read(name, tmp_path, key, other(name, key)), key
+
+
 def other(name, key):
     if key == "patch_size" and name == "PixtralImageProcessor":
         return {"height": 28, "width": 28}
