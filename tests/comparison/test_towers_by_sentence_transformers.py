@@ -76,6 +76,28 @@ def test_vectors_are_the_librarys(name, towers, tmp_path):
     assert np.allclose(found, unit(library.encode(IMAGES)), atol=1e-5)
 
 
+def test_the_part_of_the_whole_processor_holds(towers, tmp_path):
+    """sentence-transformers lets transformers choose the file."""
+    other = {"size": {"shortest_edge": 72}, "crop_size": 64, "resample": 2, "image_mean": 0.5, "image_std": 0.3}
+    former = Served("clip", towers / "clip", dims={"dense": 32}).encode([{"image": saved(IMAGES[0])}])["dense"]
+    before_6(towers, tmp_path)
+    (tmp_path / "0_CLIPModel" / "processor_config.json").write_text(json.dumps({"image_processor": other}))
+    library = SentenceTransformer(str(tmp_path), device="cpu")
+    found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": saved(IMAGES[0])}])["dense"]
+    assert np.allclose(found, unit(library.encode(IMAGES[:1])), atol=1e-5)
+    assert not np.allclose(found, former, atol=1e-3)
+
+
+@pytest.mark.parametrize("arguments", ["processor_kwargs", "tokenizer_args"])
+def test_settings_of_images_outside_the_processors_files_are_refused(towers, tmp_path, arguments):
+    """The library passes these arguments on to the image processor, too."""
+    library_of([Transformer(str(towers / "clip"))], tmp_path)
+    path = tmp_path / "sentence_bert_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), arguments: {"do_center_crop": False}}))
+    with pytest.raises(LoadError, match="do_center_crop"):
+        family_in(tmp_path)
+
+
 def test_texts_are_truncated_where_the_library_truncates_them(towers, tmp_path):
     model = SentenceTransformer(modules=[Transformer(str(towers / "clip"))], device="cpu")
     model.max_seq_length = 9
