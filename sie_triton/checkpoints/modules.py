@@ -217,8 +217,9 @@ def saved_as(directory: Path) -> str:
     if is_bare(directory):
         return ""
     saved = read_fields(directory / SAVED_SETTINGS, required=False)
-    is_pylate = any(key in saved.values for key in PYLATE_KEYS)
-    return saved.text("model_type", PYLATE if is_pylate else "SentenceTransformer")
+    if "model_type" in saved.values:
+        return saved.text("model_type", "null")
+    return PYLATE if any(key in saved.values for key in PYLATE_KEYS) else "SentenceTransformer"
 
 
 def saved_settings(directory: Path) -> Fields:

@@ -51,7 +51,7 @@ def num_positions(config: Fields) -> int:
     names = [name for name in (OTHER_NAMES.get(kind, POSITIONS), POSITIONS) if config.has(name)]
     if not names:
         given = USUAL.get(kind, UNLIMITED)
-    elif config.values[names[0]] == -1:  # XLNet
+    elif kind == "xlnet":  # always -1
         given = UNLIMITED
     else:
         given = config.integer(names[0], least=1)

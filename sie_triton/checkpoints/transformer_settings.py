@@ -111,7 +111,7 @@ def lengths_of(settings: Fields, transformer: Path, config: Fields) -> Lengths:
         named = Fields(settings.where, given).integer("model_max_length", least=1, most=None)
         longest = min(named, known)
     elif settings.has("max_seq_length"):
-        longest = min(settings.integer("max_seq_length", least=1, most=None), known)
+        longest = min(settings.integer("max_seq_length", least=1), known)
     else:
         # Tokenizers without a limit save 10^30.
         saved = read_fields(transformer / "tokenizer_config.json", required=False)

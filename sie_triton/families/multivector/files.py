@@ -143,5 +143,6 @@ def _lengths_of_pylate(saved: Fields) -> dict[str, Any]:
         return found
     attend = "attend_to_expansion_tokens"
     attends = saved.flag(attend if attend in saved.values else "attend_to_mask_tokens", False)
-    length = found.pop("query_length", None) or QUERY_LENGTH
+    length = saved.integer("query_length", 0) or QUERY_LENGTH
+    found.pop("query_length", None)
     return {**found, "query_expansion": {"strategy": "fixed", "attend": attends, "length": length}}

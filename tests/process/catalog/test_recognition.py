@@ -83,7 +83,9 @@ LAYOUTS = {
         **ASKING,
     ),
     "dense 6, prompt not pooled": dense_layout(dense(include_prompt=False), 512, "(mean)", "mean", **ASKING),
-    "dense 6, cut vectors": dense_layout(changed(dense(), SETTINGS, truncate_dim=24), 512, "", "mean", **ASKING),
+    "dense 6, cut vectors": dense_layout(
+        changed(dense(), SETTINGS, truncate_dim=24), 512, "the first 24 entries", "mean", **{**ASKING, **NO_NORMALIZE}
+    ),
     "dense 6, two modes": dense_layout(dense(pooling=("cls", "mean")), 512, "Pooling (cls, mean)", None, **ASKING),
     "dense 5": dense_layout(dense("5.0.0", pooling="weightedmean"), 128, "(weightedmean)", "weightedmean", **ASKING),
     "dense 5, two modes": dense_layout(dense("5.0.0", pooling=("max", "lasttoken")), 128, "(max, ", None, **ASKING),
@@ -202,7 +204,8 @@ class Ours:
 
 
 def by_role(library: Any) -> dict[bool | None, Callable[..., Any]]:
-    return {None: library.encode, True: library.encode_query, False: library.encode_document}
+    """The library's functions. A text without a role is a document."""
+    return {None: library.encode_document, True: library.encode_query, False: library.encode_document}
 
 
 def check_dense(ours: Ours, directory: Path) -> None:

@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "static vectors behind layers": (
         of_modules(static, lambda _: Dense(8, 4), library=SentenceTransformer),
-        "Dense beside StaticEmbedding cannot be served",
+        "StaticEmbedding → Dense cannot be served; supported is StaticEmbedding → Normalize",
     ),
     "a sparse autoencoder": (
         of_modules(encoder, lambda _: Pooling(64), lambda _: SparseAutoEncoder(64, 128, 8, 8), library=SparseEncoder),
@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "tokens of its own": (
         changed(dense(), "sentence_bert_config.json", processor_kwargs={"tokenizer_file": "other.json"}),
-        "processor_kwargs: 'tokenizer_file' cannot be served; supported are",
+        "processor_kwargs: 'tokenizer_file': 'other.json' cannot be served; leave this key out",
     ),
     "other states": (
         changed(
