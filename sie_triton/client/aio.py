@@ -14,7 +14,7 @@ from sie_triton.client.arguments import checked_concurrency, checked_model
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
-from sie_triton.client.known import ControllerAddress, serve_known
+from sie_triton.client.known import ControllerAddress, advice_of, serve_known
 from sie_triton.client.profiles import Profiles, first_step
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
@@ -150,7 +150,7 @@ class AsyncSIEClient:
         except NotServed as exc:
             if exc.model:
                 raise
-            raise not_served(model, await self.list_models()) from exc
+            raise not_served(model, await self.list_models(), advice_of(self._controller)) from exc
         except Misfit:
             raise
         except InputError:
@@ -168,7 +168,9 @@ class AsyncSIEClient:
                     name, deadline, lambda: self._read_profiles(name, deadline)
                 )
             except NotServed as exc:
-                raise exc if exc.model else not_served(name, await self.list_models()) from exc
+                raise (
+                    exc if exc.model else not_served(name, await self.list_models(), advice_of(self._controller))
+                ) from exc
         return self._profiles[name].applied(name, profile, options)
 
     async def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:

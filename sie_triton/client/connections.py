@@ -109,6 +109,10 @@ async def _to_its_end(call: Coroutine[Any, Any, Any]) -> Any:
         raise
 
 
+def _closed() -> None:
+    """Close nothing."""
+
+
 class GrpcConnection:
     """Thread-safe gRPC connection."""
 
@@ -120,6 +124,7 @@ class GrpcConnection:
 
     def close(self) -> None:
         self._client.close()
+        self._client.close = _closed  # its __del__ closes it again, which fails at the end of the interpreter
 
     def ask(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
         """Call one of tritonclient's methods and return its result, as AsyncConnection.ask does."""

@@ -104,13 +104,13 @@ def unreachable(address: Address, cause: Exception) -> Unreachable:
     )
 
 
-def not_served(model: str, served: Sequence[str]) -> NotServed:
-    """Return an error that names the served models, the most similar first."""
+def not_served(model: str, served: Sequence[str], advice: str = "") -> NotServed:
+    """Return an error that names the served models, the most similar first, and ends with `advice`."""
     similar = get_close_matches(model, served, MAX_NAMES, 0.5)
     names = [*similar, *(name for name in served if name not in similar)]
     listed = ", ".join(names[:MAX_NAMES]) or "none"
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return NotServed(f"model: {model} is not served; served models: {listed}{more}; {SEE_STATUS}", model)
+    return NotServed(f"model: {model} is not served; served models: {listed}{more}; {SEE_STATUS}{advice}", model)
 
 
 def _failure(exc: InferenceServerException, address: Address, seconds: float) -> SIEError:

@@ -27,10 +27,14 @@ REQUIRES_TOKEN = (
 
 
 class ControllerAddress(NamedTuple):
-    """Address of the controller beside a Triton; `token` is sent as bearer token if it is not empty."""
+    """Address of the controller beside a Triton; `token` is sent as bearer token if it is not empty.
+
+    `advice` ends the error about a model that is not served, if no controller answers there.
+    """
 
     target: str
     token: str = ""
+    advice: str = ""
 
     @classmethod
     def beside(cls, triton: Address, url: str | None) -> "ControllerAddress | None":
@@ -41,13 +45,23 @@ class ControllerAddress(NamedTuple):
         """
         if url is None:
             host = triton.target.partition("/")[0].rpartition(":")[0]
-            return cls(f"{host}:{PORT}")
+            return cls.given(f"{host}:{PORT}")
         if not url:
             return None
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme != "http" or not parts.netloc:
             raise InputError.at("controller_url", f"must be http://host:port, not {url!r}")
-        return cls(parts.netloc)
+        return cls.given(parts.netloc)
+
+    @classmethod
+    def given(cls, target: str) -> "ControllerAddress":
+        """Return the address that a client asks, with advice to its caller."""
+        named = f"; no controller, which adds known models, answers at {target}: give its address as controller_url"
+        return cls(target, advice=named)
+
+
+def advice_of(controller: ControllerAddress | None) -> str:
+    return controller.advice if controller else ""
 
 
 def serve_known(controller: ControllerAddress, model: str, seconds: float = TIMEOUT_S) -> bool:

@@ -17,7 +17,7 @@ from sie_triton.client.arguments import checked_concurrency, checked_model
 from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
-from sie_triton.client.known import ControllerAddress, serve_known
+from sie_triton.client.known import ControllerAddress, advice_of, serve_known
 from sie_triton.client.profiles import Profiles, first_step
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.client.types import (
@@ -157,7 +157,7 @@ class SIEClient:
         except NotServed as exc:
             if exc.model:
                 raise
-            raise not_served(model, self.list_models()) from exc
+            raise not_served(model, self.list_models(), advice_of(self._controller)) from exc
         except Misfit:
             raise
         except InputError:
@@ -173,7 +173,7 @@ class SIEClient:
             try:
                 self._profiles[name] = self._once_served(name, deadline, lambda: self._read_profiles(name, deadline))
             except NotServed as exc:
-                raise exc if exc.model else not_served(name, self.list_models()) from exc
+                raise exc if exc.model else not_served(name, self.list_models(), advice_of(self._controller)) from exc
         return self._profiles[name].applied(name, profile, options)
 
     def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:

@@ -301,3 +301,22 @@ def test_a_prefix_of_a_proxy_is_kept(kind):
 def test_an_empty_text_is_a_text(kind, fake):
     with kind(fake.url) as client:
         assert len(client.encode(MODEL, ["", Item(text="")])) == 2
+
+
+CLOSED_BY_THE_END = """
+import sys, torch
+from sie_triton import SIEClient
+client = SIEClient(sys.argv[1], retry=False)
+try:
+    client.encode("org/m", "a")
+except Exception as exc:
+    print(type(exc).__name__)
+"""
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_a_program_may_end_without_closing_its_client(transport):
+    """PyTorch's modules make the interpreter end in another order."""
+    command = [sys.executable, "-c", CLOSED_BY_THE_END, f"{transport}://127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Unreachable\n", "")
