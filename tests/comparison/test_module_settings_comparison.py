@@ -1,0 +1,254 @@
+"""Settings in a model's files, each of which changes results, against sentence-transformers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
+from tokenizers import Tokenizer
+
+from sie_triton.catalog.recognise import explain
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
+from sie_triton.contract import Part
+from sie_triton.errors import LoadError
+from sie_triton.families import load_processor
+from sie_triton.families.multivector.stanford_colbert import read_multi_vector
+from sie_triton.inputs import kind_of
+from sie_triton.inputs.request_parts import Framed, features_of
+from sie_triton.spec import Runtime
+from tests.support.layouts import SETTINGS, changed, cross_encoder_before_6, dense, multi_vector, splade
+from tests.support.loading import with_tokenizers
+from tests.support.models import save_cross_encoder, save_tokenizer
+from tests.support.random_directories import TEXTS, Drawn, compare, ours, outcome, theirs
+
+BERT = "sentence_bert_config.json"
+T0 = "Paris is the capital of France."
+
+
+def gpt2(root, tokenizer, **config):
+    torch.manual_seed(7)
+    sizes = {"vocab_size": 30522, "n_embd": 64, "n_layer": 2, "n_head": 4, **config}
+    transformers.GPT2Model(transformers.GPT2Config(**sizes)).save_pretrained(root)
+    save_tokenizer(root, tokenizer)
+    settings = json.loads((root / "tokenizer_config.json").read_text())
+    (root / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 10**30}))
+    modules = [Transformer(str(root)), Pooling(64, "mean")]
+    SentenceTransformer(modules=modules, device="cpu").save(str(root / "model"), create_model_card=False)
+    return root / "model"
+
+
+def test_gpt2_reads_as_many_tokens_as_it_has_positions(tmp_path, minilm_directory):
+    directory = gpt2(tmp_path, minilm_directory, n_positions=128)
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 10**30}))
+    assert TextFiles.read(directory).max_sequence_length == 128
+    assert outcome(Drawn("dense", (), directory)) == "equal"
+
+
+def served(build, kind, tmp_path, minilm_directory):
+    """Our results of a directory, after they were compared with the library's."""
+    drawn = Drawn(kind, (), build(tmp_path / "saved", minilm_directory))
+    assert outcome(drawn) == "equal"
+    return ours(drawn.directory)
+
+
+@pytest.mark.parametrize("idf", [False, True])
+def test_a_sparse_model_keeps_its_largest_weights(idf, tmp_path, minilm_directory):
+    build = changed(splade(idf=idf), SETTINGS, max_active_dims=16)
+    found = served(build, "sparse", tmp_path, minilm_directory)
+    assert [np.count_nonzero(vector) for vector in found["document"]] == [16] * len(TEXTS)
+    assert max(np.count_nonzero(vector) for vector in found["query"]) <= 16
+
+
+def features_for(directory, text, is_query):
+    """The processor's features of a text."""
+    config, _ = explain(directory, "my/model", {"weights_path": str(directory)}, "")
+    spec = config.resolve(Runtime("cpu"))
+    processor = load_processor(spec, with_tokenizers(spec, directory))
+    part = Part("text", [text], spec.profiles[0], is_query)
+    return features_of(processor, [[Framed(part, processor.frame(part), kind_of(("text",)))]])[0]
+
+
+def test_queries_that_are_looked_up_have_a_length_of_their_own(tmp_path, minilm_directory):
+    build = changed(splade(idf=True), f"document_0_Transformer/{BERT}", max_seq_length=64)
+    directory = build(tmp_path / "saved", minilm_directory)
+    distinct = " ".join(sorted(set(_words(minilm_directory)))[:100])
+    features = features_for(directory, distinct, True)
+    assert len(features["lookup_ids"].values) == 100
+    expected = SparseEncoder(str(directory), device="cpu").encode_query([distinct]).to_dense().numpy()[0]
+    assert sorted(np.flatnonzero(expected)) == sorted(features["lookup_ids"].values)
+    documents = features_for(directory, distinct, False)
+    assert (len(documents["input_ids"].values), len(documents["lookup_ids"].values)) == (64, 0)
+
+
+def _words(directory):
+    vocabulary = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
+    return [word for word in vocabulary if word.isalpha() and word.isascii() and len(word) > 6]
+
+
+@pytest.mark.parametrize(("default_route", "looked_up"), [("query", True), ("document", False), (None, True)])
+def test_texts_without_a_role_take_the_default_route(default_route, looked_up, tmp_path, minilm_directory):
+    directory = splade(idf=True)(tmp_path / "saved", minilm_directory)
+    path = directory / "router_config.json"
+    router = json.loads(path.read_text())
+    router["parameters"]["default_route"] = default_route
+    path.write_text(json.dumps(router))
+    features = features_for(directory, T0, None)
+    assert bool(len(features["lookup_ids"].values)) == looked_up
+    library = SparseEncoder(str(directory), device="cpu").encode([T0]).to_dense().numpy()[0]
+    assert (np.count_nonzero(library) < 20) == looked_up
+
+
+@pytest.mark.parametrize(("kind", "build"), [("dense", dense(pooling="mean")), ("sparse", splade())])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"query_length": 9},
+        {"document_length": 7},
+        {"max_seq_length": 12, "document_length": 40},
+        {"query_expansion": {"strategy": "fixed", "length": 16, "attend": True}},
+        {"query_expansion": {"strategy": "fixed", "length": 12}},
+        {"query_expansion": {"strategy": "min", "length": 20, "attend": True}, "query_length": 30},
+    ],
+    ids=str,
+)
+def test_lengths_by_role_are_obeyed_outside_late_interaction(kind, build, settings, tmp_path, minilm_directory):
+    drawn = Drawn(kind, (), changed(build, BERT, **settings)(tmp_path / "saved", minilm_directory))
+    plain, found = ours(build(tmp_path / "plain", minilm_directory)), ours(drawn.directory)
+    for role, expected in theirs(drawn).items():
+        compare(found[role], expected)
+    different = [role for role in found if not np.allclose(found[role], plain[role], atol=1e-3)]
+    assert different == ["document" if "document_length" in settings else "query"] or "max_seq_length" in settings
+
+
+def test_only_the_kept_tokens_of_documents_have_vectors(tmp_path, minilm_directory):
+    kept = [101, 3000, 1997, 102, 10**6]
+    build = changed(multi_vector, "2_MultiVectorMask/config.json", keep_only_token_ids=kept)
+    directory = build(tmp_path / "saved", minilm_directory)
+    assert outcome(Drawn("late interaction", (), directory)) == "equal"
+    assert read_multi_vector(directory).kept == tuple(kept)
+    sizes = {role: [len(each) for each in found] for role, found in ours(directory).items()}
+    assert sizes["document"] == [2, 2, 2, 2]
+    assert min(sizes["query"]) > 4
+
+
+def test_the_closing_token_may_fill_queries_up(tmp_path, minilm_directory):
+    """The text's own closing token is attended to, those that fill the query up are not."""
+    expansion = {"strategy": "fixed", "length": 24, "attend": False, "token": "[SEP]"}
+    build = changed(multi_vector, BERT, query_expansion=expansion)
+    found = served(build, "late interaction", tmp_path, minilm_directory)
+    assert {len(each) for each in found["query"]} == {24}
+
+
+def static(root, tokenizer, truncate_dim, *last):
+    table = StaticEmbedding(Tokenizer.from_file(str(tokenizer / "tokenizer.json")), embedding_dim=16)
+    model = SentenceTransformer(modules=[table, *last], device="cpu", truncate_dim=truncate_dim)
+    model.save(str(root), create_model_card=False)
+    return root
+
+
+@pytest.mark.parametrize("last", [[], [Normalize()]], ids=["raw", "normalized"])
+def test_static_vectors_are_truncated(last, tmp_path, minilm_directory):
+    drawn = Drawn("static", (), static(tmp_path / "saved", minilm_directory, 5, *last))
+    assert outcome(drawn) == "equal"
+    assert {len(vector) for vector in ours(drawn.directory)["document"]} == {5}
+
+
+def test_truncated_vectors_are_not_normalized_again(tmp_path, minilm_directory):
+    found = served(changed(dense(), SETTINGS, truncate_dim=10), "dense", tmp_path, minilm_directory)
+    lengths = np.linalg.norm(found["document"], axis=1)
+    assert {len(vector) for vector in found["document"]} == {10}
+    assert (lengths < 0.99).all()
+
+
+STRAY = {
+    SETTINGS: {"prompts": {"query": "q: ", "document": "d: "}, "truncate_dim": 4, "max_active_dims": 2},
+    BERT: {"max_seq_length": 8, "do_lower_case": True, "tokenizer_args": {"model_max_length": 6}},
+}
+
+
+def test_stray_files_without_modules_are_ignored(tmp_path, minilm_directory):
+    directory = dense(normalize=False, prompts={})(tmp_path / "saved", minilm_directory)
+    for name, content in STRAY.items():
+        (directory / name).write_text(json.dumps(content))
+    (directory / "modules.json").unlink()
+    files = SentenceTransformerFiles.read(directory)
+    assert (files.text.prompts, files.text.max_sequence_length, files.dim) == ({}, 512, 64)
+    assert files.text.tokenizer_kwargs == {}
+    assert outcome(Drawn("dense", (), directory)) == "equal"
+
+
+@pytest.mark.parametrize("model_type", ["CrossEncoder", "SentenceTransformer"])
+@pytest.mark.parametrize("has_modules", [True, False])
+def test_settings_of_a_classifier_count_if_cross_encoder_saved_them(
+    model_type, has_modules, tmp_path, minilm_directory
+):
+    directory = save_cross_encoder(tmp_path / "saved", minilm_directory)
+    given = {"activation_fn": "torch.nn.modules.linear.Identity", "prompts": {"p": "Rate this: "}}
+    settings = {"model_type": model_type, "default_prompt_name": "p", **given}
+    (directory / SETTINGS).write_text(json.dumps(settings))
+    own = json.loads((directory / BERT).read_text())
+    (directory / BERT).write_text(json.dumps({**own, "max_seq_length": 12}))
+    if not has_modules:
+        (directory / "modules.json").unlink()
+    assert outcome(Drawn("pairs", (), directory)) == "equal"
+    counts = has_modules and model_type == "CrossEncoder"
+    assert TextFiles.read(directory).max_sequence_length == (12 if counts else 512)
+
+
+def test_a_cross_encoder_of_old_keeps_its_activation(tmp_path, minilm_directory):
+    build = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
+    directory = cross_encoder_before_6(tmp_path / "saved", minilm_directory, **build)
+    (directory / SETTINGS).write_text(json.dumps({"activation_fn": "torch.nn.modules.activation.Tanh"}))
+    assert outcome(Drawn("pairs", (), directory)) == "equal"
+
+
+def test_the_tokenizers_own_length_goes_before_max_seq_length(tmp_path, minilm_directory):
+    settings = {"max_seq_length": 64, "processor_kwargs": {"model_max_length": 32}}
+    directory = changed(dense(), BERT, **settings)(tmp_path / "saved", minilm_directory)
+    assert TextFiles.read(directory).max_sequence_length == 32
+    assert outcome(Drawn("dense", (), directory)) == "equal"
+
+
+REFUSED = {
+    BERT: [
+        {"tokenizer_name_or_path": "org/other"},
+        {"transformer_task": "fill-mask"},
+        {"model_args": {"variant": "fp16"}},
+        {"config_kwargs": {"num_hidden_layers": 1}},
+        {"processing_kwargs": {"text": {"add_special_tokens": False}}},
+        {"modality_config": {"message": {"method": "forward", "method_output_name": "last_hidden_state"}}},
+        {"processor_kwargs": {"tokenizer_file": "other.json"}},
+        {"processor_kwargs": {"pad_token": {"content": "[PAD]"}}},
+        {"query_expansion": {"strategy": "fixed", "length": 10**6}},
+        {"unheard_of": 1},
+    ],
+    "1_Pooling/config.json": [{"unheard_of": 1}],
+    SETTINGS: [{"model_type": "SparseEncoder"}],
+}
+
+
+@pytest.mark.parametrize(("file", "keys"), [(file, keys) for file, each in REFUSED.items() for keys in each], ids=str)
+def test_a_key_that_would_change_a_result_is_refused_by_name(file, keys, tmp_path, minilm_directory):
+    directory = changed(dense(), file, **keys)(tmp_path / "saved", minilm_directory)
+    with pytest.raises(LoadError) as refused:
+        SentenceTransformerFiles.read(directory)
+    assert refused.value.reason in ("unsupported", "corrupt")
+    assert str(directory / file) in str(refused.value)
+    assert next(iter(keys)) in str(refused.value)
+
+
+def test_a_module_of_someone_else_is_refused(tmp_path, minilm_directory):
+    directory = dense()(tmp_path / "saved", minilm_directory)
+    path = directory / "modules.json"
+    modules = json.loads(path.read_text())
+    modules[1]["type"] = "custom_st.Pooling"
+    path.write_text(json.dumps(modules))
+    with pytest.raises(LoadError, match=r"modules\.json: module 1: 'custom_st\.Pooling'") as refused:
+        SentenceTransformerFiles.read(directory)
+    assert refused.value.reason == "unsupported"
