@@ -175,7 +175,8 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> Adapter:
         adapter = kind.load(spec, directory, engine)
     model = model_of(spec)
     batch = partial(sampled, model, kind, adapter)
-    adapter.weights_bytes -= engine.round_weights(lambda: adapter.forward(batch()), partial(difference, model))
+    if saved := engine.round_weights(lambda: adapter.forward(batch()), partial(difference, model)):
+        adapter.weights_bytes -= saved
     if "encode" in spec.tasks:
         check_dims(model, kind, adapter)
     return adapter
