@@ -37,9 +37,10 @@ WRITTEN = (JSON, MSGPACK)
 NAMED = {*ENCODE.named, *SCORE.named, *EXTRACT.named}
 
 BASE64 = STRING | {"contentEncoding": "base64", "description": "in msgpack: bytes"}
+FORMS = 'base64, or {"data": base64}; in msgpack bytes'
 HINT = {"description": "ignored: the content decides"}
 FILE = {
-    kind: any_of(closed({"data": BASE64, **{name: HINT for name in keys if name != "data"}}, "data"), BASE64)
+    kind: any_of(closed(dict.fromkeys(keys, HINT) | {"data": BASE64}, "data"), BASE64, title="file", description=FORMS)
     for kind, keys in MEDIA.items()
 }
 NOTES = {METADATA: {"description": "ignored"}}

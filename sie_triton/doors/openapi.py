@@ -187,17 +187,27 @@ def _rows(schema: Mapping[str, Any], prefix: str) -> list[str]:
     for name, value in schema.get("properties", {}).items():
         text = value.get("description", "")
         rows.append(f"<tr><td><code>{escape(prefix + name)}</code><td>{escape(in_words(value))}<td>{escape(text)}")
-        rows += _rows(value, f"{prefix}{name}.")
+        rows += _rows(_object_in(value), f"{prefix}{name}{'[]' if 'items' in value else ''}.")
     return rows
 
 
+def _object_in(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the object that a schema allows, alone, in a list or as an alternative; {} if it has a title."""
+    if "title" in schema or "properties" in schema:
+        return {} if "title" in schema else schema
+    inner = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else [])]
+    return next(filter(None, map(_object_in, inner)), {})
+
+
 def in_words(schema: Mapping[str, Any]) -> str:
-    """Describe the values that a schema allows, except null.
+    """Describe the values that a schema allows, except null, by its title if it has one.
 
     >>> in_words({"anyOf": [{"type": "array", "items": {"enum": ["a", "b"]}}, {"type": ["string", "null"]}]})
     'list of a, b; or string'
     """
-    if "anyOf" in schema:
+    if "title" in schema:
+        return str(schema["title"])
+    if "anyOf" in schema and "properties" not in schema:
         return "; or ".join(filter(None, map(in_words, schema["anyOf"])))
     if "enum" in schema:
         return ", ".join(json.dumps(each).strip('"') for each in schema["enum"] if each is not None)
@@ -211,4 +221,4 @@ def _curl(path: str, found: Mapping[str, Any], example: Any) -> str:
     for parameter in found.get("parameters", ()):
         path = path.replace(f"{{{parameter['name']}}}", str(parameter.get("example", "MODEL")))
     body = json.dumps(example, ensure_ascii=False).replace("'", "'\\''")
-    return f"curl -s HOST{path} -H 'Content-Type: application/json' -H 'Accept: application/json' -d '{body}'"
+    return f"curl -s HOST{path} -H 'Content-Type: application/json' -d '{body}'"

@@ -7,7 +7,7 @@ import { ask, token, Unauthorized } from "./server.js";
 
 const TIMEOUT_MS = 300_000; // the server's own timeout comes first
 const FILES = ["image", "audio", "document"];
-const TEXTS = ["texts", "query", "documents", "text", "labels", "output"];
+const TEXTS = ["texts", "query", "documents", "text", "labels", "output", "role", "dimensions", "lora"];
 const ACCEPTED = { image: "image/*", audio: "audio/*", document: "" };
 const VERBS = { encode: "Encode", score: "Score", extract: "Extract" };
 
@@ -102,6 +102,7 @@ export class Playground {
       text: this.model.inputs.includes("text"),
       file: files.length > 0,
       outputs: Object.keys(this.model.dims).length > 1,
+      dense: "dense" in this.model.dims,
     };
     for (const field of this.form.querySelectorAll("[data-tasks]")) {
       const { tasks, input } = field.dataset;

@@ -32,15 +32,38 @@ export function requestOf(given) {
 
 const textItems = (texts) => texts.map((text) => ({ text }));
 
+const ROLES = { "": {}, query: { is_query: true }, none: { instruction: "" } };
+
+// Return an object with the field `name`, or without it if its value has no fields.
+const unlessEmpty = (name, value) => (Object.keys(value).length ? { [name]: value } : {});
+
+const loraOf = ({ lora }) => (lora.trim() ? { lora: lora.trim() } : {});
+
+const optionsOf = (given) => ({
+  ...ROLES[given.role],
+  ...(given.dimensions ? { dimensions: Number(given.dimensions) } : {}),
+  ...loraOf(given),
+});
+
 const BODIES = {
-  encode: ({ texts, output }) => ({
-    ...(output ? { params: { output_types: [output] } } : {}),
-    items: textItems(lines(texts)),
+  encode: (given) => ({
+    ...unlessEmpty("params", {
+      ...(given.output ? { output_types: [given.output] } : {}),
+      ...unlessEmpty("options", optionsOf(given)),
+    }),
+    items: textItems(lines(given.texts)),
   }),
-  score: ({ query, documents }) => ({ query: { text: query }, items: textItems(lines(documents)) }),
-  extract: ({ text, labels }) => ({
-    ...(labelsIn(labels).length ? { params: { labels: labelsIn(labels) } } : {}),
-    items: textItems(text.trim() ? [text] : []),
+  score: (given) => ({
+    query: { text: given.query },
+    ...unlessEmpty("options", loraOf(given)),
+    items: textItems(lines(given.documents)),
+  }),
+  extract: (given) => ({
+    ...unlessEmpty("params", {
+      ...(labelsIn(given.labels).length ? { labels: labelsIn(given.labels) } : {}),
+      ...unlessEmpty("options", loraOf(given)),
+    }),
+    items: textItems(given.text.trim() ? [given.text] : []),
   }),
 };
 

@@ -3,7 +3,10 @@
 import msgpack
 import pytest
 
+from sie_triton.doors import documents
+from sie_triton.doors.openapi import page
 from tests.support.doors import door_of, post
+from tests.support.stages import spec
 
 ITEM = {"text": "a"}
 EMPTY = ("image", "audio", "document")
@@ -120,3 +123,10 @@ def test_a_file_without_bytes_is_refused_in_msgpack(kind):
     for value in (b"", {"data": b"", "format": "png"}):
         body = msgpack.packb({"items": [ITEM, {kind: value}]})
         assert refused(None, json=None, content=body, headers=headers).startswith(f"items[1].{kind}: is empty")
+
+
+def test_the_list_of_routes_shows_the_fields_of_items():
+    made = documents.encode(9, [spec(family="clip", inputs=("text", "image"), engine="torch")])
+    shown = page({"info": {"title": "t", "version": "1"}, "paths": {"/v1/encode": {"post": made}}})
+    for name, kind in (("items", "list of string; or object"), ("items[].text", "string"), ("items[].image", "file")):
+        assert f"<code>{name}</code><td>{kind}<td>" in shown

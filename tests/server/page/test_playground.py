@@ -123,6 +123,28 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.parametrize(("role", "options"), [("", {}), ("query", {"is_query": True}), ("none", {"instruction": ""})])
+def test_role_and_dimensions_are_sent_as_options(page, role, options):
+    choose(page, BGE_M3, "Encode")
+    page.get_by_label("Texts").fill("one two")
+    page.get_by_label("Role").select_option(role)
+    page.get_by_label("Dimensions").fill("8")
+    with page.expect_request("**/v1/encode/**") as request:
+        run(page, "Encode")
+    assert request.value.post_data_json["params"]["options"] == options | {"dimensions": 8}
+    ((_, _, size, *_),) = cells(page.locator(".vectors"))[:1]
+    assert size == "8"
+
+
+@pytest.mark.parametrize(("model", "task"), [(BGE_M3, "Encode"), (BGE_M3, "Score"), (GLINER, "Extract")])
+def test_an_adapter_is_sent_with_each_task(page, tab, model, task):
+    choose(page, model, task)
+    page.get_by_label("LoRA adapter").fill("no-such")
+    page.get_by_role("button", name=task).click()
+    expect(page.get_by_role("alert")).to_have_text(re.compile(r"lora.* \(400\)$"))
+    expect_refusal(tab, 400)
+
+
 def test_the_curl_command_gives_the_answer_of_the_page(page, service, tmp_path):
     for model, task, fields, body in REQUESTS:
         choose(page, model, task)
