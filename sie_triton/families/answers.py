@@ -34,7 +34,9 @@ def sampled(model: Model, family: Family, adapter: Adapter, lengths: Sequence[in
     longest = model.spec.max_sequence_length
     features = dict((adapter.sample or family.sample)([min(each, longest) for each in lengths]))
     if INPUT_IDS.name in features and INPUT_IDS.name in adapter.limits:
-        features[INPUT_IDS.name] = varied(features[INPUT_IDS.name], adapter.limits[INPUT_IDS.name] + 1)
+        # Ids past the vocabulary have a meaning of their own.
+        vocab_size = getattr(adapter.encoder, "vocab_size", adapter.limits[INPUT_IDS.name] + 1)
+        features[INPUT_IDS.name] = varied(features[INPUT_IDS.name], vocab_size)
     for name, (values, counts) in features.items():
         if values.dtype == np.float32:  # NaN: a label without a threshold
             features[name] = Ragged(np.nan_to_num(values), counts)

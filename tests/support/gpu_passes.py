@@ -70,25 +70,24 @@ def encoder_of(model: Any, gpu: PretendedGpu | None, path: str = "packed") -> To
 
 def dense(gpu: Any, layers: int, pooling: str = "mean", architecture: str = "BERT", path: str = "packed") -> Any:
     encoder = encoder_of(build(architecture, layers=layers), gpu, path)
-    return SentenceTransformerAdapter(encoder, torch.nn.Sequential(), (pooling,), WIDTH)
+    return SentenceTransformerAdapter(encoder, torch.nn.Sequential(), (pooling,), WIDTH, is_unit=False)
 
 
 def multivector(gpu: Any, layers: int) -> Any:
     torch.manual_seed(0)
     encoder, projection = encoder_of(build("BERT", layers=layers), gpu), torch.nn.Linear(WIDTH, 16)
-    files = SimpleNamespace(
-        normalize=True, expansion=SimpleNamespace(attend=False), skipped_in=("document",), markers=None
-    )
-    # Fillers, and what gives no vector, are ids like any other.
-    filler = int(batch_of().features[INPUT_IDS.name].values[4])
-    return MultiVectorAdapter(encoder, projection, files, filler, np.arange(encoder.vocab_size) % 3 == 0)
+    text = SimpleNamespace(lengths=SimpleNamespace(expansion=None))
+    files = SimpleNamespace(text=text, normalize=True, skipped_in=("document",), markers=None)
+    # What gives no vector are ids like any other.
+    skipped = np.arange(encoder.vocab_size) % 3 == 0
+    return MultiVectorAdapter(encoder, projection, files, skipped, np.zeros_like(skipped))
 
 
 def splade(gpu: Any, layers: int) -> Any:
     head = TokenHead(_headed("BertForMaskedLM", layers))
     encoder = encoder_of(head.encoder, gpu)
     encoder.loras.model.heads.append(head.model)
-    return SpladeAdapter(encoder, head, SimpleNamespace(pooling="max", activation="relu"), None)
+    return SpladeAdapter(encoder, head, SimpleNamespace(pooling="max", activation="relu", most=None), None)
 
 
 def bge_m3(gpu: Any, layers: int) -> Any:
