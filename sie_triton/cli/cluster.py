@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.interrupt import until_signal, wait_for_signal
-from sie_triton.cli.options import settings_options, warn_of_unknown_variables
+from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.errors import ServerError
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
@@ -118,7 +118,7 @@ def rm(model: str, pool: str, **flags: Any) -> None:
     remove(settings, model, pool)
 
 
-@cluster.command()
+@cluster.command(cls=SettingsCommand)
 @click.argument("models", nargs=-1)
 @click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64), help="number of workers")
 @settings_options(

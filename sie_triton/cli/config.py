@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from sie_triton.cli.options import settings_options, warn_of_unknown_variables
+from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.settings import Settings, read_settings, set_cluster_variables
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
 
@@ -22,7 +22,7 @@ class Setting(NamedTuple):
     effect: str
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @click.option("--changed", is_flag=True, help="show only settings that are not at their default")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object per setting")
 @settings_options(list(Settings.model_fields))

@@ -19,6 +19,7 @@ from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import (
+    SettingsCommand,
     read_model_settings,
     running_options,
     settings_of_running,
@@ -68,7 +69,7 @@ def cli() -> None:
     """
 
 
-@cli.command()
+@cli.command(cls=SettingsCommand)
 @click.argument("models", nargs=-1)
 @click.option("--verbose", is_flag=True, help="show Triton's log here instead of writing it to a file")
 @click.option("--all", "all_models", is_flag=True, help="serve all known models from the start, for Triton's clients")

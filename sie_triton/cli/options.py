@@ -8,9 +8,41 @@ import click
 from pydantic.fields import FieldInfo
 
 from sie_triton.settings import Settings, read_settings, unknown_variables
+from sie_triton.settings.groups import GROUPS, USUAL
 from sie_triton.settings.sources import PREFIX, flag
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+# Key of a context that shows all options.
+ALL = "sie_triton.all_options"
+
+
+class SettingsCommand(click.Command):
+    """Command with many settings: --help shows the usual ones, and --help-all all of them, in groups."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        flags = {"is_flag": True, "is_eager": True, "expose_value": False}
+        self.params.append(click.Option(["--help-all"], help="show all options and exit", callback=_show_all, **flags))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        records = {option.name: option.get_help_record(ctx) for option in options}
+        groups = {"Options": [name for name in records if name not in Settings.model_fields]}
+        groups |= {title: names.split() for title, names in GROUPS.items()}
+        hidden = set() if ctx.meta.get(ALL) else Settings.model_fields.keys() - USUAL.split()
+        for title, names in groups.items():
+            if found := [record for name in names if name not in hidden and (record := records.get(name))]:
+                with formatter.section(title):
+                    formatter.write_dl(found)
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 def settings_options(

@@ -15,7 +15,9 @@ class DoorSettings(BaseModel):
         description="also serve the HTTP routes of SIE, OpenAI, Cohere, Jina and text-embeddings-inference, from "
         "processes beside Triton",
     )
-    door_port: int = Field(8080, ge=1, le=65535, description="port of these routes")
+    door_port: int = Field(
+        8080, ge=1, le=65535, description="port of the door, the HTTP routes of SIE, OpenAI, Cohere, Jina and TEI"
+    )
     door_workers: int = Field(1, ge=1, le=64, description="number of processes that share door_port")
     door_timeout_s: float = Field(
         25,

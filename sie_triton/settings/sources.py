@@ -144,7 +144,7 @@ def complaint(error: Any, flags: Collection[str], known: Collection[str]) -> str
     """
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        advice = did_you_mean(name, known) or "; sie-triton serve --help lists all settings"
+        advice = did_you_mean(name, known) or "; sie-triton serve --help-all lists all settings"
         return f"{settings_file()}: unknown key {name}{advice}"
     # A URL with an @ may hold a password.
     given_value = "" if name in SECRETS or "@" in str(error["input"]) else f"={error['input']}"

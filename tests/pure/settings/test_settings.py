@@ -12,6 +12,7 @@ from sie_triton.cli.options import settings_of_running
 from sie_triton.errors import SettingsError
 from sie_triton.settings import Settings, read_settings, set_cluster_variables, unknown_variables
 from sie_triton.settings.cluster import ClusterSettings
+from sie_triton.settings.groups import GROUPS, USUAL
 from sie_triton.settings.sources import SECRETS, flag, is_of_clusters, variable
 from sie_triton.spec import Runtime
 
@@ -115,7 +116,7 @@ def test_a_bad_flag_and_a_bad_key_are_named_as_such(tmp_path):
     with pytest.raises(SettingsError, match=r"^sie.yaml: unknown key http_prot; did you mean http_port\?$"):
         read_settings()
     (tmp_path / "sie.yaml").write_text("colour: red")
-    with pytest.raises(SettingsError, match=r"^sie.yaml: unknown key colour; sie-triton serve --help lists all"):
+    with pytest.raises(SettingsError, match=r"^sie.yaml: unknown key colour; sie-triton serve --help-all lists all"):
         read_settings()
     (tmp_path / "sie.yaml").write_text("http_port: 0")
     with pytest.raises(SettingsError, match=r"^sie.yaml: http_port=0: "):
@@ -275,10 +276,20 @@ def test_config_shows_what_is_set_and_names_variables_of_a_cluster(monkeypatch):
 
 
 def test_every_setting_is_a_flag_of_serve_with_its_variable():
-    text = CliRunner().invoke(cli, ["serve", "--help"], terminal_width=200).output
+    text = CliRunner().invoke(cli, ["serve", "--help-all"], terminal_width=200).output
     for name in Settings.model_fields.keys() - ClusterSettings.model_fields.keys():
-        assert flag(name) in text
+        assert len(re.findall(rf"^  {flag(name)} ", text, re.MULTILINE)) == 1
         assert f"SIE_{name.upper()}" in text
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles == ["Options", *(title for title in GROUPS if title != "A cluster")]
+
+
+@pytest.mark.parametrize("command", [["serve"], ["config"], ["cluster", "up"]])
+def test_help_shows_the_usual_settings_and_how_to_see_all(command):
+    text = CliRunner().invoke(cli, [*command, "--help"], terminal_width=80).output
+    assert {"--help-all", *map(flag, USUAL.split())} <= set(re.findall(r"--[\w-]+", text))
+    assert flag("door_max_items") not in text
+    assert len(text.splitlines()) < 120
 
 
 def test_settings_are_frozen():
