@@ -35,10 +35,9 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
     """Make fields consistent in bodies that are meant to be valid."""
     if case.meta is None or not case.meta.generation.mode.is_positive or not isinstance(case.body, dict):
         return
-    unset(case.body, "lora")
-    unset(case.body, "prompt_name")
+    for name in ("lora", "prompt_name", "instruction"):
+        unset(case.body, name)
     if case.path.startswith("/v1/extract"):
-        unset(case.body, "instruction")
         fit_labels(case.body.get("params") or {})
     if case.path in ("/v1/embed", "/v2/embed"):
         case.body |= {"texts": ["a"], "images": None, "inputs": None, "dimensions": None, "is_query": None}
@@ -49,7 +48,7 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
 
 
 def unset(body: dict[str, Any], name: str) -> None:
-    """Remove what the models do not have: adapters, prompts by name, and an instruction of the extracting model."""
+    """Remove what a model may not have: an adapter, a prompt by name, or a place for an instruction."""
     params = body.get("params") or {}
     for each in (body, body.get("options") or {}, params, params.get("options") or {}):
         if each.get(name) is not None:
