@@ -81,7 +81,8 @@ class TextFiles:
         config = read_config(transformer)
         for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
             config.integer(name, 1, least=1, most=MAX_LAYERS if name in LAYER_KEYS else MAX_WIDTH)
-        is_saved = saved_as(directory) == CROSS_ENCODER or (head(config) != CLASSIFIER and not is_bare(directory))
+        is_classifier = len(kinds) == 1 and head(config) == CLASSIFIER
+        is_saved = saved_as(directory) in (CROSS_ENCODER, PYLATE) if is_classifier else not is_bare(directory)
         settings = checked(settings_of(transformer)) if is_saved else Fields(str(transformer), {})
         saved = saved_settings(directory) if is_saved else Fields(str(directory), {})
         prompts = saved.text_map("prompts")

@@ -346,6 +346,7 @@ def outcome(drawn: Drawn) -> str:
         other = theirs(drawn)
     except Exception as exc:  # the library's errors are of any kind
         return f"refused by the library: {str(exc).splitlines()[0][:90]}"
+    assert set(mine) == set(other)
     for role in mine:
         compare(mine[role], other[role])
     return "equal"
