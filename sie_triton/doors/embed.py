@@ -10,6 +10,7 @@ import numpy as np
 from starlette.routing import Route
 
 from sie_triton.client.types import EncodeResult
+from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors import dialects
 from sie_triton.doors.capable import Explaining
@@ -105,6 +106,7 @@ def _item(given: Any, name: str) -> dict[str, Any]:
     content = given.get("content") if isinstance(given, Mapping) else None
     if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
         raise InputError.at(f"{name}.content", f"must be {PARTS}")
+    _check_keys(given, name, "content")
     item: dict[str, Any] = {}
     for part in content:
         kind, value = part.get("type"), part.get("text")
@@ -113,8 +115,14 @@ def _item(given: Any, name: str) -> dict[str, Any]:
             kind, value = IMAGE.name, url.get("url") if isinstance(url, Mapping) else url
         if kind not in (TEXT.name, IMAGE.name) or kind in item or not isinstance(value, str):
             raise InputError.at(f"{name}.content", f"must be {PARTS}")
+        _check_keys(part, f"{name}.content", "type", part["type"])
         item[kind] = value
     return item_in(item, name)
+
+
+def _check_keys(given: Mapping[Any, Any], name: str, *allowed: str) -> None:
+    for key in given.keys() - set(allowed):
+        raise InputError.at(f"{name}.{str(key)[:LONGEST_NAME]}", f"is not read here; allowed: {', '.join(allowed)}")
 
 
 def _types(given: Any) -> list[str]:

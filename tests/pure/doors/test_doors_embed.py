@@ -79,6 +79,26 @@ def test_content_that_is_no_text_and_image_is_refused(content):
         asked({"model": "m", "inputs": [{"content": [{"type": "text", "text": "a"}]}, {"content": content}]})
 
 
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"content": [{"type": "text", "text": "a"}], "lora": "b"}, r"inputs\[0\].lora"),
+        ({"content": [{"type": "text", "text": "a", "lora": "b"}]}, r"inputs\[0\].content.lora"),
+    ],
+)
+def test_a_field_that_is_not_read_is_named(given, field):
+    with pytest.raises(InputError, match=f"^{field}: is not read here"):
+        asked({"model": "m", "inputs": [given]})
+
+
+@pytest.mark.parametrize("images", [["data:image/png;base64,"], None])
+def test_an_image_without_bytes_is_refused(images):
+    content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
+    given = {"images": images} if images else {"inputs": [{"content": content}]}
+    with pytest.raises(Failure, match=r"\[0\].image: is empty"):
+        asked({"model": "m"} | given)
+
+
 def test_an_item_without_content_is_refused():
     with pytest.raises(Failure, match=r"inputs\[0\]: must have text"):
         asked({"model": "m", "inputs": [{"content": []}]})
