@@ -1,5 +1,6 @@
 """Images and texts through a server: mixed in requests, from many clients, beside files that cannot be read."""
 
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from PIL import Image
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
 
 from sie_triton import InputError, Item, SIEClient
+from sie_triton.client.items import objects
+from sie_triton.names import triton_name
 from tests.conftest import CLIP, FLORENCE2, MINILM, SHORT, TINY
 from tests.support import pdfs
 from tests.support.flood import flooding, latencies, latency
@@ -109,6 +114,23 @@ def test_an_unreadable_image_spoils_only_its_own_request(server, expected):
             assert said in str(told.value), name
     assert flood.errors == []
     assert flood.count
+
+
+@pytest.mark.parametrize(
+    ("tensors", "field"),
+    [
+        ({"image": [b""]}, "image[0]"),
+        ({"image": [FILES[0], b""]}, "image[1]"),
+        ({"text": [b"a", b""], "image": [b"", b""]}, "items[1]"),
+    ],
+)
+def test_a_file_without_bytes_in_tritons_own_client_is_refused(server, tensors, field):
+    inputs = [InferInput(name, [len(each)], "BYTES") for name, each in tensors.items()]
+    for made, each in zip(inputs, tensors.values(), strict=True):
+        made.set_data_from_numpy(objects(each))
+    refused = pytest.raises(InferenceServerException, match=re.escape(f"{field}: is empty"))
+    with InferenceServerClient(server.grpc.removeprefix("grpc://")) as triton, refused:
+        triton.infer(triton_name(CLIP), inputs)
 
 
 def test_too_large_images_and_unsupported_inputs_are_refused(client):
