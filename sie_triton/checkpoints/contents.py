@@ -10,6 +10,7 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, inside, read_fields, shortened
 from sie_triton.checkpoints.onnx import PATTERNS, graphs
+from sie_triton.checkpoints.special_tokens import has_vocabulary
 from sie_triton.errors import LoadError
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
@@ -88,8 +89,8 @@ def check_complete(transformer: Path, *layers: Path, takes_onnx: bool = False) -
     `layers` are the directories of the modules after the transformer. With `takes_onnx`, the transformer's weights may
     be an ONNX graph.
     """
-    if not has_file(transformer / TOKENIZER):
-        message = f"{TOKENIZER} is missing in {transformer}; save the tokenizer in its fast form"
+    if not has_vocabulary(transformer):
+        message = f"{TOKENIZER} is missing in {transformer}; save the tokenizer beside the model"
         raise LoadError(message, "not found")
     if not (takes_onnx and not has_file(transformer / WEIGHTS) and onnx_graphs(transformer)):
         for path in _weight_files(transformer):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.special_tokens import has_vocabulary
 from sie_triton.errors import LoadError
 
 CONFIG = "gliner_config.json"
@@ -104,7 +105,7 @@ class GlinerFiles:
     @property
     def tokenizer(self) -> Path:
         """Directory of the word tokenizer."""
-        return self.directory if has_tokenizer(self.directory) else self.directory / ENCODER
+        return self.directory if has_vocabulary(self.directory) else self.directory / ENCODER
 
     @property
     def complete(self) -> tuple[Path, ...]:
@@ -162,14 +163,10 @@ def encoder_of(config: Fields, directory: Path) -> Fields:
     return read_fields(directory / ENCODER / "config.json")
 
 
-def has_tokenizer(directory: Path) -> bool:
-    return has_file(directory / "tokenizer.json") or has_file(directory / "spm.model")
-
-
 def other_repositories(directory: Path) -> dict[str, str]:
     """Return the directory for files of the encoder → their repository. Older versions of gliner did not save them."""
     config = read_fields(directory / CONFIG)
-    if has_file(directory / ENCODER) or (config.has("encoder_config") and has_tokenizer(directory)):
+    if has_file(directory / ENCODER) or (config.has("encoder_config") and has_vocabulary(directory)):
         return {}
     return {ENCODER: config.text("model_name")}
 

@@ -1,16 +1,31 @@
-"""Special tokens of a checkpoint's tokenizer, from the files that transformers writes beside tokenizer.json."""
+"""Files of a checkpoint's tokenizer, and its special tokens, which transformers writes beside tokenizer.json."""
 
 from pathlib import Path
 
-from sie_triton.checkpoints.files import read_fields
+from sie_triton.checkpoints.files import has_file, read_fields
 from sie_triton.errors import LoadError
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
+
+# Files of which one holds a tokenizer's vocabulary.
+VOCABULARIES = (
+    TOKENIZER,
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
+)
 
 # Beside a tokenizer that its library refuses: why, as an object with message and reason.
 REFUSED = "tokenizer.refused.json"
 
 FILES = (CONFIG, "special_tokens_map.json")
+
+
+def has_vocabulary(directory: Path) -> bool:
+    return any(has_file(directory / name) for name in VOCABULARIES)
 
 
 def special_token(directory: Path, name: str, usual: str | None = None) -> str:

@@ -18,8 +18,6 @@ from sie_triton.errors import LoadError
 # Modules of sentence-transformers that hold such a model, and modules after it that have no effect here.
 HOLDERS, WITHOUT_EFFECT = ("CLIPModel", "Transformer"), ("Normalize",)
 
-VOCABULARY, MERGES = "vocab.json", "merges.txt"
-
 # For each kind of item, the method that sentence-transformers must call, and the only output that is supported.
 METHODS = {"text": "get_text_features", "image": "get_image_features"}
 ITS_VECTOR = "pooler_output"
@@ -132,11 +130,6 @@ def model_type(directory: Path) -> str:
         return found[0].text("model_type", "") if found else ""
     except LoadError:
         return ""
-
-
-def is_before_fast(directory: Path) -> bool:
-    """Return True if the tokenizer is CLIP's in its old form, without tokenizer.json."""
-    return not has_file(directory / "tokenizer.json") and all(has_file(directory / n) for n in (VOCABULARY, MERGES))
 
 
 def model_type_file(directory: Path) -> str:

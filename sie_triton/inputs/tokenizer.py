@@ -17,7 +17,6 @@ from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.cutting import encoded, kept, truncation_side
 from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
-from sie_triton.inputs.sentencepiece import of_deberta
 from sie_triton.spec import ModelSpec, Profile
 
 log = logging.getLogger(__name__)
@@ -148,17 +147,15 @@ def padding(tokenizer: tokenizers.Tokenizer, length: int, token: str, on_left: b
 
 
 def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokenizer:
-    """Open tokenizer.json, or DeBERTa's spm.model, and try it on a text or a pair. Raise LoadError if that fails."""
+    """Open tokenizer.json, and try it on a text or a pair. Raise LoadError if that fails."""
     _check_allowed(directory)
-    path, pieces = directory / TOKENIZER, directory / "spm.model"
-    is_there = has_file(path)
-    if not is_there and not has_file(pieces):
-        message = f"tokenizer.json is missing in {directory}; save the tokenizer in its fast form"
-        raise LoadError(message, "not found")
+    path = directory / TOKENIZER
+    if not has_file(path):
+        raise LoadError(f"{TOKENIZER} is missing in {directory}; save the tokenizer beside the model", "not found")
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path)) if is_there else of_deberta(pieces)
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
         tokenizer.encode("a", "b" if pairs else None)
-    except (KeyboardInterrupt, SystemExit, LoadError):
+    except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as exc:  # the library raises plain Exception, and its panics are not even that
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc

@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
@@ -18,7 +17,7 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.modules import tokenizer_kwargs
-from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER
+from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER, VOCABULARIES
 from sie_triton.errors import LoadError
 from sie_triton.families import family
 from sie_triton.host.private import private_directory
@@ -32,9 +31,8 @@ from sie_triton.worker.process import write_tokenizer
 
 log = logging.getLogger(__name__)
 
-# All files that the library's tokenizers read, except DeBERTa's spm.model, which inputs/sentencepiece.py reads.
-READ = (TOKENIZER, CONFIG, "special_tokens_map.json", "added_tokens.json", "config.json", "vocab.*", "merges.txt")
-VOCABULARIES = (TOKENIZER, "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+# Files that the library's tokenizers read beside a vocabulary.
+READ = (CONFIG, "special_tokens_map.json", "added_tokens.json", "config.json", "merges.txt")
 
 # Packages whose releases make other tokenizers.
 PACKAGES = ("sie-triton", "transformers", "tokenizers", "sentencepiece", "tiktoken")
@@ -96,7 +94,7 @@ def _places(names: Sequence[str]) -> Iterator[PurePosixPath]:
 
 
 def _is_read(name: str) -> bool:
-    return name in VOCABULARIES or any(fnmatchcase(name, pattern) for pattern in READ)
+    return name in READ or name in VOCABULARIES
 
 
 def _tokenizer(files: Mapping[str, Path], cache: Path, write: Write, append_eos: bool) -> Mapping[str, Path | str]:

@@ -232,7 +232,8 @@ def write_tokenizer(order: WriteTokenizer, fork_server: Path, waiting: Callable[
         answer = control.recv()
     except (EOFError, OSError) as exc:
         process.wait()
-        raise LoadError(f"the process that makes the tokenizer ended {process.describe_exit}") from exc
+        reason = "failed" if process.was_killed else "corrupt"  # a fault, or one of the process's limits
+        raise LoadError(f"the process that makes the tokenizer ended {process.describe_exit}", reason) from exc
     finally:
         control.close()
         process.end(0)

@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import tokenizers
 from tokenizers import processors
 
-from sie_triton.checkpoints.files import first_line, shortened
+from sie_triton.checkpoints.files import MOST, first_line, read_fields
 from sie_triton.checkpoints.special_tokens import CONFIG, TOKENIZER
 from sie_triton.errors import LoadError
 from sie_triton.worker.messages import WriteTokenizer
@@ -22,8 +23,8 @@ from sie_triton.worker.messages import WriteTokenizer
 # Written as the maximum length, so that only the direction of a truncation remains.
 UNLIMITED = 10**9
 
-# Class names that leave it to tokenizer.json how texts are tokenized.
-GENERIC = "TokenizersBackend"
+# SentencePiece's character map, as the tokenizers library names it, and DeBERTa's file that holds one.
+MAP, DEBERTA = "Precompiled", "spm.model"
 
 
 def write_tokenizer(order: WriteTokenizer) -> None:
@@ -32,16 +33,40 @@ def write_tokenizer(order: WriteTokenizer) -> None:
     with TemporaryDirectory(dir=order.target.parent, prefix=".") as place:
         for name, path in order.files.items():
             os.symlink(path.absolute(), Path(place) / name)
-        made = _made(Path(place), order.arguments)
-    backend = whole(made.backend_tokenizer, order.files)
+        try:
+            _write(_made(Path(place), order.arguments), order)
+        except (KeyboardInterrupt, SystemExit, MemoryError, LoadError):
+            raise
+        except BaseException as exc:  # the files can make the library raise anything, and its panics are no Exception
+            said = first_line(ValueError(str(exc).replace(place, "the model's directory")))
+            # A class in the model's own repository is code, which is never run.
+            reason = "unsupported" if "auto_map" in _object(Path(place) / CONFIG) else "corrupt"
+            raise LoadError(f"transformers cannot load the tokenizer: {said}", reason) from exc
+
+
+def _made(place: Path, arguments: Mapping[str, Any]) -> Any:
+    """Return the library's tokenizer of the files in `place`, which is one of the tokenizers library's."""
+    from transformers import AutoTokenizer, TokenizersBackend
+
+    kind = TokenizersBackend if _names_no_class(place) else AutoTokenizer
+    made = kind.from_pretrained(str(place), trust_remote_code=False, local_files_only=True, **arguments)
+    if not isinstance(made, TokenizersBackend):
+        message = f"the tokenizer {type(made).__name__} exists in Python only, and cannot be served"
+        raise LoadError(f"{message}; save it in its fast form", "unsupported")
+    return made
+
+
+def _write(made: Any, order: WriteTokenizer) -> None:
+    backend = with_character_map(made, order.files)
+    if max(backend.get_vocab().values(), default=0) > MOST:  # the library would write a line for each missing id
+        raise LoadError(f"the tokenizer has ids of more than {MOST}", "corrupt")
     if order.append_eos:
         append(backend, made.eos_token)
     backend.no_padding()
     backend.enable_truncation(UNLIMITED, direction=made.truncation_side)
     backend.save(str(order.target / TOKENIZER))
-    special = {name: str(token) for name, token in made.special_tokens_map.items() if isinstance(token, str)}
     settings = {
-        **special,
+        **{name: token for name, token in made.special_tokens_map.items() if isinstance(token, str)},
         "tokenizer_class": type(made).__name__,
         "model_max_length": made.model_max_length,
         "model_input_names": list(made.model_input_names),
@@ -50,26 +75,6 @@ def write_tokenizer(order: WriteTokenizer) -> None:
         "split_special_tokens": bool(made.split_special_tokens),
     }
     (order.target / CONFIG).write_text(json.dumps(settings, indent=1))
-
-
-def _made(place: Path, arguments: Mapping[str, Any]) -> Any:
-    """Return the library's tokenizer of the files in `place`, which is one of the tokenizers library's."""
-    from transformers import AutoTokenizer, TokenizersBackend
-
-    kind = TokenizersBackend if _names_no_class(place) else AutoTokenizer
-    try:
-        made = kind.from_pretrained(str(place), trust_remote_code=False, local_files_only=True, **arguments)
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as exc:  # what files can make the library raise is not known, and its panics are no Exception
-        said = first_line(ValueError(str(exc).replace(str(place), "the model's directory")))
-        # A class in the model's own repository is code, which is never run.
-        reason = "unsupported" if "auto_map" in _object(place / CONFIG) else "corrupt"
-        raise LoadError(f"transformers cannot load the tokenizer: {said}", reason) from exc
-    if not isinstance(made, TokenizersBackend):
-        message = f"the tokenizer {type(made).__name__} exists in Python only, and cannot be served"
-        raise LoadError(f"{message}; save it in its fast form", "unsupported")
-    return made
 
 
 def _names_no_class(place: Path) -> bool:
@@ -84,19 +89,35 @@ def _names_no_class(place: Path) -> bool:
 
 
 def _object(path: Path) -> Mapping[str, Any]:
-    found = json.loads(path.read_text()) if path.exists() else {}
-    if not isinstance(found, dict):
-        raise LoadError(f"{path.name}: must be an object (given {shortened(found)})", "corrupt")
-    return found
+    return read_fields(path, required=False).values
 
 
-def whole(backend: tokenizers.Tokenizer, files: Mapping[str, Path]) -> tokenizers.Tokenizer:
-    """Give back a character map that the class of this version drops, though the model was trained with it."""
+def with_character_map(made: Any, files: Mapping[str, Path]) -> tokenizers.Tokenizer:
+    """Return the tokenizer with the character map in its files, if the class of this version drops it.
+
+    transformers 4 applies the map, and the models were trained with it.
+    """
+    backend: tokenizers.Tokenizer = made.backend_tokenizer
+    if MAP in repr(backend.normalizer):
+        return backend
     if TOKENIZER in files:
         own = tokenizers.Tokenizer.from_file(str(files[TOKENIZER])).normalizer
-        if "Precompiled" in repr(own) and "Precompiled" not in repr(backend.normalizer):
-            backend.normalizer = own
+    elif DEBERTA in files:
+        own = _of_deberta(made, files[DEBERTA])
+    else:
+        return backend
+    if MAP in repr(own):
+        backend.normalizer = own
     return backend
+
+
+def _of_deberta(made: Any, path: Path) -> tokenizers.normalizers.Normalizer:
+    from transformers.convert_slow_tokenizer import DebertaV2Converter
+
+    kind: Any = DebertaV2Converter
+    converter = kind(SimpleNamespace(vocab_file=str(path), do_lower_case=made.do_lower_case))
+    own: tokenizers.normalizers.Normalizer = converter.normalizer(converter.proto)
+    return own
 
 
 def append(backend: tokenizers.Tokenizer, token: str | None) -> None:

@@ -6,13 +6,15 @@ texts in several scripts, alone and as pairs, whole and cut.
 
 import json
 import random
+import struct
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tokenizers
 import transformers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import normalizers
+from transformers.convert_slow_tokenizer import DebertaV2Converter, import_protobuf
 
 from sie_triton.checkpoints.modules import tokenizer_kwargs
 from sie_triton.errors import LoadError
@@ -20,82 +22,27 @@ from sie_triton.inputs.cutting import encoded, truncation_side
 from sie_triton.inputs.tokenizer import open_tokenizer, truncating
 from sie_triton.stages.tokenizer_files import overlaid
 from sie_triton.worker.tokenizer import write_tokenizer
-from tests.support.models import save_qwen2_tokenizer
-from tests.support.towers import save_clip_tokenizer, save_gemma_tokenizer
+from tests.support.tokenizers import KINDS, TEXTS
 
-TEXTS = (
-    "Hello, World",
-    "Größe für Käse über Öl",
-    "日本語の text 東京",
-    "[QRY] who <pad> it [MASK] is</s> <mask> [PAD]<|im_start|>",
-    "  two  spaces\tand a line\n\nﬁne ①",
-    "Привет, मुझे 👩‍👩‍👧 naïve İstanbul",
-    "x",
-    "",
-    " ".join(f"word{i} lorem ipsum" for i in range(40)),
-)
 LENGTH = 16
 
-# One that changes no character: the size of its trie, the trie, and the texts to put in place.
+# SentencePiece's map that changes no character: the size of its trie, the trie, and the texts to put in place.
 CHARACTER_MAP = (1024).to_bytes(4, "little") + bytes(1024) + b"a\0"
 
+
+def ligature() -> bytes:
+    """Return the map from ﬁ to fi: a double array of its bytes, and the replacement."""
+    units, at = [0] * 2048, 0
+    for byte, offset in zip("ﬁ".encode(), (256, 512, 1024), strict=True):
+        at ^= byte
+        units[at] = offset << 10 | byte
+        node, at = at, at ^ offset
+    units[node] |= 1 << 8
+    units[at] = 1 << 31
+    return struct.pack("<I2048I", 4 * 2048, *units) + b"fi\0"
+
+
 Change = dict[str, Any]
-
-
-def save_bert(directory: Path, minilm: Path) -> None:
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-        (directory / name).write_text((minilm / name).read_text())
-    (directory / "config.json").write_text('{"model_type": "bert"}')
-
-
-def save_roberta(directory: Path, minilm: Path) -> None:
-    bpe = tokenizers.Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    bpe.train_from_iterator(
-        TEXTS, trainers.BpeTrainer(vocab_size=600, special_tokens=special, initial_alphabet=alphabet)
-    )
-    learned = json.loads(bpe.to_str())["model"]
-    made = transformers.RobertaTokenizer(vocab=learned["vocab"], merges=list(map(tuple, learned["merges"])))
-    made.save_pretrained(directory)
-    (directory / "config.json").write_text('{"model_type": "roberta"}')
-
-
-def save_xlm_roberta(directory: Path, minilm: Path) -> None:
-    special = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
-    unigram = tokenizers.Tokenizer(models.Unigram())
-    unigram.pre_tokenizer, unigram.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    unigram.train_from_iterator(TEXTS, trainers.UnigramTrainer(vocab_size=300, unk_token="<unk>"))
-    pieces = [tuple(each) for each in json.loads(unigram.to_str())["model"]["vocab"] if each[0] != "<unk>"]
-    made = transformers.XLMRobertaTokenizer(vocab=[*special, *pieces, ("<mask>", 0.0)])
-    made.save_pretrained(directory)
-    (directory / "config.json").write_text('{"model_type": "xlm-roberta"}')
-
-
-def save_qwen2(directory: Path, minilm: Path) -> None:
-    save_qwen2_tokenizer(directory)
-    (directory / "config.json").write_text('{"model_type": "qwen2"}')
-
-
-def save_gemma(directory: Path, minilm: Path) -> None:
-    save_gemma_tokenizer(directory, transformers.GemmaTokenizer)
-    (directory / "config.json").write_text('{"model_type": "gemma"}')
-
-
-def save_clip(directory: Path, minilm: Path) -> None:
-    save_clip_tokenizer(directory)
-    (directory / "config.json").write_text('{"model_type": "clip"}')
-
-
-KINDS = {
-    "bert": save_bert,
-    "roberta": save_roberta,
-    "xlm-roberta": save_xlm_roberta,
-    "qwen2": save_qwen2,
-    "gemma": save_gemma,
-    "clip": save_clip,
-}
 
 
 def token(content: str, **changes: bool) -> dict[str, Any]:
@@ -251,6 +198,28 @@ def test_a_character_map_that_the_library_drops_is_kept(tmp_path, minilm_directo
     own.save(str(tmp_path / "tokenizer.json"))
     assert "Precompiled" not in repr(library(tmp_path).backend_tokenizer.normalizer)
     assert "Precompiled" in repr(open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer)).normalizer)
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": True}, {"split_by_punct": True}])
+def test_debertas_file_is_read_with_its_character_map(settings, tmp_path):
+    """As by transformers' converter, which transformers 4 used."""
+    proto = import_protobuf().ModelProto()
+    for i, piece in enumerate(("[PAD]", "[CLS]", "[SEP]", "[UNK]", "<own>", *"▁abcdefi.,A", "▁fi", "sh", "日")):
+        proto.pieces.add(piece=piece, score=-float(max(0, i - 4)), type={0: 3, 1: 3, 2: 3, 3: 2, 4: 4}.get(i, 1))
+    proto.trainer_spec.unk_id, proto.trainer_spec.model_type = 3, 1
+    proto.normalizer_spec.precompiled_charsmap = ligature()
+    (tmp_path / "spm.model").write_bytes(proto.SerializeToString())
+    changed(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "DebertaV2Tokenizer", **settings}})
+    ours = open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer))
+    given = {"do_lower_case": False, "split_by_punct": False, "add_prefix_space": True, "legacy": True, **settings}
+    names = {"[CLS]": 1, "[SEP]": 2}
+    slow = SimpleNamespace(vocab_file=str(tmp_path / "spm.model"), convert_tokens_to_ids=names.get, **given)
+    theirs = DebertaV2Converter(slow).converted()
+    theirs.add_special_tokens(["[MASK]"])
+    for text in (*TEXTS, "ﬁsh A,b <own> [MASK]"):
+        assert ours.encode(text).ids == theirs.encode(text).ids
+        assert ours.encode(text, "a ﬁ").ids == theirs.encode(text, "a ﬁ").ids
+    assert "▁fi" in ours.encode("ﬁ").tokens
 
 
 def drawn(seed: int) -> tuple[str, Change]:

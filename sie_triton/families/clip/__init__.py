@@ -7,8 +7,10 @@ text → tokens → text transformer → state of the closing token → projecti
 from collections.abc import Iterator
 from pathlib import Path
 
+from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.open_clip import is_open_clip
-from sie_triton.checkpoints.towers import TowerFiles, is_before_fast, model_type, model_type_file
+from sie_triton.checkpoints.special_tokens import TOKENIZER
+from sie_triton.checkpoints.towers import TowerFiles, model_type, model_type_file
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
 from sie_triton.families.base import Family, Recognised
@@ -30,12 +32,10 @@ class Clip(Family):
         height, width = files.plan.shape
         reason = f"{model_type_file(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
         dims = {"dense": files.dim}
-        # Directories without tokenizer.json are checked when the model is loaded.
-        weights = () if is_before_fast(files.directory) else (files.directory,)
-        return Recognised(reason, files.longest_text, dims, normalize=True, weights=weights)
+        return Recognised(reason, files.longest_text, dims, normalize=True, weights=(files.directory,))
 
     def keeps_tokenizer(self, directory: Path) -> bool:
-        return is_open_clip(directory) and not is_before_fast(directory)
+        return is_open_clip(directory) and has_file(directory / TOKENIZER)
 
     def longest(self, directory: Path) -> int:
         return read(directory).longest_text

