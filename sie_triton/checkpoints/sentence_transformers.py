@@ -147,7 +147,7 @@ def _splade_pooling(text: TextFiles, directory: Path) -> Fields:
         names = " → ".join(kind for kind, _ in kinds)
         message = f"modules.json in {directory}: {names} cannot be served; supported is Transformer → {SPLADE}"
         raise LoadError(message, "unsupported")
-    check_saved_as(directory, ("SparseEncoder", "SentenceTransformer"))
+    check_saved_as(directory, ("SparseEncoder",))
     check_task(text, FILL_MASK)
     return module_keys(SPLADE, only(kinds, (SPLADE,), directory))
 

@@ -214,6 +214,12 @@ KINDS = {
 }
 
 
+LIBRARIES = {**{name: kind.library for name, kind in KINDS.items()}, "Stanford's": MultiVectorEncoder}
+
+# Kinds whose library needs no modules.json.
+AS_THEY_ARE = ("pairs", "Stanford's")
+
+
 class Drawn(NamedTuple):
     kind: str
     changes: tuple[str, ...]
@@ -314,8 +320,8 @@ def _items(rows: Any, spec: Any) -> list[Any]:
 
 def theirs(drawn: Drawn) -> Results:
     """Return the library's results by role, each text alone."""
-    is_dense = drawn.kind != "pairs" and not (drawn.directory / "modules.json").exists()
-    library = SentenceTransformer if is_dense else KINDS[drawn.kind].library
+    is_bare = not (drawn.directory / "modules.json").exists()
+    library = SentenceTransformer if is_bare and drawn.kind not in AS_THEY_ARE else LIBRARIES[drawn.kind]
     model = library(str(drawn.directory), device="cpu", local_files_only=True)
     if isinstance(model, CrossEncoder):
         return {"scores": [float(model.predict([(QUERY, text)])[0]) for text in TEXTS]}
