@@ -18,7 +18,20 @@ from tokenizers import processors
 from sie_triton.checkpoints.files import MOST, first_line, read_fields
 from sie_triton.checkpoints.special_tokens import CONFIG, TOKENIZER
 from sie_triton.errors import LoadError
+from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.worker.messages import WriteTokenizer
+
+# Texts on which the written tokenizer is compared with the library's, besides one for each added token.
+TEXTS = (
+    "",
+    "x",
+    "Hello, World!",
+    "Größe  naïve İ ﬁ①",
+    "日本語 東京\n\ttext",
+    "Привет मुझे 👩‍👩‍👧",
+    "a</s> <pad>b [MASK]",
+)
+MAX_ADDED = 100
 
 # Written as the maximum length, so that only the direction of a truncation remains.
 UNLIMITED = 10**9
@@ -75,6 +88,18 @@ def _write(made: Any, order: WriteTokenizer) -> None:
         "split_special_tokens": bool(made.split_special_tokens),
     }
     (order.target / CONFIG).write_text(json.dumps(settings, indent=1))
+    check(order.target, made)
+
+
+def check(directory: Path, made: Any) -> None:
+    """Raise LoadError unless the files in `directory` tokenize as `made`, the library's tokenizer, does."""
+    ours = open_tokenizer(directory)
+    ours.no_truncation()
+    added = [str(token) for token in made.added_tokens_decoder.values()][:MAX_ADDED]
+    for text in (*TEXTS, *(f"{token} a {token}{token}" for token in added)):
+        if ours.encode(text).ids != made([text])["input_ids"][0]:
+            message = f"the tokenizer {type(made).__name__} does more than tokenizer.json can say, as with {text!r}"
+            raise LoadError(f"{message}; it cannot be served", "unsupported")
 
 
 def _names_no_class(place: Path) -> bool:

@@ -166,6 +166,20 @@ def test_what_the_library_cannot_load_is_refused_once_it_is_opened(name, tmp_pat
     assert (error.value.reason, str(tmp_path) in str(error.value)) == (reason, False)
 
 
+def test_what_tokenizer_json_cannot_say_is_noticed(tmp_path, minilm_directory, monkeypatch):
+    """As of a class that changes texts, or ids, in Python."""
+
+    class Shouting(transformers.BertTokenizer):
+        def _encode_plus(self, text, *arguments, **options):
+            return super()._encode_plus([each.replace("x", "y") for each in text], *arguments, **options)
+
+    KINDS["bert"](tmp_path, minilm_directory)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", Shouting.from_pretrained)
+    with pytest.raises(LoadError) as error:
+        open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer))
+    assert error.value.reason == "unsupported"
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "gemma"])
 def test_the_end_token_that_authors_ask_for(kind, tmp_path, minilm_directory):
     """transformers 5 ignores add_eos_token beside a tokenizer.json, with which transformers 4 adds the token."""
