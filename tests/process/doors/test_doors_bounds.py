@@ -103,8 +103,8 @@ def test_names_and_parameters_are_bounded():
         openai.read_request(BodyFields({"model": "m", "input": "x", **many}, 10))
     with pytest.raises(InputError, match=r"^instruction: has 1000001 characters"):
         openai.read_request(BodyFields({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10))
-    for path in (f"/v1/encode/{long}", f"/v1/score/{long}", f"/v1/extract/{long}"):
-        assert "model: has 513 characters" in post(door_of()[0], {"items": ["a"], "query": "q"}, path).text
+    for verb, more in (("encode", {}), ("score", {"query": "q"}), ("extract", {})):
+        assert "model: has 513 characters" in post(door_of()[0], {"items": ["a"], **more}, f"/v1/{verb}/{long}").text
 
 
 def test_a_query_counts_once_for_each_item():
