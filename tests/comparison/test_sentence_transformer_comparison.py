@@ -1,10 +1,12 @@
 """Our packed forward against sentence-transformers on the same fixed-seed weights."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
 from sie_triton.bench.architectures import save
 from sie_triton.catalog import recognise
@@ -70,6 +72,22 @@ def test_architecture(tmp_path, minilm_directory, architecture):
     library.save(str(tmp_path / "model"))
     ours = Ours(tmp_path / "model").encode(TEXTS)
     assert_parity(ours, library.encode(TEXTS))
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "xlm-roberta", "mpnet", "bert"])
+def test_padding_written_in_a_text_has_the_position_that_it_has_in_the_library(
+    tmp_path, minilm_directory, architecture
+):
+    """Alone: in a batch the library's own padding hides nothing of it."""
+    directory = save_bert(tmp_path, minilm_directory, architecture)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))  # MiniLM's [PAD]
+    texts = ["alpha [PAD] beta [PAD] gamma", "[PAD]", "[PAD][PAD] first", "last [PAD]", "[MASK] [SEP] [CLS] [UNK]", "x"]
+    library, ours = SentenceTransformer(str(directory), device="cpu"), Ours(directory)
+    assert ours.adapter.encoder.path == (PADDED if architecture == "mpnet" else PACKED)
+    expected = np.concatenate([library.encode([text]) for text in texts])
+    assert_parity(ours.encode(texts), expected)
+    assert_parity(np.concatenate([ours.encode([text]) for text in texts]), expected)
 
 
 @pytest.mark.parametrize("head", HEADS)
