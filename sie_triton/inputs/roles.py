@@ -56,8 +56,9 @@ class RoleTokenizer(TextTokenizer):
     ) -> Self:
         """Read the tokenizers, given the model's files; `change` completes each of them."""
         log_disagreements(files, max_length, profiles)
-        both = [read_tokenizer(files, min(max_length, each)) for each in (files.lengths.query, files.lengths.document)]
-        queries, documents = map(change, both) if change else both
+        longest = dict.fromkeys(min(max_length, each) for each in (files.lengths.query, files.lengths.document))
+        made = [read_tokenizer(files, each) for each in longest]
+        queries, documents = map(change or _unchanged, (made[0], made[-1]))
         return cls(queries, documents, files, cls.filling(queries, files, max_length))
 
     @classmethod
@@ -76,6 +77,10 @@ class RoleTokenizer(TextTokenizer):
         if self._filling is not None:
             ids = [item + [self._filling.number] * (self._filling.length - len(item)) for item in ids]
         return {**packed_encodings(encodings), **packed_ids(ids)}
+
+
+def _unchanged(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    return tokenizer
 
 
 def shortest(expansion: Expansion, max_length: int) -> int:
@@ -104,4 +109,7 @@ def expansion_id(tokenizer: tokenizers.Tokenizer, files: TextFiles, expansion: E
 
 def load_processor(spec: ModelSpec, directory: Path) -> TextTokenizer:
     """Load the processor of texts without a prompt of the family's own; raise LoadError if its files are wrong."""
-    return RoleTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
+    lengths = TextFiles.read(directory).lengths
+    is_one = lengths.expansion is None and lengths.query == lengths.document == lengths.text
+    kind = TextTokenizer if is_one else RoleTokenizer
+    return kind.load(directory, spec.max_sequence_length, spec.profiles)

@@ -23,7 +23,7 @@ from sie_triton.telemetry.options import OPTIONS
 IMPORTS = (
     "asyncio",
     "email.parser",
-    "sie_triton.inputs.tokenizer",
+    "sie_triton.inputs.roles",
     "sie_triton.stages.triton",
     "sie_triton.stages.preprocess",
     "sie_triton.stages.inference",
