@@ -25,6 +25,7 @@ from sie_triton.families import load_processor, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.inputs.request_parts import Framed, features_of
 from sie_triton.spec import Runtime
+from sie_triton.stages.checks import check_features
 from sie_triton.transforms import normalize
 from tests.support.layouts import SETTINGS, dense, multi_vector, splade
 from tests.support.loading import load_adapter, with_tokenizers
@@ -289,6 +290,7 @@ def ours(directory: Path) -> Results:
         query = QUERY if pairs else None
         part = Part("text", texts, spec.profiles[0], None if pairs else is_query, None, query)
         (features,) = features_of(processor, [[Framed(part, processor.frame(part), kind_of(("text",)))]])
+        check_features(features, model.features, spec.max_sequence_length, adapter.limits)
         outputs = frozenset(output.made_of or name for name, output in model.outputs.items())
         rows = adapter.forward(Batch(features, np.full(len(texts), is_query), outputs))
         return _items(rows, spec)
