@@ -200,7 +200,8 @@ def _route(parameters: Fields, routes: tuple[str, ...], task: str | None) -> str
 def _mapped(key: str) -> Any:
     """Return the task and the modality of a key of route_mappings, which is a tuple in Python's notation."""
     try:
-        return ast.literal_eval(key) if len(key) <= MAX_KEY else None
+        found = ast.literal_eval(key) if len(key) <= MAX_KEY else None
+        return found if isinstance(found, tuple) and hash(found) else None
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
 

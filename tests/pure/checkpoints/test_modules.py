@@ -65,7 +65,7 @@ BOTH = {"query": ["Pooling"], "document": ["Dense"]}
         ({"allow_empty_key": False}, BOTH, ["Pooling", "Dense", None]),
         ({}, {"text": ["Normalize"], "image": ["Dense"]}, ["Normalize", "Normalize", "Normalize"]),
         (
-            {"route_mappings": {"('query', 'text')": "b", "(None, None)": "a"}},
+            {"route_mappings": {"('query', 'text')": "b", "(None, None)": "a", "[]": "b", "([],)": "b", "(" * 90: "b"}},
             {"a": ["Dense"], "b": ["Pooling"]},
             ["Pooling", "Dense", "Dense"],
         ),
