@@ -14,7 +14,7 @@ from sie_triton.contract.outputs import ENCODE_OUTPUTS, OUTPUT_DTYPES, SCALED_DT
 from sie_triton.contract.parameters import Parameter, ParameterValue, check_parameters, shown
 from sie_triton.contract.score import Score
 from sie_triton.contract.tensors import ITEMS
-from sie_triton.contract.verb import LORA, PAGES, Answering, Options, Verb, common_outputs
+from sie_triton.contract.verb import LORA, PAGES, TRUNCATION_SIDE, Answering, Options, Verb, common_outputs
 
 VERBS: Mapping[str, Verb] = {verb.name: verb for verb in (Encode(), Score(), Extract())}
 
@@ -30,6 +30,7 @@ __all__ = [
     "SCALED_DTYPES",
     "SCORE_MODES",
     "TASKS",
+    "TRUNCATION_SIDE",
     "VERBS",
     "Annotated",
     "Answering",

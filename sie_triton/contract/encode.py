@@ -87,7 +87,8 @@ class Encode(Verb):
         prompt_name = str(given.get("prompt_name", ""))
         _check_prompt(given.get("instruction"), prompt_name, profile, is_query)
         instruction = _text(given.get("instruction", profile.instruction))
-        return [Part(name, items, profile, is_query, instruction, prompt_name=prompt_name)]
+        options = {**profile.parameters, **given}
+        return [Part(name, items, profile, is_query, instruction, options=options, prompt_name=prompt_name)]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         return requested_outputs(model, options).needed

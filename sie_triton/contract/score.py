@@ -54,9 +54,11 @@ class Score(Verb):
         (name, items), query = items_of(sent, kinds), query_of(sent, kinds)
         asked = given.get("instruction", own)
         instruction = None if asked is None else str(asked)
+        options = {**profile.parameters, **given}
         if model.scores_pairs:
-            return [Part(name, items, profile, None, instruction, query)]
-        return [Part(name, items, profile, False, own), Part(QUERY.name, [query], profile, True, instruction)]
+            return [Part(name, items, profile, None, instruction, query, options=options)]
+        asking = Part(QUERY.name, [query], profile, True, instruction, options=options)
+        return [Part(name, items, profile, False, own, options=options), asking]
 
     def needed(self, model: Model, options: Options) -> frozenset[str]:
         mode = _mode(model, options)

@@ -23,6 +23,14 @@ PAGES = Parameter(
     doc="pages to read of images that are PDFs, as in 1-3,8 or 5-; each page becomes an item; default: all pages",
 )
 
+TRUNCATION_SIDE = Parameter(
+    "truncation_side",
+    str,
+    ("left", "right"),
+    for_prompt=True,
+    doc="side on which a text that is longer than the model reads is cut; default: as in the model's own files",
+)
+
 LONGEST_LORA = 200  # characters of an adapter's name
 
 LORA = Parameter(

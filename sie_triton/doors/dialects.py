@@ -104,7 +104,7 @@ def embed(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         "input_type": optional({"enum": list(INPUT_TYPES)}),
         "embedding_types": optional(types),
         "output_dimension": taken.get("dimensions", optional(COUNT)),
-        "truncate": {"enum": ["END", "NONE", None]},
+        "truncate": {"enum": ["END", "NONE", "START", None]},
         "max_tokens": {"type": "null", "description": ONCE},
         "priority": NOT_READ,
     }
@@ -168,10 +168,10 @@ def _rank_body(max_items: int, taken: Schema) -> Schema:
 
 
 def _truncation() -> Schema:
-    cut = "false: a text beyond the model's maximum length is an error; else it is truncated on the right"
+    cut = "false: a text beyond the model's maximum length is an error; else it is truncated"
     return {
         "truncate": optional(BOOLEAN | {"description": cut}),
-        "truncation_direction": {"enum": ["Right", "right", None]},
+        "truncation_direction": {"enum": ["Left", "Right", "left", "right", None]},
     }
 
 

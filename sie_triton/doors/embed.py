@@ -10,6 +10,7 @@ import numpy as np
 from starlette.routing import Route
 
 from sie_triton.client.types import EncodeResult
+from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
 from sie_triton.doors import dialects
@@ -18,11 +19,14 @@ from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, ROLES, BodyFields
 from sie_triton.doors.items import item_in
 from sie_triton.doors.openai import as_base64
-from sie_triton.doors.plain import answered, check_lengths, fields_of, items_of
+from sie_triton.doors.plain import answered, check_lengths, cut_by, fields_of, items_of
 from sie_triton.doors.rerank import COHERE
 from sie_triton.doors.response_bodies import timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
+
+# Where texts are cut.
+SIDES = {"END": "right", "START": "left"}
 
 PARTS = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
 
@@ -41,12 +45,20 @@ def routes(door: Door) -> list[Route]:
 
 
 async def embed(version: str, request: DoorRequest) -> Answer:
-    wanted = read_request(fields_of(request))
+    wanted = await _cut(request, read_request(fields_of(request)))
     dtypes = list(dict.fromkeys(EMBEDDING_TYPES[each] for each in wanted.types))
     results = await asyncio.gather(*(_encoded(request, wanted, dtype) for dtype in dtypes))
     if wanted.refuses_long:
         check_lengths(results[0], wanted.field, "use truncate END")
     return answered(request, answer(version, wanted, dict(zip(dtypes, results, strict=True))), timing_of(results[0]))
+
+
+async def _cut(request: DoorRequest, wanted: "Embed") -> "Embed":
+    """Return the request without the side on which texts are cut, if the model always cuts there."""
+    if TRUNCATION_SIDE.name not in wanted.options:
+        return wanted
+    spec = await request.door.served.spec(wanted.model)
+    return wanted._replace(options=cut_by(spec, wanted.options, "truncate"))
 
 
 async def _encoded(request: DoorRequest, wanted: "Embed", dtype: str) -> list[EncodeResult]:
@@ -78,13 +90,15 @@ def read_request(fields: BodyFields) -> Embed:
     field, items = _items(fields)
     types = _types(fields.given("embedding_types"))
     input_type = fields.choice("input_type", *INPUT_TYPES)
-    truncate = fields.choice("truncate", "END", "NONE", "START")
-    if truncate == "START":
-        raise InputError.at("truncate", "START is not supported, because texts are cut at their end; use END or NONE")
+    truncate = fields.choice("truncate", *SIDES, "NONE")
     if fields.count("max_tokens") is not None:
         raise InputError.at("max_tokens", "is not supported: a text is read up to the model's maximum length; omit it")
     fields.given("priority")
-    options = fields.options(dimensions=fields.count("output_dimension"), is_query=ROLES.get(input_type or ""))
+    options = fields.options(
+        dimensions=fields.count("output_dimension"),
+        is_query=ROLES.get(input_type or ""),
+        truncation_side=SIDES.get(truncate or ""),
+    )
     return Embed(model, field, items, types or ["float"], not types, truncate == "NONE", options)
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
+from sie_triton.families import model_of
+from sie_triton.spec import ModelSpec
 
 
 def fields_of(request: DoorRequest) -> BodyFields:
@@ -42,3 +45,16 @@ def answered(
 ) -> Answer:
     """Return a response with `value`, which may contain arrays, and headers with `timing`, given under SIE's names."""
     return Answer(value, JSON, {**timing_headers(request.timed(timing)), **(headers or {})})
+
+
+def cut_by(spec: ModelSpec, options: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """Return `options` without the side on which texts are cut, if the model always cuts on the right.
+
+    InputError names `field` if the options say left.
+    """
+    side = options.get(TRUNCATION_SIDE.name)
+    if side is None or TRUNCATION_SIDE in model_of(spec).parameters:
+        return dict(options)
+    if side != "right":
+        raise InputError.at(field, f"{spec.model} cuts texts at their end; omit it")
+    return {name: value for name, value in options.items() if name != TRUNCATION_SIDE.name}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from starlette.routing import Route
 
+from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.parameters import shown
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects, rerank
@@ -13,7 +14,7 @@ from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import PROMPT_NAMES, BodyFields, check_query
-from sie_triton.doors.plain import answered, check_lengths, entries_of, fields_of, in_order, items_of
+from sie_triton.doors.plain import answered, check_lengths, cut_by, entries_of, fields_of, in_order, items_of
 from sie_triton.doors.response_bodies import sie_timing, timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
@@ -26,11 +27,10 @@ TOKENS_HEADER = "X-Compute-Tokens"
 TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Unhealthy"}
 VALIDATION = "Validation"
 
+DIRECTION, DIRECTIONS = "truncation_direction", ("Left", "Right", "left", "right")
+
 # How a client allows truncation, in the words of errors.
 OMIT = "omit truncate to cut it"
-
-# Accepted values of truncation_direction: truncation is always on the right.
-RIGHT = (None, "Right", "right")
 
 
 def routes(door: Door) -> list[Route]:
@@ -75,8 +75,9 @@ class Tei:
         wanted = read_rerank_request(fields_of(request))
         check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
         items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
-        model = await self._capable.model(SCORES)
-        result = await request.door.backend.score(model, query, items, request.seconds, wanted.options)
+        spec = await self._capable.spec(SCORES)
+        options = cut_by(spec, wanted.options, DIRECTION)
+        result = await request.door.backend.score(spec.model, query, items, request.seconds, options)
         if wanted.refuses_long:
             check_lengths(entries_of(result), "texts", f"{OMIT} (with the query)")
         headers = {TOKENS_HEADER: str(result["token_count"])}
@@ -87,9 +88,9 @@ class Tei:
         return request.answer(described(what, spec, request.door.settings.door_max_items))
 
     async def _encoded(self, request: DoorRequest, output: str, what: str) -> list[Any]:
-        wanted, model = read_embed_request(fields_of(request)), await self._capable.model(what)
-        parameters = wanted.options | {"output_types": output}
-        results = await request.door.backend.encode(model, items_of(wanted.texts), request.seconds, parameters)
+        wanted, spec = read_embed_request(fields_of(request)), await self._capable.spec(what)
+        parameters = cut_by(spec, wanted.options, DIRECTION) | {"output_types": output}
+        results = await request.door.backend.encode(spec.model, items_of(wanted.texts), request.seconds, parameters)
         if wanted.refuses_long:
             check_lengths(results, "inputs", OMIT)
         return results
@@ -121,24 +122,24 @@ class TeiRerank(NamedTuple):
 
 def read_embed_request(fields: BodyFields) -> Embed:
     """Read a request to /embed or /embed_sparse; InputError names the invalid field."""
-    refuses_long, texts = _refuses_long(fields), fields.texts("inputs")
-    return Embed(texts, refuses_long, fields.options(**_role(fields.given("prompt_name"))))
+    refuses_long, texts = not fields.boolean("truncate", True), fields.texts("inputs")
+    options = fields.options(**_side(fields), **_role(fields.given("prompt_name")))
+    return Embed(texts, refuses_long, options)
 
 
 def read_rerank_request(fields: BodyFields) -> TeiRerank:
     """Read a rerank request; InputError names the invalid field."""
-    refuses_long = _refuses_long(fields)
+    refuses_long = not fields.boolean("truncate", True)
     if fields.boolean("raw_scores", False):
         raise InputError.at("raw_scores", "is not supported, because a model's files define its scores; omit it")
     query, texts = fields.text("query"), fields.several("texts")
     returns_text, top_n = fields.boolean("return_text", False), fields.count("top_n")
-    return TeiRerank(query, texts, refuses_long, returns_text, top_n, fields.options())
+    return TeiRerank(query, texts, refuses_long, returns_text, top_n, fields.options(**_side(fields)))
 
 
-def _refuses_long(fields: BodyFields) -> bool:
-    if fields.given("truncation_direction") not in RIGHT:
-        raise InputError.at("truncation_direction", "must be right, where texts are always truncated; omit it")
-    return not fields.boolean("truncate", True)
+def _side(fields: BodyFields) -> dict[str, Any]:
+    direction = fields.choice(DIRECTION, *DIRECTIONS)
+    return {} if direction is None else {TRUNCATION_SIDE.name: direction.lower()}
 
 
 def _role(prompt_name: Any) -> dict[str, Any]:

@@ -104,6 +104,10 @@ class Processor(ABC):
         """Convert an element for `frame` and `encode`, or raise InputError. Called by several threads at once."""
         return element
 
+    def cutting(self, part: Part) -> "Processor":
+        """Return the processor that cuts long elements of `part` as its options say."""
+        return self
+
     @abstractmethod
     def encode(self, framed: Sequence[Any], *, is_query: bool) -> Features:
         """Make the features of several requests together. Raise InputError if an element cannot be read.

@@ -55,15 +55,16 @@ def is_bulk(request_parts: RequestParts) -> bool:
 
 
 def features_of(processor: Processor, requests: Sequence[RequestParts]) -> list[Features]:
-    """Make the features of each request, with one call of the processor per role."""
+    """Make the features of each request, with one call of the processor per role and side on which texts are cut."""
     done: dict[int, Features] = {}
-    everything = [framed for request_parts in requests for framed in request_parts]
-    for is_query in (False, True):
-        group = [each for each in everything if (processor.has_roles and processor.is_query(each.part)) == is_query]
-        if group:
-            features = processor.encode([one for each in group for one in each.inputs()], is_query=is_query)
-            parts = split(features, _items_of(group, features))
-            done |= {id(each): processor.finish(part, each.frame) for each, part in zip(group, parts, strict=True)}
+    groups: dict[tuple[Processor, bool], list[Framed]] = {}
+    for framed in (framed for request_parts in requests for framed in request_parts):
+        is_query = processor.has_roles and processor.is_query(framed.part)
+        groups.setdefault((processor.cutting(framed.part), is_query), []).append(framed)
+    for (reader, is_query), group in groups.items():
+        features = reader.encode([one for each in group for one in each.inputs()], is_query=is_query)
+        parts = split(features, _items_of(group, features))
+        done |= {id(each): processor.finish(part, each.frame) for each, part in zip(group, parts, strict=True)}
     return [join([done[id(each)] for each in request_parts]) for request_parts in requests]
 
 

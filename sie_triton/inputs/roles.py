@@ -15,7 +15,14 @@ from sie_triton.checkpoints.transformer_settings import Expansion
 from sie_triton.contract import Features
 from sie_triton.errors import LoadError
 from sie_triton.inputs.cutting import encoded
-from sie_triton.inputs.tokenizer import TextTokenizer, log_disagreements, packed_encodings, packed_ids, read_tokenizer
+from sie_triton.inputs.tokenizer import (
+    TextTokenizer,
+    log_disagreements,
+    packed_encodings,
+    packed_ids,
+    read_tokenizer,
+    turned_round,
+)
 from sie_triton.spec import ModelSpec, Profile
 
 log = logging.getLogger(__name__)
@@ -68,6 +75,10 @@ class RoleTokenizer(TextTokenizer):
         if expansion is None or not expansion.attend:
             return None
         return Filling(shortest(expansion, max_length), expansion_id(tokenizer, files, expansion))
+
+    def _turn_round(self) -> None:
+        super()._turn_round()
+        self._queries = turned_round(self._queries)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:

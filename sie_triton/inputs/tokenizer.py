@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Sequence
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -11,7 +13,7 @@ import tokenizers
 from sie_triton.checkpoints.files import first_line, has_file, read_fields, shortened
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER
-from sie_triton.contract import Features, Part, Ragged
+from sie_triton.contract import TRUNCATION_SIDE, Features, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TRUNCATED
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Frame, Processor
@@ -52,7 +54,20 @@ class TextTokenizer(Processor):
     def frame(self, part: Part) -> Frame:
         if part.query is None:
             return prompt_of(self.prompts, self.default_prompt, part)
-        return self.question(part.query, part.instruction)
+        return self.cutting(part).question(part.query, part.instruction)
+
+    def cutting(self, part: Part) -> "TextTokenizer":
+        side = part.options.get(TRUNCATION_SIDE.name)
+        return self if side in (None, truncation_side(self._tokenizer)) else self._from_the_other_side
+
+    @cached_property
+    def _from_the_other_side(self) -> Self:
+        other = copy(self)
+        other._turn_round()
+        return other
+
+    def _turn_round(self) -> None:
+        self._tokenizer = turned_round(self._tokenizer)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         return packed_encodings(encoded(self._tokenizer, framed))
@@ -134,6 +149,15 @@ def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool 
     tokenizer.no_padding()
     tokenizer.enable_truncation(max_length, direction=truncation_side(tokenizer))
     return tokenizer
+
+
+def turned_round(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a copy of `tokenizer` that cuts long texts on the other side."""
+    other = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    other.encode_special_tokens = tokenizer.encode_special_tokens
+    side = {"left": "right", "right": "left"}[truncation_side(tokenizer)]
+    other.enable_truncation(int((tokenizer.truncation or {})["max_length"]), direction=side)
+    return other
 
 
 def padding(tokenizer: tokenizers.Tokenizer, length: int, token: str, on_left: bool) -> tokenizers.Tokenizer:

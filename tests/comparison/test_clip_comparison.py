@@ -9,13 +9,12 @@ import torch
 import transformers
 from PIL import Image, ImageOps
 
-from sie_triton.catalog.recognise import explain, family_in
+from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.errors import LoadError
 from sie_triton.inputs.pixels import resized
 from tests.support.items import Served
 from tests.support.pictures import of_all_kinds, picture, pictures, saved
-from tests.support.towers import save_clip, save_clip_tokenizer
+from tests.support.towers import save_clip
 
 TEXTS = ["a photo of a cat", "two dogs", "", "naïve 😀 " * 60]
 KINDS = of_all_kinds()

@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tokenizers
 import transformers
 
 from sie_triton.catalog.recognise import family_in

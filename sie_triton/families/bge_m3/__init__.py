@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
-from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
 from sie_triton.families.base import TEXT_TOKENIZER, Recognised, TextFamily
 from sie_triton.families.bge_m3.files import LAYERS, BgeM3Files, read_linear
 from sie_triton.families.sentence_transformer import PoolingOptions
@@ -22,6 +22,7 @@ class BgeM3Options(PoolingOptions):
 
 class BgeM3(TextFamily):
     outputs = tuple(ENCODE_OUTPUTS[name] for name in ("dense", "sparse", "multivector"))
+    parameters = (TRUNCATION_SIDE,)
     score_modes = ("dense", "sparse", "colbert", "hybrid")
     options = BgeM3Options
     processor_module = TEXT_TOKENIZER

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
+from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.tensors import INPUT_IDS, TOKEN_TYPE_IDS
 from sie_triton.families.base import Recognised, TextFamily
 from sie_triton.spec import ONNX, TORCH
@@ -11,6 +12,7 @@ from sie_triton.spec import ONNX, TORCH
 
 class CrossEncoder(TextFamily):
     scores_pairs = True
+    parameters = (TRUNCATION_SIDE,)
     features = (INPUT_IDS, TOKEN_TYPE_IDS)
     takes_loras = True
     engines: ClassVar = {TORCH: ".adapter", ONNX: ".onnx"}

@@ -12,7 +12,7 @@ from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.files import has_file
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.checkpoints.transformer_settings import Expansion, Lengths
-from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.families.base import Options, Recognised, TextFamily
 from sie_triton.families.multivector.files import MASK, QUERY_LENGTH, MultiVectorFiles, is_saved_by_pylate
@@ -49,6 +49,7 @@ class MultiVectorOptions(Options):
 
 class MultiVector(TextFamily):
     outputs = (ENCODE_OUTPUTS["multivector"],)
+    parameters = (TRUNCATION_SIDE,)
     score_modes = ("maxsim",)
     features = (INPUT_IDS,)
     options = MultiVectorOptions

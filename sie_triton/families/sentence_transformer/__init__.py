@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
 from sie_triton.checkpoints.contents import PICKLED_LAYERS
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
-from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
 from sie_triton.families.base import TEXT_TOKENIZER, Options, Recognised, TextFamily
 from sie_triton.families.shared.recognised import doubtful, reason_with_file
 from sie_triton.inputs.prompt import own_prompt
@@ -67,7 +67,7 @@ class DenseOptions(PoolingOptions):
     forward_kwargs: dict[Literal["is_causal"], bool] | None = None
     dense_projection_path: str | None = None
     dense_dim: int | None = None
-    append_eos: bool = False
+    append_eos: bool | None = None
 
     @property
     def is_causal(self) -> bool | None:
@@ -77,6 +77,7 @@ class DenseOptions(PoolingOptions):
 
 class SentenceTransformer(TextFamily):
     outputs = (ENCODE_OUTPUTS["dense"],)
+    parameters = (TRUNCATION_SIDE,)
     options = DenseOptions
     processor_module = TEXT_TOKENIZER
     engines: ClassVar = {TORCH: ".adapter", ONNX: ".adapter", REMOTE: ".remote"}

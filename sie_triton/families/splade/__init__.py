@@ -7,7 +7,7 @@ from sie_triton.checkpoints.contents import CONFIG
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.modules import modules_of
 from sie_triton.checkpoints.sentence_transformers import SPLADE, SparseEncoderFiles
-from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
 from sie_triton.contract.tensors import INPUT_IDS, Tensor
 from sie_triton.families.base import Recognised, TextFamily
 from sie_triton.families.shared.recognised import doubtful, reason_with_file
@@ -23,6 +23,7 @@ MEANINGS = ("a sparse model (splade)", "a dense model of averaged states (senten
 
 class Splade(TextFamily):
     outputs = (ENCODE_OUTPUTS["sparse"],)
+    parameters = (TRUNCATION_SIDE,)
     features = (INPUT_IDS, LOOKUP_IDS)
     takes_loras = True
     reference_adapters = ("splade_flash:SPLADEFlashAdapter", "gte_sparse_flash:GTESparseFlashAdapter")

@@ -22,8 +22,16 @@ from sie_triton.inputs.tokenizer import (
     packed_ids,
     read_tokenizer,
     truncating,
+    turned_round,
 )
 from sie_triton.spec import ModelSpec
+
+
+class SpladeTokenizer(RoleTokenizer):
+    """Tokenizer of a model that reads queries as it reads documents: there is nothing to look up."""
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        return without_lookup(super().encode(framed, is_query=is_query), len(framed))
 
 
 class LookupTokenizer(TextTokenizer):
@@ -40,9 +48,13 @@ class LookupTokenizer(TextTokenizer):
     def is_query(self, part: Part) -> bool:
         return self._looks_up if part.is_query is None else part.is_query
 
+    def _turn_round(self) -> None:
+        super()._turn_round()
+        self._queries = turned_round(self._queries)
+
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:
-            return {**super().encode(framed), LOOKUP_IDS.name: packed_ids([()] * len(framed))[INPUT_IDS.name]}
+            return without_lookup(super().encode(framed), len(framed))
         longest = int((self._queries.truncation or {})["max_length"])
         texts = [kept(self._queries, text, longest) for text in framed]
         encodings = self._queries.encode_batch_fast(texts, add_special_tokens=False)
@@ -52,11 +64,15 @@ class LookupTokenizer(TextTokenizer):
         return {**packed_encodings(encodings), **unread, LOOKUP_IDS.name: found[INPUT_IDS.name]}
 
 
+def without_lookup(features: Features, num_texts: int) -> Features:
+    return {**features, LOOKUP_IDS.name: packed_ids([()] * num_texts)[INPUT_IDS.name]}
+
+
 def load_processor(spec: ModelSpec, directory: Path) -> TextTokenizer:
     """Load the processor; raise LoadError saying what is wrong with its files."""
     files = SparseEncoderFiles.read(directory)
     if files.idf is None:
-        return RoleTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
+        return SpladeTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
     log_disagreements(files.text, spec.max_sequence_length, spec.profiles)
     saved = read_fields(files.idf / "tokenizer_config.json", required=False)
     longest = min(saved.integer("model_max_length", UNLIMITED, least=1, most=None), UNLIMITED)

@@ -6,8 +6,8 @@ import pytest
 
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.page_models import PageFiles
-from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.checkpoints.patch_plan import PatchPlan
+from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.errors import LoadError
 
 

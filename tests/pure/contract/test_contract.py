@@ -16,6 +16,8 @@ from sie_triton.spec import Profile
 from tests.pure.render.test_render import SPEC
 from tests.support.stages import spec
 
+SIDE = contract.TRUNCATION_SIDE.name
+
 
 def model_parameters(of, verb="encode"):
     return VERBS[verb].all_parameters(model_of(of))
@@ -61,11 +63,11 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(given, allowed):
 @pytest.mark.parametrize(
     ("changes", "task", "expected"),
     [
-        ({}, "encode", {"dimensions", "normalize", "output_types", "output_dtype", "is_query", "prompt_name"}),
-        ({"dims": {"sparse": 500}}, "encode", {"output_types", "output_dtype", "is_query", "prompt_name"}),
-        ({"tasks": ("score",), "dims": {}}, "score", set()),
-        ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", set()),
-        ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode"}),
+        ({}, "encode", {"dimensions", "normalize", "output_types", "output_dtype", "is_query", "prompt_name", SIDE}),
+        ({"dims": {"sparse": 500}}, "encode", {"output_types", "output_dtype", "is_query", "prompt_name", SIDE}),
+        ({"tasks": ("score",), "dims": {}}, "score", {SIDE}),
+        ({"tasks": ("score",), "score_modes": ("maxsim",)}, "score", {SIDE}),
+        ({"tasks": ("score",), "score_modes": ("dense", "sparse")}, "score", {"score_mode", SIDE}),
     ],
 )
 def test_a_model_takes_the_parameters_that_it_has_a_use_for(changes, task, expected):

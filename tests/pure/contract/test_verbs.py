@@ -47,7 +47,7 @@ PLAIN, FINDING = Profile(), Profile("finding", instruction="find")
 )
 def test_encode_reads_its_texts_as_one_part(given, profile, is_query, instruction):
     parts = ENCODE.read({"text": ["a", "b"]}, given, profile, BGE_M3)
-    assert parts == [Part("text", ["a", "b"], profile, is_query, instruction)]
+    assert parts == [Part("text", ["a", "b"], profile, is_query, instruction, options=given)]
     assert ENCODE.num_items(parts) == 2
 
 
@@ -68,12 +68,12 @@ def test_scoring_by_outputs_reads_texts_and_then_the_query(given, profile, of_te
     """A request's instruction is for the query."""
     parts = SCORE.read(SCORED, given, profile, BGE_M3)
     assert parts == [
-        Part("text", ["a", "b", "c"], profile, False, of_texts),
-        Part("query", ["who?"], profile, True, of_query),
+        Part("text", ["a", "b", "c"], profile, False, of_texts, options=given),
+        Part("query", ["who?"], profile, True, of_query, options=given),
     ]
     assert SCORE.num_items(parts) == 3
     pair = SCORE.read(SCORED, given, profile, PAIRS)
-    assert pair == [Part("text", ["a", "b", "c"], profile, None, of_query, "who?")]
+    assert pair == [Part("text", ["a", "b", "c"], profile, None, of_query, "who?", options=given)]
     assert SCORE.num_items(pair) == 3
 
 
@@ -208,7 +208,7 @@ def test_every_verb_accepts_the_familys_own_parameters():
 @pytest.mark.parametrize("verb", [ENCODE, SCORE])
 def test_parameters_of_prompts_are_for_preprocess_alone(verb):
     read = {name for name, parameter in verb.all_parameters(BGE_M3).items() if parameter.for_prompt}
-    assert read == {"instruction", "profile", *(["prompt_name"] if verb is ENCODE else [])}
+    assert read == {"instruction", "profile", "truncation_side", *(["prompt_name"] if verb is ENCODE else [])}
 
 
 def test_input_names_start_with_their_verb():

@@ -51,7 +51,7 @@ def test_images_and_texts_with_images_are_read():
         ({"input_type": "query"}, "input_type: must be one of search_document, "),
         ({"embedding_types": ["float64"]}, "embedding_types: must be a list of one or more of float, base64, int8, "),
         ({"embedding_types": []}, "embedding_types: must be a list of one or more of float, "),
-        ({"truncate": "START"}, "truncate: START is not supported, because texts are cut at their end"),
+        ({"truncate": "MIDDLE"}, "truncate: must be one of END, START, NONE"),
         ({"max_tokens": 8}, "max_tokens: is not supported"),
         ({"output_dimension": 0}, "output_dimension: must be an integer from 1"),
         ({"output_dtype": "int8"}, "output_dtype: cannot be set here"),

@@ -6,9 +6,11 @@ import pytest
 from sie_triton.doors import tei
 from sie_triton.doors.capable import Capable
 from sie_triton.doors.fields import BodyFields
+from sie_triton.doors.plain import cut_by
 from sie_triton.doors.tei import rerank_answer, sparse_answer
 from sie_triton.errors import InputError
 from tests.support.doors import door_of, post
+from tests.support.stages import spec
 
 
 def read_embed_request(body):
@@ -29,7 +31,8 @@ def test_requests_are_read_with_their_options():
         "dimensions": 8,
         "truncation_direction": "Right",
     }
-    assert read_embed_request(full) == (["a", "b"], False, {"is_query": True, "normalize": False, "dimensions": 8})
+    options = {"is_query": True, "normalize": False, "dimensions": 8, "truncation_side": "right"}
+    assert read_embed_request(full) == (["a", "b"], False, options)
     assert read_embed_request({"inputs": "a", "prompt_name": "document"}).options == {"is_query": False}
     for name in ("passage", "STS"):
         assert read_embed_request({"inputs": "a", "prompt_name": name}).options == {"prompt_name": name}
@@ -45,7 +48,7 @@ def test_requests_are_read_with_their_options():
         ({"inputs": ["x"] * 101}, "inputs: has 101 entries; SIE_DOOR_MAX_ITEMS allows 100"),
         ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, not a list"),
         ({"truncate": 1}, "truncate: must be true or false"),
-        ({"truncation_direction": "Left"}, "truncation_direction: must be right"),
+        ({"truncation_direction": "Middle"}, "truncation_direction: must be one of Left, Right, left, right"),
         ({"prompt_name": 3}, "prompt_name: must be a string; got 3"),
     ],
 )
@@ -70,6 +73,16 @@ def test_an_invalid_rerank_field_is_named(change, message):
         read_rerank_request({"query": "q", "texts": ["a"], **change})
 
 
+def test_a_side_that_the_model_cannot_cut_on_is_an_error():
+    able, unable = (spec(family=family) for family in ("sentence_transformer", "static_embedding"))
+    for side in ("left", "right"):
+        assert cut_by(able, {"truncation_side": side}, "truncate") == {"truncation_side": side}
+    assert cut_by(unable, {"truncation_side": "right", "lora": "a"}, "truncate") == {"lora": "a"}
+    with pytest.raises(InputError) as error:
+        cut_by(unable, {"truncation_side": "left"}, "truncate")
+    assert error.value.field == "truncate"
+
+
 def test_ranks():
     wanted = read_rerank_request({"query": "q", "texts": ["a", "b"], "return_text": True})
     assert rerank_answer(wanted, [0.25, 0.5]) == [
@@ -88,10 +101,10 @@ TEXTS = {"/embed": {"inputs": ["a", "b", "c"]}, "/rerank": {"query": "q", "texts
 def serving(monkeypatch):
     """A door whose model of TEI's routes is org/m, and its backend."""
 
-    async def model(self, what):
-        return "org/m"
+    async def chosen(self, what):
+        return spec(model="org/m")
 
-    monkeypatch.setattr(Capable, "model", model)
+    monkeypatch.setattr(Capable, "spec", chosen)
     return door_of()
 
 

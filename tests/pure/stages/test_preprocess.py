@@ -149,7 +149,7 @@ ENDLESS = " " * 600_000 + "word"
 def test_a_text_of_too_many_characters_is_refused_by_name(stage, given, named, request):
     (answer,) = run(request.getfixturevalue(stage), [asked("score", **given)])
     assert isinstance(answer, InputError)
-    start = f"{named}: has 600004 characters, and the first 500000 make fewer than "
+    start = f"{named}: has 600004 characters, of which 500000 make fewer than "
     assert str(answer).startswith(start)
     assert "send at most 500000 characters" in str(answer)
 
