@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
 from sie_triton.checkpoints.image_processor import NESTED
+from sie_triton.checkpoints.transformer_settings import settings_of
 from sie_triton.errors import LoadError
 
 FILE = "chat_template.jinja"
@@ -24,6 +25,11 @@ def read_chat_template(directory: Path) -> tuple[str, str]:
         if text:
             return text, where
     raise LoadError(f"{FILE} is missing in {directory}: prompts cannot be written without it", "not found")
+
+
+def is_rendered(transformer: Path) -> bool:
+    """True if sentence-transformers 6 writes each text into the template: the settings of the module are missing."""
+    return not settings_of(transformer).values and any(_text(transformer / file) for file in FILES)
 
 
 def _text(path: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import tokenizers
 
+from sie_triton.checkpoints.chat_template import is_rendered
 from sie_triton.checkpoints.files import first_line, has_file, read_fields, shortened
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER
@@ -115,6 +116,8 @@ def log_disagreements(files: TextFiles, max_length: int, profiles: Sequence[Prof
     own = files.max_sequence_length
     if max_length > own:
         log.warning("texts are truncated to %d tokens, as the model's own files say, not to %d", own, max_length)
+    if is_rendered(files.transformer):
+        log.warning("texts are read as they are; sentence-transformers 6 would write them into the chat template")
     for line in (line for profile in profiles for line in overridden(files.prompts, profile)):
         log.warning("%s", line)
 

@@ -20,10 +20,11 @@ from sie_triton.families import load_processor
 from sie_triton.families.multivector.stanford_colbert import read_multi_vector
 from sie_triton.inputs import kind_of
 from sie_triton.inputs.request_parts import Framed, features_of
+from sie_triton.inputs.tokenizer import TextTokenizer
 from sie_triton.spec import Runtime
 from tests.support.layouts import SETTINGS, changed, cross_encoder_before_6, dense, multi_vector, splade
 from tests.support.loading import with_tokenizers
-from tests.support.models import save_cross_encoder, save_tokenizer
+from tests.support.models import save_cross_encoder, save_encoder, save_tokenizer
 from tests.support.random_directories import TEXTS, Drawn, compare, ours, outcome, theirs
 
 BERT = "sentence_bert_config.json"
@@ -252,3 +253,16 @@ def test_a_module_of_someone_else_is_refused(tmp_path, minilm_directory):
     with pytest.raises(LoadError, match=r"modules\.json: module 1: 'custom_st\.Pooling'") as refused:
         SentenceTransformerFiles.read(directory)
     assert refused.value.reason == "unsupported"
+
+
+def test_a_bare_model_reads_texts_without_its_chat_template_and_the_log_says_so(tmp_path, minilm_directory, caplog):
+    save_encoder(tmp_path, minilm_directory, "qwen3")
+    path = tmp_path / "tokenizer_config.json"
+    template = {"chat_template": "{% for each in messages %}user: {{ each['content'] }}{% endfor %}"}
+    for change, is_rendered in (({}, False), (template, True)):
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        caplog.clear()
+        tokens = TextTokenizer.load(tmp_path, 512).encode(["ships sail"])["input_ids"].values.tolist()
+        assert ("chat template" in caplog.text) == is_rendered
+        library = SentenceTransformer(str(tmp_path), device="cpu")
+        assert (library[0].preprocess(["ships sail"])["input_ids"].tolist() == [tokens]) != is_rendered

@@ -5,8 +5,11 @@ texts in several scripts, alone and as pairs, whole and cut.
 """
 
 import json
+import os
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +21,12 @@ from transformers.convert_slow_tokenizer import DebertaV2Converter, import_proto
 
 from sie_triton.checkpoints.modules import tokenizer_kwargs
 from sie_triton.errors import LoadError
-from sie_triton.inputs.cutting import encoded, truncation_side
+from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.tokenizer import open_tokenizer, truncating
 from sie_triton.stages.tokenizer_files import overlaid
 from sie_triton.worker.tokenizer import write_tokenizer
-from tests.support.tokenizers import KINDS, TEXTS
-
-LENGTH = 16
+from tests.support.tokenizers import KINDS
+from tests.support.tokens import LENGTH, TEXTS, compare, library
 
 # SentencePiece's map that changes no character: the size of its trie, the trie, and the texts to put in place.
 CHARACTER_MAP = (1024).to_bytes(4, "little") + bytes(1024) + b"a\0"
@@ -84,7 +86,10 @@ LAYOUTS: dict[str, tuple[str, Change]] = {
     "the generic class": ("gemma", {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast"}}),
     "arguments of the module": (
         "bert",
-        {"sentence_bert_config.json": {"tokenizer_args": {"strip_accents": False, "truncation_side": "left"}}},
+        {
+            "modules.json": {},
+            "sentence_bert_config.json": {"tokenizer_args": {"strip_accents": False, "truncation_side": "left"}},
+        },
     ),
     "an unknown type of model": ("bert", {"config.json": {"model_type": "custom_bert"}}),
 }
@@ -99,32 +104,6 @@ def changed(directory: Path, change: Change) -> None:
         values = json.loads(path.read_text()) if path.exists() else {}
         values |= keys
         path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
-
-
-def library(directory: Path, **arguments: Any) -> Any:
-    if not (directory / "config.json").exists() and not (directory / "tokenizer_config.json").exists():
-        return transformers.PreTrainedTokenizerFast.from_pretrained(directory, **arguments)
-    return transformers.AutoTokenizer.from_pretrained(directory, **arguments)
-
-
-def compare(directory: Path, cache: Path) -> None:
-    """Raise AssertionError for the first text with other tokens."""
-    theirs = library(directory, **tokenizer_kwargs(directory))
-    made = overlaid(directory, cache, write_tokenizer)
-    for pairs in (False, True):
-        ours = truncating(open_tokenizer(made, pairs=pairs), LENGTH, pairs=pairs)
-        assert truncation_side(ours) == theirs.truncation_side
-        inputs = [(a, b) for a, b in zip(TEXTS, TEXTS[::-1], strict=True)] if pairs else list(TEXTS)
-        expected = theirs(
-            *(list(map(list, zip(*inputs, strict=True))) if pairs else [inputs]),
-            truncation=True,
-            max_length=LENGTH,
-            return_token_type_ids=True,
-        )
-        for text, found, ids, types in zip(
-            inputs, encoded(ours, inputs), expected["input_ids"], expected["token_type_ids"], strict=True
-        ):
-            assert (text, found.ids, found.type_ids) == (text, ids, types)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -236,6 +215,23 @@ def test_debertas_file_is_read_with_its_character_map(settings, tmp_path):
     assert "▁fi" in ours.encode("ﬁ").tokens
 
 
+def test_tokens_are_those_of_an_older_library(tmp_path, minilm_directory):
+    """transformers 5.0, the oldest that this package accepts, in a process of its own."""
+    for name, (kind, change) in LAYOUTS.items():
+        (tmp_path / name).mkdir()
+        KINDS[kind](tmp_path / name, minilm_directory)
+        changed(tmp_path / name, change)
+    older = Path(sys.prefix) / "apart" / "transformers"
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.support.tokens", *map(str, tmp_path.iterdir())],
+        env={**os.environ, "PYTHONPATH": str(older)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout.startswith("5.0."), run.stderr[-2000:]
+
+
 def drawn(seed: int) -> tuple[str, Change]:
     """Return a kind of tokenizer and one to four changes of its files, drawn from `seed`."""
     rng = random.Random(seed)
@@ -272,7 +268,7 @@ def drawn(seed: int) -> tuple[str, Change]:
     }
     name = rng.choice(sorted(more))
     if flag():
-        files[name] = more[name]
+        files |= {name: more[name], "modules.json": {}}
     return rng.choice(sorted(KINDS)), files
 
 

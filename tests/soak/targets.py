@@ -17,7 +17,7 @@ import psutil
 from sentence_transformers import SentenceTransformer
 
 from sie_triton.bench.ports import free_ports, ports_of_a_server
-from sie_triton.controller.commands import fetch
+from sie_triton.controller.commands import ADMIN, Where, fetch
 from sie_triton.errors import ServerError
 from sie_triton.names import triton_name
 from sie_triton.records.status import Record, all_records
@@ -212,7 +212,8 @@ class Target(ABC):
 
     def ask_admin(self, method: str, path: str, body: str = "") -> Any:
         """Send a request with the admin token to what changes models; raise ServerError."""
-        return fetch(f"{self._admin}{path}", "server", "nothing", ADMIN_TOKEN, CHANGE_S, method, body.encode() or None)
+        where = Where("server", "nothing", ADMIN)
+        return fetch(f"{self._admin}{path}", where, ADMIN_TOKEN, CHANGE_S, method, body.encode() or None)
 
     def metrics_urls(self) -> Sequence[str]:
         """Return where the service shows its counters."""

@@ -8,20 +8,8 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tests.support.models import save_qwen2_tokenizer
+from tests.support.tokens import TEXTS
 from tests.support.towers import save_clip_tokenizer, save_gemma_tokenizer
-
-# In several scripts, with accents, spaces, added tokens, and special tokens written out. The last one is long.
-TEXTS = (
-    "Hello, World",
-    "Größe für Käse über Öl",
-    "日本語の text 東京",
-    "[QRY] who <pad> it [MASK] is</s> <mask> [PAD]<|im_start|>",
-    "  two  spaces\tand a line\n\nﬁne ①",
-    "Привет, मुझे 👩‍👩‍👧 naïve İstanbul",
-    "x",
-    "",
-    " ".join(f"word{i} lorem ipsum" for i in range(40)),
-)
 
 
 def save_bert(directory: Path, minilm: Path) -> None:
