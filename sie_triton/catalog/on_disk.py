@@ -7,6 +7,7 @@ from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.contents import check_complete, check_safetensors
 from sie_triton.checkpoints.files import inside, read_fields
 from sie_triton.checkpoints.lora import LoraFiles
+from sie_triton.checkpoints.special_tokens import is_before_fast
 from sie_triton.errors import LoadError
 from sie_triton.families import Recognised, family, fitted, load_processor
 from sie_triton.spec import ONNX, ModelSpec
@@ -24,7 +25,9 @@ def faults(spec: ModelSpec) -> Iterator[str]:
     if not spec.weights.startswith(HUB):
         try:
             directory = check_weights(spec)
-            if not family(spec.family).other_repositories(directory):
+            # The library makes tokenizers of an older form when the model is loaded.
+            is_older = any(map(is_before_fast, (directory, *directory.glob("*/"))))
+            if not is_older and not family(spec.family).other_repositories(directory):
                 load_processor(fitted(spec, directory), directory)
         except LoadError as exc:
             yield str(exc)

@@ -69,14 +69,9 @@ def labels_of(config: Fields) -> tuple[str, ...]:
     return tuple(named[str(i)] for i in range(len(named)))
 
 
-def model_inputs(transformer: Path) -> tuple[tuple[str, ...] | None, str]:
-    """Return the model inputs and the tokenizer class that tokenizer_config.json names.
-
-    None if it names no inputs; an empty string if it names no class.
-    """
-    settings = read_fields(transformer / "tokenizer_config.json", required=False)
-    named = settings.texts("model_input_names") if settings.has("model_input_names") else None
-    return named, settings.text("tokenizer_class", "")
+def model_inputs(transformer: Path) -> tuple[str, ...]:
+    """Return the model inputs that the tokenizer makes, as its files name them."""
+    return read_fields(transformer / "tokenizer_config.json", required=False).texts("model_input_names")
 
 
 def is_classifier(directory: Path) -> bool:

@@ -50,6 +50,10 @@ CROSS_ENCODER = "CrossEncoder"
 TANH = "torch.nn.modules.activation.Tanh"
 
 
+# Prompts that every model of the library has, empty unless its files name them.
+EMPTY_PROMPTS = ("query", "document")
+
+
 @dataclass(frozen=True, slots=True)
 class TextFiles:
     """Settings of the transformer and its prompts.
@@ -81,8 +85,7 @@ class TextFiles:
         config = read_config(transformer)
         for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
             config.integer(name, 1, least=1, most=MAX_LAYERS if name in LAYER_KEYS else MAX_WIDTH)
-        is_classifier = len(kinds) == 1 and head(config) == CLASSIFIER
-        is_saved = saved_as(directory) in (CROSS_ENCODER, PYLATE) if is_classifier else not is_bare(directory)
+        is_saved = _settings_count(directory, kinds, config)
         settings = checked(settings_of(transformer)) if is_saved else Fields(str(transformer), {})
         saved = saved_settings(directory) if is_saved else Fields(str(directory), {})
         prompts = saved.text_map("prompts")
@@ -104,10 +107,18 @@ class TextFiles:
         return self.lengths.text
 
 
-def tokenizer_kwargs(place: Path) -> dict[str, Any]:
-    """Return the arguments for transformers' tokenizer in `place`, the directory of a module; LoadError as above."""
-    is_saved = any(has_file(home / MODULES) for home in (place, *place.parents[:2]))
-    return tokenizer_arguments(settings_of(place)) if is_saved else {}
+def tokenizer_kwargs(directory: Path, module: Path) -> dict[str, Any]:
+    """Return the arguments for transformers' tokenizer in a module of the model in `directory`; LoadError as above."""
+    config = read_fields(module / "config.json", required=False)
+    counts = _settings_count(directory, modules_of(directory), config)
+    return tokenizer_arguments(settings_of(module)) if counts else {}
+
+
+def _settings_count(directory: Path, kinds: list[tuple[str, Path]], config: Fields) -> bool:
+    """True if the library reads its own settings in `directory`: those of a classifier if CrossEncoder saved them."""
+    if len(kinds) == 1 and head(config) == CLASSIFIER:
+        return saved_as(directory) in (CROSS_ENCODER, PYLATE)
+    return not is_bare(directory)
 
 
 def check_task(text: TextFiles, task: str) -> None:
@@ -289,7 +300,7 @@ def hidden_size(config: Fields) -> int:
 def default_prompt(saved: Fields, prompts: dict[str, str]) -> str:
     """Return the prompt of texts without a role; raise LoadError if the file names one that does not exist."""
     name = saved.text("default_prompt_name", "")
-    if name and name not in prompts:
+    if name and name not in (*prompts, *EMPTY_PROMPTS):
         known = ", ".join(prompts) or "none"
         message = f"{saved.where}: default_prompt_name: prompts has no {shortened(name)}; its names are {known}"
         raise LoadError(message, "corrupt")

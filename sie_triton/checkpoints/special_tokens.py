@@ -28,6 +28,11 @@ def has_vocabulary(directory: Path) -> bool:
     return any(has_file(directory / name) for name in VOCABULARIES)
 
 
+def is_before_fast(directory: Path) -> bool:
+    """True if the tokenizer is in a form that is older than tokenizer.json."""
+    return has_vocabulary(directory) and not has_file(directory / TOKENIZER)
+
+
 def special_token(directory: Path, name: str, usual: str | None = None) -> str:
     """Return the token `name` (pad_token, eos_token, …), or `usual` if no file names it.
 

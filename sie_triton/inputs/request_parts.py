@@ -86,7 +86,7 @@ def blame(processor: Processor, request_parts: RequestParts) -> None:
                 framed.frame.around(part.elements[0])
         for i, element in enumerate(part.elements):
             with reading(name_of(part, i)):
-                processor.encode([framed.frame.around(element)], is_query=processor.is_query(part))
+                processor.cutting(part).encode([framed.frame.around(element)], is_query=processor.is_query(part))
 
 
 def check_read(request_parts: RequestParts, lengths: Sequence[int]) -> None:

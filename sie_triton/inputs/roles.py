@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import tokenizers
 
-from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.files import Fields, read_fields, shortened
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.checkpoints.transformer_settings import Expansion
@@ -21,14 +21,11 @@ from sie_triton.inputs.tokenizer import (
     packed_encodings,
     packed_ids,
     read_tokenizer,
-    turned_round,
+    with_other_side,
 )
 from sie_triton.spec import ModelSpec, Profile
 
 log = logging.getLogger(__name__)
-
-# Special tokens with which the library fills queries up by default, the first first, and their usual names.
-USUAL = {"mask": ("[MASK]", "<mask>"), "eos": ("</s>", "<|endoftext|>", "[SEP]")}
 
 Change = Callable[[tokenizers.Tokenizer], tokenizers.Tokenizer]
 
@@ -76,9 +73,9 @@ class RoleTokenizer(TextTokenizer):
             return None
         return Filling(shortest(expansion, max_length), expansion_id(tokenizer, files, expansion))
 
-    def _turn_round(self) -> None:
-        super()._turn_round()
-        self._queries = turned_round(self._queries)
+    def _switch_side(self) -> None:
+        super()._switch_side()
+        self._queries = with_other_side(self._queries)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:
@@ -109,11 +106,11 @@ def expansion_id(tokenizer: tokenizers.Tokenizer, files: TextFiles, expansion: E
     side = Fields(saved.where, {**saved.values, **files.tokenizer_kwargs}).text("padding_side", "right")
     if side != "right":
         raise LoadError(f"{saved.where}: padding_side: queries can only be filled up on the right", "unsupported")
-    usual = [special_token(home, f"{kind}_token", name) for kind, names in USUAL.items() for name in names]
-    names = [expansion.token] if expansion.token else list(dict.fromkeys(usual))
-    number = next((each for each in map(tokenizer.token_to_id, names) if each is not None), None)
+    usual = [special_token(home, name, "") for name in ("mask_token", "eos_token")]
+    token = expansion.token or next(filter(None, usual), "")
+    number = tokenizer.token_to_id(token)
     if number is None:
-        message = f"the tokenizer has none of {', '.join(names)}, one of which is needed to fill up queries"
+        message = f"the tokenizer has no token {shortened(token)}, with which queries are filled up"
         raise LoadError(message, "unsupported")
     return int(number)
 

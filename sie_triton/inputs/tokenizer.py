@@ -16,7 +16,7 @@ from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER
 from sie_triton.contract import TRUNCATION_SIDE, Features, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TRUNCATED
-from sie_triton.errors import LoadError
+from sie_triton.errors import REASONS, LoadError
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.cutting import encoded, kept, truncation_side
 from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
@@ -64,11 +64,11 @@ class TextTokenizer(Processor):
     @cached_property
     def _from_the_other_side(self) -> Self:
         other = copy(self)
-        other._turn_round()
+        other._switch_side()
         return other
 
-    def _turn_round(self) -> None:
-        self._tokenizer = turned_round(self._tokenizer)
+    def _switch_side(self) -> None:
+        self._tokenizer = with_other_side(self._tokenizer)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         return packed_encodings(encoded(self._tokenizer, framed))
@@ -129,7 +129,9 @@ def read_tokenizer(files: TextFiles, max_length: int, *, pairs: bool = False) ->
 
 
 def lowering(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Make `tokenizer` lowercase texts first, and return it."""
+    """Make `tokenizer` lowercase texts first unless it does so in any step, as in the library, and return it."""
+    if "Lowercase(" in repr(tokenizer.normalizer):
+        return tokenizer
     return after(tokenizer, [tokenizers.normalizers.Lowercase()])
 
 
@@ -154,7 +156,7 @@ def truncating(tokenizer: tokenizers.Tokenizer, max_length: int, *, pairs: bool 
     return tokenizer
 
 
-def turned_round(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+def with_other_side(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     """Return a copy of `tokenizer` that cuts long texts on the other side."""
     other = tokenizers.Tokenizer.from_str(tokenizer.to_str())
     other.encode_special_tokens = tokenizer.encode_special_tokens
@@ -196,7 +198,8 @@ def _check_allowed(directory: Path) -> None:
     """Raise LoadError if the tokenizer's library refuses it."""
     refused = read_fields(directory / REFUSED, required=False)
     if refused.values:
-        raise LoadError(refused.text("message"), refused.text("reason"))
+        reason = refused.text("reason")
+        raise LoadError(refused.text("message"), reason if reason in REASONS else "corrupt")
 
 
 def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragged]:

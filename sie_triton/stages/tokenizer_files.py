@@ -7,32 +7,39 @@ Preprocess and the adapters read it without importing the library.
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from sie_triton.checkpoints.files import Fields, has_file, read_fields
-from sie_triton.checkpoints.modules import tokenizer_kwargs
-from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER, VOCABULARIES
+from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
+from sie_triton.checkpoints.gliner import ENCODER, LABELS_TOKENIZER
+from sie_triton.checkpoints.modules import modules_of, tokenizer_kwargs
+from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER, VOCABULARIES, has_vocabulary
 from sie_triton.errors import LoadError
 from sie_triton.families import family
-from sie_triton.host.private import private_directory
+from sie_triton.host.private import private_directory, temporary_directory
 from sie_triton.processes.fork_server import fork_server_directory
 from sie_triton.spec import ModelSpec
 from sie_triton.weights import cache_of
-from sie_triton.weights.listing import listing
-from sie_triton.weights.pickles import completed
+from sie_triton.weights.trees import completed, locked
 from sie_triton.worker.messages import WriteTokenizer
 from sie_triton.worker.process import write_tokenizer
 
 log = logging.getLogger(__name__)
 
-# Files that the library's tokenizers read beside a vocabulary.
-READ = (CONFIG, "special_tokens_map.json", "added_tokens.json", "config.json", "merges.txt")
+# Files that the library's tokenizers read.
+READ = (*VOCABULARIES, CONFIG, "special_tokens_map.json", "added_tokens.json", "config.json", "merges.txt")
+
+# Directories with tokenizers besides those of modules: GLiNER's encoder and labels.
+PARTS = (ENCODER, LABELS_TOKENIZER)
+
+# Classes whose fast tokenizers obeyed add_bos_token and add_eos_token in transformers 4, by default true and false.
+AROUND = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer")
 
 # Packages whose releases make other tokenizers.
 PACKAGES = ("sie-triton", "transformers", "tokenizers", "sentencepiece", "tiktoken")
@@ -40,25 +47,26 @@ PACKAGES = ("sie-triton", "transformers", "tokenizers", "sentencepiece", "tiktok
 # A larger file is not read. The largest tokenizers have 40 MB.
 MAX_BYTES = 256 << 20
 
-# More directories with a tokenizer than any model has.
-MAX_TOKENIZERS = 10
-
 ReportProgress = Callable[[str], None]
 Write = Callable[[WriteTokenizer], None]
 
 
 def with_tokenizers(spec: ModelSpec, directory: Path, status_dir: Path, report_progress: ReportProgress) -> Path:
-    """Return a directory with the files in `directory` and the tokenizers of its library; itself if it has none.
+    """Return a directory with the files in `directory` and the tokenizers of transformers.
 
-    `report_progress` is called while a tokenizer is made, and may raise to stop. A tokenizer that the library refuses
-    fails the model when it is opened. Raise LoadError if a tokenizer cannot be stored.
+    Return `directory` itself if it holds no tokenizer, or if the model's library tokenizes without transformers.
+    `report_progress` is called while a tokenizer is made, and may raise to stop. A tokenizer that transformers refuses
+    fails the model when it is opened. Raise LoadError if a tokenizer cannot be read or stored.
     """
     if family(spec.family).keeps_tokenizer(directory):
         return directory
-    cache, fork_server = cache_of(spec.runtime), fork_server_directory(status_dir, "")
     waiting = partial(report_progress, "making the tokenizer")
-    write = partial(write_tokenizer, fork_server=fork_server, waiting=waiting)
-    return overlaid(directory, cache, write, append_eos=bool(spec.options.get("append_eos")))
+    write = partial(write_tokenizer, fork_server=fork_server_directory(status_dir, ""), waiting=waiting)
+    append_eos = bool(spec.options.get("append_eos"))
+    try:
+        return overlay(directory, _writable(cache_of(spec.runtime)), write, waiting, append_eos=append_eos)
+    except OSError as exc:
+        raise LoadError(f"{directory}: its tokenizer cannot be read or stored: {first_line(exc)}") from exc
 
 
 @contextmanager
@@ -72,80 +80,113 @@ def naming(origin: Path, directory: Path) -> Iterator[None]:
         raise LoadError(str(exc).replace(str(directory), str(origin)), exc.reason) from exc
 
 
-def overlaid(directory: Path, cache: Path, write: Write, *, append_eos: bool = False) -> Path:
-    """Return a directory below `cache` with links to all files in `directory`, and the tokenizers that `write` made."""
-    names = listing(directory)
-    changed: dict[str, Path | str] = {}
-    for place in _places(names):
-        here = {PurePosixPath(name).name: directory / name for name in names if PurePosixPath(name).parent == place}
-        made = _tokenizer({name: path for name, path in here.items() if _is_read(name)}, cache, write, append_eos)
-        changed |= {str(place / name): content for name, content in made.items()}
-    if not changed:
+def overlay(
+    directory: Path,
+    cache: Path,
+    write: Write,
+    waiting: Callable[[], object] = lambda: None,
+    *,
+    append_eos: bool = False,
+) -> Path:
+    """Return a directory below `cache` with links to all files in `directory`, and the tokenizers that `write` makes.
+
+    `waiting` is called while another process makes the same tokenizer.
+    """
+    homes = _homes(directory)
+    if not homes:
         return directory
-    return completed({name: directory / name for name in names} | changed, cache / "completed")
+    content: dict[str, Path | str] = dict(_entries(directory, directory, homes))
+    content.pop(REFUSED, None)
+    for home in homes:
+        files = {name: home / name for name in READ if has_file(home / name)}
+        made = _replaced(directory, home, files, cache, write, waiting, append_eos)
+        content |= {str(home.relative_to(directory) / name): new for name, new in made.items()}
+    return completed(content, cache / "completed")
 
 
-def _places(names: Sequence[str]) -> Iterator[PurePosixPath]:
-    """Yield the directories that hold a vocabulary."""
-    found = {PurePosixPath(name).parent for name in names if PurePosixPath(name).name in VOCABULARIES}
-    if len(found) > MAX_TOKENIZERS:
-        raise LoadError(f"{len(found)} directories hold a tokenizer; at most {MAX_TOKENIZERS} are read", "unsupported")
-    yield from sorted(found)
+def _writable(cache: Path) -> Path:
+    """Return `cache`, or a temporary directory of this user if nothing can be stored there safely."""
+    try:
+        return private_directory(cache)
+    except OSError:
+        return private_directory(temporary_directory() / "cache")
 
 
-def _is_read(name: str) -> bool:
-    return name in READ or name in VOCABULARIES
+def _homes(directory: Path) -> list[Path]:
+    """Return the directories that hold the vocabulary of one of the model's tokenizers."""
+    homes = {directory, *(directory / name for name in PARTS)}
+    with suppress(LoadError):  # of modules that the family refuses, or reads by itself
+        homes |= {path for route in ("query", "document") for _, path in modules_of(directory, route)}
+    return sorted(filter(has_vocabulary, homes))
 
 
-def _tokenizer(files: Mapping[str, Path], cache: Path, write: Write, append_eos: bool) -> Mapping[str, Path | str]:
+def _entries(root: Path, directory: Path, homes: Collection[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield name and path of each file below `directory`, and of each link to a directory that holds no tokenizer."""
+    for path in directory.iterdir():
+        if not path.is_dir() or (path.is_symlink() and not any(path in (home, *home.parents) for home in homes)):
+            yield str(path.relative_to(root)), path
+        elif not path.name.startswith("."):
+            yield from _entries(root, path, homes)
+
+
+def _replaced(
+    directory: Path,
+    home: Path,
+    files: Mapping[str, Path],
+    cache: Path,
+    write: Write,
+    waiting: Callable[[], object],
+    append_eos: bool,
+) -> Mapping[str, Path | str]:
     """Return the files that replace those of a tokenizer: the library's, or why there are none."""
     try:
-        place = next(iter(files.values())).parent
-        settings = read_fields(place / CONFIG, required=False)
-        arguments = tokenizer_kwargs(place)
-        if ends_texts := _ends_texts(settings, arguments):
-            log.info("%s: add_eos_token: texts end with the end token", place)
-        order = WriteTokenizer(files, Path(), arguments, append_eos or ends_texts)
-        made = _made(order, private_directory(cache / "tokenizers"), write)
+        settings = read_fields(home / CONFIG, required=False)
+        arguments = tokenizer_kwargs(directory, home)
+        around = _around(Fields(settings.where, {**settings.values, **arguments}))
+        order = WriteTokenizer(files, Path(), arguments, around, append_eos)
+        made = _made(order, private_directory(cache / "tokenizers"), write, waiting)
         own = json.loads((made / CONFIG).read_text())
         return {TOKENIZER: made / TOKENIZER, CONFIG: json.dumps({**settings.values, **own})}
     except LoadError as exc:
         return {REFUSED: json.dumps({"message": str(exc), "reason": exc.reason})}
 
 
-def _ends_texts(settings: Fields, arguments: Mapping[str, Any]) -> bool:
-    """True if the model's authors want the end token at the end of texts.
+def _around(settings: Fields) -> Mapping[str, bool]:
+    """Return which special tokens the model's authors want around texts, if transformers 5 ignores their word.
 
-    transformers 4 adds it; transformers 5 ignores the key of a model with tokenizer.json.
+    transformers 4 obeyed these keys in some classes; authors also have classes of their own for them. transformers 5
+    ignores them beside tokenizer.json.
     """
-    given = Fields(settings.where, {**settings.values, **arguments})
-    return given.flag("add_eos_token", False) and given.has("eos_token")
+    obeys = settings.text("tokenizer_class", "").removesuffix("Fast") in AROUND
+    if not (settings.flag("add_eos_token", False) and (obeys or settings.has("auto_map"))):
+        return {}
+    log.info("%s: add_eos_token: texts end with the end token, as the model's files say", settings.where)
+    return {"add_bos_token": settings.flag("add_bos_token", obeys), "add_eos_token": True}
 
 
-def _made(order: WriteTokenizer, home: Path, write: Write) -> Path:
+def _made(order: WriteTokenizer, cache: Path, write: Write, waiting: Callable[[], object]) -> Path:
     """Return the directory of the tokenizer that `write` makes of these files, now or earlier."""
     for path in order.files.values():
         if path.stat().st_size > MAX_BYTES:
             raise LoadError(f"{path}: a tokenizer's file may have at most {MAX_BYTES} bytes", "unsupported")
-    target = home / _key(order)
-    if has_file(target):
-        return target
-    with TemporaryDirectory(dir=home, prefix=".") as fresh:
+    target = cache / _key(order)
+    with locked(cache / f"{target.name}.lock", waiting), TemporaryDirectory(dir=cache, prefix=".") as fresh:
+        if target.is_dir():
+            return target
         made = Path(fresh) / "made"
         made.mkdir()
-        write(WriteTokenizer(order.files, made, order.arguments, order.append_eos))
-        try:
-            made.rename(target)
-        except OSError:  # another process was first
-            if not has_file(target):
-                raise
+        write(replace(order, target=made))
+        for name in (TOKENIZER, CONFIG):
+            with (made / name).open("rb") as file:
+                os.fsync(file.fileno())
+        made.rename(target)
     return target
 
 
 def _key(order: WriteTokenizer) -> str:
     """Return a hash of everything that the tokenizer depends on."""
     facts = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sorted(order.files.items())]
-    facts += [json.dumps([order.arguments, order.append_eos], sort_keys=True), *map(_version, PACKAGES)]
+    facts += [json.dumps([order.arguments, order.around, order.append_eos], sort_keys=True), *map(_version, PACKAGES)]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
 

@@ -19,6 +19,7 @@ from sie_triton.weights.entries import record_of
 from sie_triton.weights.hub import Snapshot
 from sie_triton.weights.listing import listing
 from sie_triton.weights.onnx_choice import graph_of
+from sie_triton.weights.trees import completed
 from sie_triton.weights.uses import Uses
 
 # Patterns for nearly every model; a family adds those of its further files.
@@ -147,7 +148,7 @@ def _completed(
                 exc.reason,
             ) from exc
         content |= {f"{place}/{name}": found.directory / name for name in found.matching(SMALL_FILES)}
-    return pickles.completed(content, cache / "completed")
+    return completed(content, cache / "completed")
 
 
 def cache_of(runtime: Runtime) -> Path:

@@ -4,12 +4,10 @@ A pickle may contain code. A confined process (unpickle.py) reads it once; the r
 the pickle file.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from time import monotonic, sleep
+from time import monotonic
 from typing import IO
 
 from sie_triton.checkpoints.files import first_line, inside, read_fields
@@ -29,6 +27,7 @@ from sie_triton.processes.child import describe_exit
 from sie_triton.weights.conversions import LOCK, MODELS, TENSORS, record_of
 from sie_triton.weights.disk import DiskCache
 from sie_triton.weights.listing import listing
+from sie_triton.weights.trees import locked, tree_of
 from sie_triton.weights.unpickle import REFUSED, time_limit
 from sie_triton.weights.uses import Uses, shared
 
@@ -117,15 +116,7 @@ def _without_pickles(
     for module in {str(PurePosixPath(name).parent) for name in names}:
         if (index := directory / module / INDEX).exists() and not (directory / module / SINGLE).exists():
             content[str(PurePosixPath(module, SAFE_INDEX))] = _safe_index(index)
-    return _tree(content, private_directory(home / MODELS))
-
-
-def completed(content: Mapping[str, Path | str], cache: Path) -> Path:
-    """Return a directory below `cache` with these files; `content` maps names to files to link to, or to texts."""
-    try:
-        return _tree(content, private_directory(private_directory(cache) / MODELS))
-    except OSError as exc:
-        raise LoadError(f"{cache}: cannot store the model's files: {first_line(exc)}", "failed") from exc
+    return tree_of(content, private_directory(home / MODELS))
 
 
 def _of_module(names: Collection[str], module: str) -> list[str]:
@@ -172,7 +163,7 @@ def _converted(paths: Sequence[Path], home: Path, report_progress: ReportProgres
     with ExitStack() as stack:
         for origin in sorted({origin for origin, _ in origins}):
             stack.enter_context(
-                _locked(home / f"{origin}.lock", lambda: report_progress("another process converts the weights"))
+                locked(home / f"{origin}.lock", lambda: report_progress("another process converts the weights"))
             )
         missing = {path: target for path, target in zip(paths, targets, strict=True) if not target.exists()}
         if missing:
@@ -201,19 +192,6 @@ def _identity(path: Path) -> tuple[str, str]:
         return link.name, f"{file.st_size}-{VERSION}"
     origin = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]
     return origin, f"{file.st_size}-{file.st_mtime_ns}-{VERSION}"
-
-
-@contextmanager
-def _locked(path: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    with path.open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waiting()
-                sleep(LOOK_S)
-        yield
 
 
 def _convert(targets: Mapping[Path, Path], waiting: Callable[[], None]) -> None:
@@ -288,25 +266,3 @@ def _check(made: Path, path: Path) -> None:
             tensors.keys()
     except (OSError, SafetensorError) as exc:
         raise LoadError(f"{path}: its conversion is not valid safetensors: {first_line(exc)}", "corrupt") from exc
-
-
-def _tree(content: Mapping[str, Path | str], home: Path) -> Path:
-    """Return a directory of links, and of files for texts, named by a hash of `content`: it never changes."""
-    key = hashlib.sha256(repr(sorted(content.items(), key=lambda item: item[0])).encode()).hexdigest()[:32]
-    target = home / key
-    if target.is_dir():
-        return target
-    fresh = Path(tempfile.mkdtemp(dir=home, prefix="."))
-    for name, source in content.items():
-        (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(source, str):
-            (fresh / name).write_text(source)
-        else:
-            (fresh / name).symlink_to(source.absolute())
-    try:
-        fresh.rename(target)
-    except OSError:  # another process was first
-        shutil.rmtree(fresh)
-        if not target.is_dir():
-            raise
-    return target

@@ -97,13 +97,14 @@ class Load:
 class WriteTokenizer:
     """Order to write the tokenizer that transformers makes of `files`, which are given by name, into `target`.
 
-    `arguments` go to the library beside those in the files. With `append_eos`, texts end with the end token in any
-    case.
+    `arguments` go to the library beside those in the files. `around` has add_bos_token and add_eos_token if they count.
+    With `append_eos`, texts end with the end token in any case.
     """
 
     files: Mapping[str, Path]
     target: Path
     arguments: Mapping[str, Any]
+    around: Mapping[str, bool] = field(default_factory=dict)
     append_eos: bool = False
 
 

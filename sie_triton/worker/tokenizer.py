@@ -5,6 +5,7 @@ class and its own version. Nothing of that is repeated here: preprocess reads wh
 """
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,8 @@ from sie_triton.checkpoints.special_tokens import CONFIG, TOKENIZER
 from sie_triton.errors import LoadError
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.worker.messages import WriteTokenizer
+
+log = logging.getLogger("sie_triton.worker")
 
 # Texts on which the written tokenizer is compared with the library's, besides one for each added token.
 TEXTS = (
@@ -70,6 +73,8 @@ def _made(place: Path, arguments: Mapping[str, Any]) -> Any:
 
 
 def _write(made: Any, order: WriteTokenizer) -> None:
+    for name, is_added in order.around.items():  # the library then writes its own post-processor
+        setattr(made, name, is_added)
     backend = with_character_map(made, order.files)
     if max(backend.get_vocab().values(), default=0) > MOST:  # the library would write a line for each missing id
         raise LoadError(f"the tokenizer has ids of more than {MOST}", "corrupt")
@@ -132,6 +137,7 @@ def with_character_map(made: Any, files: Mapping[str, Path]) -> tokenizers.Token
     else:
         return backend
     if MAP in repr(own):
+        log.warning("the tokenizer's own character map is applied, which %s leaves out", type(made).__name__)
         backend.normalizer = own
     return backend
 
@@ -171,4 +177,7 @@ def _template(encoding: tokenizers.Encoding) -> list[str]:
         for token, text, kind in zip(encoding.tokens, encoding.sequence_ids, encoding.type_ids, strict=True)
     ]
     # A text may have several tokens.
-    return [piece for before, piece in zip(["", *pieces], pieces, strict=False) if piece != before]
+    once = [piece for before, piece in zip(["", *pieces], pieces, strict=False) if piece != before or piece[0] != "$"]
+    if not any(piece.startswith("$A") for piece in once):
+        raise LoadError("the tokenizer makes no token of 'a'", "unsupported")
+    return once

@@ -5,10 +5,12 @@ import pytest
 import torch
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 
-from sie_triton.contract import Batch
+from sie_triton.contract import Batch, Part
 from sie_triton.families import load_processor
 from sie_triton.families.splade import adapter as splade_adapter
+from sie_triton.inputs import kind_of
 from sie_triton.inputs.features import join
+from sie_triton.inputs.request_parts import Framed, features_of
 from sie_triton.perf.workload import texts
 from tests.comparison import test_bge_m3_comparison as bge_m3
 from tests.comparison import test_multi_vector_comparison as multi_vector
@@ -62,10 +64,17 @@ def test_queries_without_a_forward_pass_have_no_adapter(tmp_path, minilm_directo
     library = SparseEncoder(str(directory), device="cpu")
     save_lora(tmp_path / "one", library[0].sub_modules["document"][0].model, spread=0.1, target_modules=["query"])
     adapter.encoder.add_lora("one", tmp_path / "one")
-    is_query = np.array([True, False, True, False, False])
-    mixed = sparse(adapter, batch_of(tokenizer, TEXTS[:5], ["one", "one", "", "", "one"], is_query))
+    roles = [True, False, True, False, False]
+    kind = kind_of(("text",))
+
+    def batch(texts, loras, roles):
+        parts = [Part("text", [text], is_query=role) for text, role in zip(texts, roles, strict=True)]
+        (features,) = features_of(tokenizer, [[Framed(part, tokenizer.frame(part), kind) for part in parts]])
+        return Batch(features, np.array(roles), frozenset(), loras=loras)
+
+    mixed = sparse(adapter, batch(TEXTS[:5], ["one", "one", "", "", "one"], roles))
     for i, name in enumerate(["", "one", "", "", "one"]):
-        (alone,) = sparse(adapter, batch_of(tokenizer, [TEXTS[i]], [name], is_query[i : i + 1]))
+        (alone,) = sparse(adapter, batch([TEXTS[i]], [name], [roles[i]]))
         np.testing.assert_array_equal(mixed[i][0], alone[0])
         np.testing.assert_allclose(mixed[i][1], alone[1], rtol=1e-4, atol=1e-5)
 

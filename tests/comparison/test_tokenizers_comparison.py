@@ -23,7 +23,7 @@ from sie_triton.checkpoints.modules import tokenizer_kwargs
 from sie_triton.errors import LoadError
 from sie_triton.inputs.cutting import encoded
 from sie_triton.inputs.tokenizer import open_tokenizer, truncating
-from sie_triton.stages.tokenizer_files import overlaid
+from sie_triton.stages.tokenizer_files import overlay
 from sie_triton.worker.tokenizer import write_tokenizer
 from tests.support.tokenizers import KINDS
 from tests.support.tokens import LENGTH, TEXTS, compare, library
@@ -45,6 +45,8 @@ def ligature() -> bytes:
 
 
 Change = dict[str, Any]
+
+MODULES = [{"type": "sentence_transformers.models.Transformer", "path": ""}]
 
 
 def token(content: str, **changes: bool) -> dict[str, Any]:
@@ -87,7 +89,7 @@ LAYOUTS: dict[str, tuple[str, Change]] = {
     "arguments of the module": (
         "bert",
         {
-            "modules.json": {},
+            "modules.json": MODULES,
             "sentence_bert_config.json": {"tokenizer_args": {"strip_accents": False, "truncation_side": "left"}},
         },
     ),
@@ -100,6 +102,9 @@ def changed(directory: Path, change: Change) -> None:
         path = directory / name
         if keys is None:
             path.unlink(missing_ok=True)
+            continue
+        if isinstance(keys, list):
+            path.write_text(json.dumps(keys))
             continue
         values = json.loads(path.read_text()) if path.exists() else {}
         values |= keys
@@ -139,7 +144,7 @@ def test_what_the_library_cannot_load_is_refused_once_it_is_opened(name, tmp_pat
     directory.mkdir()
     KINDS[kind](directory, minilm_directory)
     changed(directory, change)
-    made = overlaid(directory, tmp_path, write_tokenizer)
+    made = overlay(directory, tmp_path, write_tokenizer)
     with pytest.raises(LoadError) as error:
         open_tokenizer(made)
     assert (error.value.reason, str(tmp_path) in str(error.value)) == (reason, False)
@@ -155,25 +160,42 @@ def test_what_tokenizer_json_cannot_say_is_noticed(tmp_path, minilm_directory, m
     KINDS["bert"](tmp_path, minilm_directory)
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", Shouting.from_pretrained)
     with pytest.raises(LoadError) as error:
-        open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer))
+        open_tokenizer(overlay(tmp_path, tmp_path / "cache", write_tokenizer))
     assert error.value.reason == "unsupported"
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "gemma"])
-def test_the_end_token_that_authors_ask_for(kind, tmp_path, minilm_directory):
-    """transformers 5 ignores add_eos_token beside a tokenizer.json, with which transformers 4 adds the token."""
+OWN_CODE = {"auto_map": {"AutoTokenizer": ["own.Own", None]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "is_added"),
+    [
+        ("gemma", {"tokenizer_class": "GemmaTokenizer"}, True),
+        ("gemma", {"tokenizer_class": "PreTrainedTokenizerFast"}, False),
+        ("qwen2", OWN_CODE, True),
+        ("qwen2", {}, False),
+    ],
+)
+def test_the_end_token_that_authors_ask_for(kind, change, is_added, tmp_path, minilm_directory):
+    """transformers 5 ignores add_eos_token beside a tokenizer.json; transformers 4 obeyed it in some classes, and so
+    does code in a model's repository.
+    """
     KINDS[kind](tmp_path, minilm_directory)
-    plain, end = library(tmp_path), library(tmp_path).eos_token
-    own = [ids[:-1] if ids[-1:] == [plain.eos_token_id] else ids for ids in plain(list(TEXTS))["input_ids"]]
-    changed(tmp_path, {"tokenizer_config.json": {"add_eos_token": True, "eos_token": end}})
-    ours = open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer))
-    assert [ours.encode(text).ids for text in TEXTS] == [[*ids, plain.eos_token_id] for ids in own]
+    backend = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**backend, "post_processor": None}))
+    end = library(tmp_path).eos_token
+    changed(tmp_path, {"tokenizer_config.json": {**change, "add_eos_token": True, "add_bos_token": False}})
+    ours = open_tokenizer(overlay(tmp_path, tmp_path / "cache", write_tokenizer))
+    number = ours.token_to_id(end)
+    assert [ours.encode(text).ids[-1:] == [number] for text in TEXTS[:3]] == [is_added] * 3
+    if is_added:
+        assert ours.encode("a", "b").ids[-1] == number
 
 
 def test_the_end_token_that_a_model_file_asks_for(tmp_path, minilm_directory):
     KINDS["qwen2"](tmp_path, minilm_directory)
     plain = library(tmp_path)
-    made = overlaid(tmp_path, tmp_path / "cache", write_tokenizer, append_eos=True)
+    made = overlay(tmp_path, tmp_path / "cache", write_tokenizer, append_eos=True)
     ours = truncating(open_tokenizer(made), LENGTH)
     assert [each.ids[-1] for each in encoded(ours, TEXTS)] == [plain.eos_token_id] * len(TEXTS)
     pair = open_tokenizer(made).encode("a", "b")
@@ -190,7 +212,7 @@ def test_a_character_map_that_the_library_drops_is_kept(tmp_path, minilm_directo
     own.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Precompiled(CHARACTER_MAP)])
     own.save(str(tmp_path / "tokenizer.json"))
     assert "Precompiled" not in repr(library(tmp_path).backend_tokenizer.normalizer)
-    assert "Precompiled" in repr(open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer)).normalizer)
+    assert "Precompiled" in repr(open_tokenizer(overlay(tmp_path, tmp_path / "cache", write_tokenizer)).normalizer)
 
 
 @pytest.mark.parametrize("settings", [{}, {"do_lower_case": True}, {"split_by_punct": True}])
@@ -203,7 +225,7 @@ def test_debertas_file_is_read_with_its_character_map(settings, tmp_path):
     proto.normalizer_spec.precompiled_charsmap = ligature()
     (tmp_path / "spm.model").write_bytes(proto.SerializeToString())
     changed(tmp_path, {"tokenizer_config.json": {"tokenizer_class": "DebertaV2Tokenizer", **settings}})
-    ours = open_tokenizer(overlaid(tmp_path, tmp_path / "cache", write_tokenizer))
+    ours = open_tokenizer(overlay(tmp_path, tmp_path / "cache", write_tokenizer))
     given = {"do_lower_case": False, "split_by_punct": False, "add_prefix_space": True, "legacy": True, **settings}
     names = {"[CLS]": 1, "[SEP]": 2}
     slow = SimpleNamespace(vocab_file=str(tmp_path / "spm.model"), convert_tokens_to_ids=names.get, **given)
@@ -268,7 +290,7 @@ def drawn(seed: int) -> tuple[str, Change]:
     }
     name = rng.choice(sorted(more))
     if flag():
-        files |= {name: more[name], "modules.json": {}}
+        files |= {name: more[name], "modules.json": MODULES}
     return rng.choice(sorted(KINDS)), files
 
 
@@ -280,10 +302,10 @@ def compared(seed: int, tmp_path: Path, minilm: Path) -> str:
     KINDS[kind](directory, minilm)
     changed(directory, change)
     try:
-        library(directory, **tokenizer_kwargs(directory))("a")
+        library(directory, **tokenizer_kwargs(directory, directory))("a")
     except BaseException:
         with pytest.raises(LoadError):
-            open_tokenizer(overlaid(directory, tmp_path, write_tokenizer))
+            open_tokenizer(overlay(directory, tmp_path, write_tokenizer))
         return "refused"
     compare(directory, tmp_path)
     return "equal"

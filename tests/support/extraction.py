@@ -15,6 +15,7 @@ from sie_triton.inputs.request_parts import Framed, blame, features_of
 from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ANY_LENGTH, Profile
 from sie_triton.stages.checks import check_features
+from sie_triton.stages.tokenizer_files import naming
 from tests.support.loading import load_adapter, with_tokenizers
 from tests.support.stages import spec
 
@@ -30,9 +31,10 @@ class Extractor:
         engine = family(name).default_engine
         self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
-        directory = with_tokenizers(self.spec, directory)
-        self.processor = load_processor(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory)
+        made = with_tokenizers(self.spec, directory)
+        with naming(directory, made):
+            self.processor = load_processor(self.spec, made)
+            self.adapter = load_adapter(self.spec, made)
 
     def __call__(self, texts: Sequence[str], labels: Sequence[str] = (), **given: Any) -> list[dict[str, Any]]:
         """Extract from texts. `given`: request parameters, `lora` among them, and `entities`, a list of dicts for each

@@ -17,6 +17,7 @@ from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ANY_LENGTH
 from sie_triton.stages.checks import check_features
 from sie_triton.stages.preparing import Preparation
+from sie_triton.stages.tokenizer_files import naming
 from tests.support.loading import load_adapter, with_tokenizers
 from tests.support.stages import FREE_SLOTS, spec
 
@@ -32,9 +33,10 @@ class Served:
         engine = family(name).default_engine
         self.spec = fitted(spec(family=name, engine=engine, **{**usual, **changes}), directory)
         self.model = model_of(self.spec)
-        directory = with_tokenizers(self.spec, directory)
-        self.processor = load_processor(self.spec, directory)
-        self.adapter = load_adapter(self.spec, directory)
+        made = with_tokenizers(self.spec, directory)
+        with naming(directory, made):
+            self.processor = load_processor(self.spec, made)
+            self.adapter = load_adapter(self.spec, made)
 
     def encode(self, items: Sequence[Any], **given: Any) -> dict[str, np.ndarray]:
         return self.together("encode", [(encoded(items), given)])[0]

@@ -15,7 +15,7 @@ from sie_triton.engines import open_engine
 from sie_triton.families import Adapter
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.tokenizer_files import overlaid
+from sie_triton.stages.tokenizer_files import overlay
 from sie_triton.worker.tokenizer import write_tokenizer
 
 
@@ -28,7 +28,7 @@ def with_tokenizers(spec: ModelSpec, directory: Path) -> Path:
     """The directory as stages pass it on, with the tokenizers of the library; they are made in this process."""
     if families.family(spec.family).keeps_tokenizer(directory):
         return directory
-    return overlaid(directory, _cache(), write_tokenizer, append_eos=bool(spec.options.get("append_eos")))
+    return overlay(directory, _cache(), write_tokenizer, append_eos=bool(spec.options.get("append_eos")))
 
 
 def load_adapter(spec: ModelSpec, directory: Path, measurements: Measurements | None = None) -> Adapter:

@@ -13,7 +13,7 @@ import transformers
 from sie_triton.checkpoints.modules import tokenizer_kwargs
 from sie_triton.inputs.cutting import encoded, truncation_side
 from sie_triton.inputs.tokenizer import open_tokenizer, truncating
-from sie_triton.stages.tokenizer_files import overlaid
+from sie_triton.stages.tokenizer_files import overlay
 from sie_triton.worker.tokenizer import write_tokenizer
 
 # In several scripts, with accents, spaces, added tokens, and special tokens written out. The last one is long.
@@ -40,8 +40,8 @@ def library(directory: Path, **arguments: Any) -> Any:
 
 def compare(directory: Path, cache: Path) -> None:
     """Raise AssertionError for the first text with other tokens."""
-    theirs = library(directory, **tokenizer_kwargs(directory))
-    made = overlaid(directory, cache, write_tokenizer)
+    theirs = library(directory, **tokenizer_kwargs(directory, directory))
+    made = overlay(directory, cache, write_tokenizer)
     for pairs in (False, True):
         ours = truncating(open_tokenizer(made, pairs=pairs), LENGTH, pairs=pairs)
         assert truncation_side(ours) == theirs.truncation_side

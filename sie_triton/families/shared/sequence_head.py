@@ -1,12 +1,9 @@
 """A transformers classifier over packed tokens: logits for each item."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
-from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING, tokenizer_class_from_name
+from transformers import AutoModelForSequenceClassification
 
 from sie_triton.checkpoints.classifier import model_inputs
 from sie_triton.contract import Batch
@@ -26,7 +23,7 @@ class SequenceClassifier:
         self.encoder = engine.encoder(self._head.encoder)
         self.encoder.loras.model.heads.append(self._head.model)
         engine.settle(self.encoder)
-        self._sees_types = TOKEN_TYPE_IDS.name in tokenizer_outputs(transformer)
+        self._sees_types = TOKEN_TYPE_IDS.name in model_inputs(transformer)
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """float32 [items, labels]."""
@@ -49,14 +46,3 @@ class SequenceClassifier:
         """The same of states that are there already."""
         with self.encoder.loras.over([1] * len(places.arrays[0])):
             return self._head(hidden, places).float()
-
-
-def tokenizer_outputs(transformer: Path) -> Sequence[str]:
-    """Return the outputs of transformers' tokenizer for this model: those that its file names, or else its class."""
-    said, name = model_inputs(transformer)
-    if said is not None:
-        return said
-    kind: Any = tokenizer_class_from_name(name) if name else None
-    kind = kind or TOKENIZER_MAPPING.get(type(AutoConfig.from_pretrained(transformer)), None)
-    names: Sequence[str] = getattr(kind, "model_input_names", ())
-    return names

@@ -22,7 +22,7 @@ from sie_triton.inputs.tokenizer import (
     packed_ids,
     read_tokenizer,
     truncating,
-    turned_round,
+    with_other_side,
 )
 from sie_triton.spec import ModelSpec
 
@@ -48,9 +48,9 @@ class LookupTokenizer(TextTokenizer):
     def is_query(self, part: Part) -> bool:
         return self._looks_up if part.is_query is None else part.is_query
 
-    def _turn_round(self) -> None:
-        super()._turn_round()
-        self._queries = turned_round(self._queries)
+    def _switch_side(self) -> None:
+        super()._switch_side()
+        self._queries = with_other_side(self._queries)
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
         if not is_query:

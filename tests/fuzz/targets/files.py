@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sie_triton.checkpoints.contents import LENGTH_BYTES, check_safetensors, converted_bytes
 from sie_triton.errors import LoadError
 from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.stages.tokenizer_files import overlaid
+from sie_triton.stages.tokenizer_files import overlay
 from sie_triton.weights import locate
 from sie_triton.worker.tokenizer import write_tokenizer
 from tests.fuzz.damage import damaged
@@ -64,7 +64,7 @@ def tokenizers(directory: Path) -> Iterator[Target]:
         shutil.rmtree(here, ignore_errors=True)
         shutil.copytree(models / name, here)
         (here / file).write_bytes(content)
-        open_tokenizer(overlaid(here, directory / "cache", write_tokenizer)).encode("Hello, World")
+        open_tokenizer(overlay(here, directory / "cache", write_tokenizer)).encode("Hello, World")
 
     yield Target(st.one_of([spoilt(*each) for each in names]), run, (LoadError,))
 

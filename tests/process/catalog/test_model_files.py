@@ -42,7 +42,7 @@ def dense_file(directory: Path, text: str) -> Path:
         ({"loadtime": {"config_kwargs": {"a": 1, 2: 3}}}, "loadtime.config_kwargs.2: cannot be served; allowed are "),
         (
             {"loadtime": {"yes_token": "yes"}},
-            "loadtime.yes_token: is not an option of the family sentence_transformer; its options are causal, ",
+            "loadtime.yes_token: is not an option of the family sentence_transformer; its options are append_eos, ",
         ),
         ({"loadtime": {"muvera_config": {}}}, "loadtime.muvera_config: is not an option of the family"),
     ],

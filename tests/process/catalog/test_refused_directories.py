@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "a layer cut off": (cut_off(dense(dense=48), "2_Dense/model.safetensors"), "2_Dense/model.safetensors: has"),
     "no fast tokenizer": (
         with_file(bare(), "", b"", without="tokenizer.json"),
-        r"tokenizer\.json is missing in .*; save the tokenizer in its fast form",
+        r"tokenizer\.json is missing in .*; save the tokenizer beside the model",
     ),
     "a masked language model": (
         bare_with_head("MaskedLM"),

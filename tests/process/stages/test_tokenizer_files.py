@@ -11,7 +11,7 @@ import pytest
 from sie_triton.errors import LoadError
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.stages import tokenizer_files
-from sie_triton.stages.tokenizer_files import naming, overlaid, with_tokenizers
+from sie_triton.stages.tokenizer_files import naming, overlay, with_tokenizers
 from sie_triton.worker import process
 from sie_triton.worker.messages import WriteTokenizer
 from sie_triton.worker.process import write_tokenizer
@@ -38,7 +38,10 @@ def model(tmp_path) -> Path:
         "config.json": {},
         "tokenizer.json": {},
         "tokenizer_config.json": {"chat_template": "x", "pad_token": "<p>"},
-        "modules.json": [],
+        "modules.json": [
+            {"type": "sentence_transformers.models.Transformer", "path": ""},
+            {"type": "sentence_transformers.sparse_encoder.models.SparseStaticEmbedding", "path": "part"},
+        ],
         "part/vocab.txt": "a",
     }.items():
         (directory / name).write_text(json.dumps(content))
@@ -48,7 +51,7 @@ def model(tmp_path) -> Path:
 
 def test_the_librarys_files_replace_those_of_each_tokenizer(model, tmp_path):
     write = Writer()
-    made = overlaid(model, tmp_path / "cache", write)
+    made = overlay(model, tmp_path / "cache", write)
     assert {tuple(sorted(order.files)) for order in write.orders} == {
         ("config.json", "tokenizer.json", "tokenizer_config.json"),
         ("vocab.txt",),
@@ -61,44 +64,68 @@ def test_the_librarys_files_replace_those_of_each_tokenizer(model, tmp_path):
 
 def test_a_tokenizer_is_made_once_for_each_state_of_its_files_and_of_the_library(model, tmp_path, monkeypatch):
     write, cache = Writer(), tmp_path / "cache"
-    made = overlaid(model, cache, write)
+    made = overlay(model, cache, write)
     (model / "model.safetensors").write_bytes(b"others")
-    assert overlaid(model, cache, write) == made
+    assert overlay(model, cache, write) == made
     assert len(write.orders) == 2
     (model / "tokenizer_config.json").write_text('{"truncation_side": "left"}')
-    assert overlaid(model, cache, write) != made
+    assert overlay(model, cache, write) != made
     assert len(write.orders) == 3
-    overlaid(model, cache, write, append_eos=True)
+    overlay(model, cache, write, append_eos=True)
     assert len(write.orders) == 5
     monkeypatch.setattr(tokenizer_files, "version", lambda package: "another")
-    overlaid(model, cache, write)
+    overlay(model, cache, write)
     assert len(write.orders) == 7
 
 
 def test_a_directory_without_a_tokenizer_stays_as_it_is(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    assert overlaid(tmp_path, tmp_path / "cache", Writer()) == tmp_path
+    assert overlay(tmp_path, tmp_path / "cache", Writer()) == tmp_path
 
 
 def test_a_tokenizer_that_the_library_refuses_fails_the_model_once_it_is_opened(model, tmp_path):
     def refuse(order):
         raise LoadError("no such class", "unsupported")
 
-    made = overlaid(model, tmp_path / "cache", refuse)
+    made = overlay(model, tmp_path / "cache", refuse)
     with pytest.raises(LoadError, match="no such class") as error:
         open_tokenizer(made)
     assert error.value.reason == "unsupported"
 
 
-def test_large_files_and_many_tokenizers_are_refused(model, tmp_path, monkeypatch):
+def test_a_large_file_is_refused(model, tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizer_files, "MAX_BYTES", 1)
     write = Writer()
     with pytest.raises(LoadError) as error:
-        open_tokenizer(overlaid(model, tmp_path / "cache", write))
+        open_tokenizer(overlay(model, tmp_path / "cache", write))
     assert (error.value.reason, write.orders) == ("unsupported", [])
-    monkeypatch.setattr(tokenizer_files, "MAX_TOKENIZERS", 1)
+
+
+def test_links_to_directories_stay_and_other_tokenizers_are_not_made(model, tmp_path):
+    """A trainer leaves a tokenizer in each of its checkpoints."""
+    elsewhere = tmp_path / "pooling"
+    elsewhere.mkdir()
+    (elsewhere / "config.json").write_text("{}")
+    (model / "1_Pooling").symlink_to(elsewhere)
+    for number in range(30):
+        (model / f"checkpoint-{number}").mkdir()
+        (model / f"checkpoint-{number}" / "tokenizer.json").write_text("its own")
+    (model / "tokenizer.refused.json").write_text('{"message": "not ours", "reason": "odd"}')
+    write = Writer()
+    made = overlay(model, tmp_path / "cache", write)
+    assert (made / "1_Pooling" / "config.json").read_text() == "{}"
+    assert (made / "checkpoint-7" / "tokenizer.json").read_text() == "its own"
+    assert (len(write.orders), (made / "tokenizer.refused.json").exists()) == (2, False)
+
+
+def test_a_directory_where_nothing_can_be_stored_is_not_used(minilm_directory, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizer_files, "temporary_directory", lambda: tmp_path)
+    monkeypatch.setattr(tokenizer_files, "write_tokenizer", lambda order, **_: Writer()(order))
+    of = spec(weights=str(minilm_directory), runtime=spec().runtime.__class__(cache_dir="/proc/nothing"))
+    assert tmp_path in with_tokenizers(of, minilm_directory, tmp_path, print).parents
+    monkeypatch.setattr(tokenizer_files, "temporary_directory", lambda: Path("/proc"))
     with pytest.raises(LoadError):
-        overlaid(model, tmp_path / "cache", write)
+        with_tokenizers(of, minilm_directory, tmp_path, print)
 
 
 def test_messages_name_the_models_directory():
