@@ -179,12 +179,20 @@ def test_random_settings_are_obeyed_or_refused(tmp_path, seed):
 PUBLISHED = yaml.safe_load((Path(__file__).parents[1] / "support" / "published_processors.yaml").read_text())
 
 
-@pytest.mark.parametrize("model", PUBLISHED)
+@pytest.mark.parametrize("model", [name for name, each in PUBLISHED.items() if "refused" not in each])
 def test_settings_as_published(tmp_path, model):
     usual = PUBLISHED[model]["class"]
     directory = written(tmp_path, usual, PUBLISHED[model]["files"])
     item = sound(2.0, 48_000, seed=1)[:, 0] if usual == SOUNDS else picture(250, 150, seed=5)
     same(ours(directory, usual)(item), by_the_library(directory, usual)(item))
+
+
+@pytest.mark.parametrize("model", [name for name, each in PUBLISHED.items() if "refused" in each])
+def test_published_settings_of_an_unknown_class_are_refused(tmp_path, model):
+    usual = PUBLISHED[model]["class"]
+    directory = written(tmp_path, usual, PUBLISHED[model]["files"])
+    with pytest.raises(LoadError, match=rf"image_processor_type '{PUBLISHED[model]['refused']}'"):
+        ours(directory, usual)
 
 
 def main(first, end):

@@ -5,20 +5,57 @@ Names of files and keys are those of the models' public pages; sizes, weights an
 
 import json
 import shutil
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
+import yaml
+from safetensors.torch import save_file
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from sie_triton.catalog.recognise import explain
-from sie_triton.errors import SIEError
+from sie_triton.errors import LoadError, SIEError
+from sie_triton.families.llm_reranker.processor import FORMATS
+from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, Reranker
+from tests.support.extraction import Extractor
+from tests.support.gliners import LABELS, assert_same, num_compared, save_gliner
+from tests.support.gliners import TEXTS as SENTENCES
 from tests.support.layouts import SETTINGS, dense, rewritten_before_6, splade, write
-from tests.support.models import save_cross_encoder, save_encoder, save_pylate, save_stanford
+from tests.support.models import (
+    CONFIGS,
+    save_bge_m3,
+    save_causal,
+    save_cross_encoder,
+    save_encoder,
+    save_pylate,
+    save_stanford,
+    save_tokenizer,
+)
 from tests.support.random_directories import Drawn, outcome
 
 IDENTITY = torch.nn.Identity()
+PUBLISHED = yaml.safe_load((Path(__file__).parents[1] / "support" / "published_files.yaml").read_text())
+
+
+def with_files(build, files):
+    """Build a directory, and put keys into its JSON files: name → keys, a whole list, or None for a file to remove."""
+
+    def build_with(root, tokenizer):
+        directory = build(root, tokenizer)
+        for name, keys in files.items():
+            path = directory / name
+            if keys is None:
+                path.unlink()
+            elif isinstance(keys, list):
+                write(path, keys)
+            else:
+                write(path, {**(json.loads(path.read_text()) if path.exists() else {}), **keys})
+        return directory
+
+    return build_with
 
 
 def of_encoder(architecture, *layers, prompts=None, version="", length=128):
@@ -60,8 +97,26 @@ def late_on(root, tokenizer):
 
 def stanford(root, tokenizer):
     """colbertv2.0 and answerai-colbert-small-v1."""
-    metadata = {"query_maxlen": 32, "doc_maxlen": 220, "dim": 32, "mask_punctuation": True, "similarity": "cosine"}
-    return save_stanford(root, tokenizer, metadata)
+    return save_stanford(root, tokenizer, PUBLISHED["artifact.metadata"])
+
+
+def potion(root, tokenizer):
+    """minishlab's models by model2vec: all files in the root, and no folder for the second module."""
+    shutil.copy(tokenizer / "tokenizer.json", root)
+    torch.manual_seed(5)
+    save_file({"embeddings": torch.randn(30522, 24)}, root / "model.safetensors")
+    return root
+
+
+def bge_m3(root, tokenizer):
+    return rewritten_before_6(save_bge_m3(root, tokenizer), "2.2.2", 512)
+
+
+def text2vec(root, tokenizer):
+    """Its pooling names one mode only."""
+    directory = of_encoder("bert", lambda: Pooling(64), version="2.2.2")(root, tokenizer)
+    write(directory / "1_Pooling" / "config.json", {"word_embedding_dimension": 64, "pooling_mode_mean_tokens": True})
+    return directory
 
 
 def reranker(architecture, **config):
@@ -110,7 +165,13 @@ SERVED = {
             version="5.0.0",
         ),
     ),
-    "splade-v3": ("sparse", splade("5.0.0")),
+    "text2vec-base-chinese": ("dense", with_files(text2vec, {SETTINGS: None})),
+    "bge-m3": ("dense", bge_m3),
+    "potion-base-8M": ("static", with_files(potion, PUBLISHED["potion-base-8M"])),
+    "splade-v3": (
+        "sparse",
+        with_files(splade("5.0.0"), {"1_SpladePooling/config.json": {"word_embedding_dimension": None}}),
+    ),
     "opensearch-neural-sparse-encoding-doc-v3-distill": ("looked up", in_the_root),
     "LateOn": ("PyLate", late_on),
     "colbertv2.0": ("Stanford's", stanford),
@@ -140,3 +201,74 @@ def test_a_model_with_code_of_its_own_is_refused_by_name(tmp_path, minilm_direct
     directory = with_own_code(tmp_path, minilm_directory)
     with pytest.raises(SIEError, match=r"modules\.json: module 0: 'custom_st\.Transformer'"):
         explain(directory, "my/model", {"weights_path": str(directory)}, "")
+
+
+def language_model(root, tokenizer, name):
+    """Qwen3-Reranker and mxbai-rerank-v2: a module reads the logits of two tokens; a chat template has the roles."""
+    published, form = PUBLISHED[name], FORMATS[RERANKERS[name].input_format]
+    directory = save_causal(root, tokenizer, published["architecture"])
+    tokens = dict(json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"])
+    own = RERANKERS[name]
+    write(
+        directory / "1_LogitScore" / "config.json",
+        {"true_token_id": tokens[own.yes_token], "false_token_id": tokens[own.no_token]},
+    )
+    system, query, document = (
+        f"{{{{ messages | selectattr('role', 'eq', '{role}') | map(attribute='content') | first }}}}"
+        for role in ("system", "query", "document")
+    )
+    instruction = f"{form.instruction}{system}\n" if published["settings"]["prompts"] else ""
+    template = f"{form.before}{instruction}{form.query}{query}\n{form.text}{document}{form.after}"
+    (directory / "chat_template.jinja").write_text(f"{template}\n")  # Jinja takes the last line break away
+    files = {"modules.json": PUBLISHED["LogitScore"]["modules.json"], SETTINGS: published["settings"]}
+    bert = {"sentence_bert_config.json": PUBLISHED["LogitScore"]["sentence_bert_config.json"]}
+    return with_files(lambda *_: directory, {**files, **bert})(root, tokenizer)
+
+
+RERANKERS = {"Qwen3-Reranker-0.6B": QWEN3, "mxbai-rerank-base-v2": MXBAI}
+
+
+@pytest.mark.parametrize("name", RERANKERS)
+def test_a_language_model_that_judges_gives_the_librarys_logits(name, tmp_path, minilm_directory):
+    directory = language_model(tmp_path, minilm_directory, name)
+    with pytest.raises(SIEError, match="needs a model file: adapter_path llm_reranker"):
+        explain(directory, "my/model", {"weights_path": str(directory)}, "")
+    library = CrossEncoder(str(directory), device="cpu", local_files_only=True)
+    logits = library.predict([(QUERY, text) for text in TEXTS], batch_size=1, activation_fn=IDENTITY)
+    expected = logits if name.startswith("mxbai") else 1 / (1 + np.exp(-logits))
+    assert np.std(logits) > 0.2
+    np.testing.assert_allclose(Reranker(directory, RERANKERS[name])(QUERY, TEXTS), expected, rtol=1e-4, atol=2e-5)
+
+
+def old_gliner(root, tokenizer, name, **config):
+    """Save a GLiNER as its versions before 0.2.8 did: without its tokenizer and the encoder's settings, which come from
+    the encoder's repository.
+    """
+    library = save_gliner(root, tokenizer, "deberta", hidden_size=48, max_width=PUBLISHED[name]["max_width"], **config)
+    directory = root / "model"
+    for path in directory.iterdir():
+        if path.name != "model.safetensors":
+            path.unlink()
+    write(directory / "gliner_config.json", {**PUBLISHED[name], "hidden_size": 48})
+    save_tokenizer(directory / "encoder", tokenizer)
+    CONFIGS["deberta"].save_pretrained(directory / "encoder")
+    return library, directory
+
+
+@pytest.mark.parametrize("name", ["gliner_small-v2", "gliner_large-v1"])
+def test_a_published_gliner_gives_the_librarys_entities(name, tmp_path, minilm_directory):
+    library, directory = old_gliner(tmp_path, minilm_directory, name)
+    assert num_compared(Extractor("gliner", directory), library, [{"threshold": 0.5}, {"threshold": 0.3}]) > 20
+
+
+def test_a_gliner_with_spans_of_another_kind_is_refused_by_name(tmp_path, minilm_directory):
+    _, directory = old_gliner(tmp_path, minilm_directory, "NuNER_Zero", span_mode="marker")
+    with pytest.raises(LoadError, match=r"gliner_config\.json: span_mode marker cannot be served.*gliner_library"):
+        Extractor("gliner", directory)
+
+
+def test_the_library_serves_spans_of_another_kind(tmp_path, minilm_directory):
+    library = save_gliner(tmp_path, minilm_directory, "deberta", span_mode="marker", max_width=1)
+    ours, several = Extractor("gliner_library", tmp_path / "model"), {"flat_ner": True, "multi_label": False}
+    for text, found in zip(SENTENCES, ours(SENTENCES, LABELS, threshold=0.5), strict=True):
+        assert_same(found, library.inference([text], list(LABELS), threshold=0.5, **several)[0])
