@@ -1,4 +1,4 @@
-"""Directories as the authors of known models publish them, with small weights, beside sentence-transformers.
+"""Directories as the authors of known models publish them, with small weights, beside the models' libraries.
 
 Names of files and keys are those of the models' public pages; sizes, weights and vocabularies are not.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 import yaml
 from safetensors.torch import save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -19,7 +20,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sie_triton.catalog.recognise import explain
 from sie_triton.errors import LoadError, SIEError
 from sie_triton.families.llm_reranker.processor import FORMATS
+from tests.comparison import test_nli_classification_comparison as nli
 from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, Reranker
+from tests.support.classifiers import save_classifier
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS, assert_same, num_compared, save_gliner
 from tests.support.gliners import TEXTS as SENTENCES
@@ -131,6 +134,7 @@ def reranker(architecture, **config):
     return build
 
 
+BEFORE_4 = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
 MS_MARCO = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0.dev0"}}
 INSTRUCT = {"query": "Instruct: Given a web search query\nQuery: "}
 GEMMA = {"query": "task: search result | query: ", "document": "title: none | text: ", "Retrieval-query": "task: "}
@@ -176,6 +180,7 @@ SERVED = {
     "LateOn": ("PyLate", late_on),
     "colbertv2.0": ("Stanford's", stanford),
     "ms-marco-MiniLM-L6-v2": ("pairs", reranker("bert", **MS_MARCO)),
+    "ms-marco-MiniLM-L4-v2, the first revision": ("pairs", reranker("bert", **BEFORE_4)),
     "bge-reranker-base": ("pairs", reranker("xlm-roberta")),
     "gte-reranker-modernbert-base": ("pairs", reranker("modernbert")),
     "mxbai-rerank-base-v1": ("pairs", reranker("deberta")),
@@ -272,3 +277,14 @@ def test_the_library_serves_spans_of_another_kind(tmp_path, minilm_directory):
     ours, several = Extractor("gliner_library", tmp_path / "model"), {"flat_ner": True, "multi_label": False}
     for text, found in zip(SENTENCES, ours(SENTENCES, LABELS, threshold=0.5), strict=True):
         assert_same(found, library.inference([text], list(LABELS), threshold=0.5, **several)[0])
+
+
+def test_a_published_bart_gives_the_pipelines_classes(tmp_path, minilm_directory):
+    def build(root, tokenizer):
+        return save_classifier(root, tokenizer, "bart", labels=nli.THREE)
+
+    directory = with_files(build, {"config.json": PUBLISHED["bart-large-mnli"]})(tmp_path, minilm_directory)
+    assert explain(directory, "my/model", {"weights_path": str(directory)}, "")[0].family == "nli_classification"
+    library = transformers.pipeline("zero-shot-classification", model=str(directory), device="cpu")
+    for text, found in zip(TEXTS, Extractor("nli_classification", directory)(TEXTS, nli.LABELS), strict=True):
+        nli.assert_same(found, nli.in_pipeline(library, text, nli.LABELS))
