@@ -99,8 +99,19 @@ def late_on(root, tokenizer):
 
 
 def stanford(root, tokenizer):
-    """colbertv2.0 and answerai-colbert-small-v1."""
     return save_stanford(root, tokenizer, PUBLISHED["artifact.metadata"])
+
+
+def of_both(root, tokenizer):
+    """answerai-colbert-small-v1: PyLate's modules in folders, and Stanford's files beside them."""
+    directory = save_pylate(root, tokenizer)
+    shutil.move(stanford(root / "of Stanford", tokenizer), root / "whole")
+    for path in [each for each in directory.iterdir() if each.name not in ("1_Dense", "modules.json", SETTINGS)]:
+        (directory / "0_Transformer").mkdir(exist_ok=True)
+        path.rename(directory / "0_Transformer" / path.name)
+    modules = json.loads((directory / "modules.json").read_text())
+    write(directory / "modules.json", [{**modules[0], "path": "0_Transformer"}, *modules[1:]])
+    return Path(shutil.copytree(root / "whole", directory, dirs_exist_ok=True))
 
 
 def potion(root, tokenizer):
@@ -109,10 +120,6 @@ def potion(root, tokenizer):
     torch.manual_seed(5)
     save_file({"embeddings": torch.randn(30522, 24)}, root / "model.safetensors")
     return root
-
-
-def bge_m3(root, tokenizer):
-    return rewritten_before_6(save_bge_m3(root, tokenizer), "2.2.2", 512)
 
 
 def text2vec(root, tokenizer):
@@ -170,7 +177,7 @@ SERVED = {
         ),
     ),
     "text2vec-base-chinese": ("dense", with_files(text2vec, {SETTINGS: None})),
-    "bge-m3": ("dense", bge_m3),
+    "bge-m3": ("dense", lambda *places: rewritten_before_6(save_bge_m3(*places), "2.2.2", 512)),
     "potion-base-8M": ("static", with_files(potion, PUBLISHED["potion-base-8M"])),
     "splade-v3": (
         "sparse",
@@ -179,6 +186,7 @@ SERVED = {
     "opensearch-neural-sparse-encoding-doc-v3-distill": ("looked up", in_the_root),
     "LateOn": ("PyLate", late_on),
     "colbertv2.0": ("Stanford's", stanford),
+    "answerai-colbert-small-v1": ("PyLate", of_both),
     "ms-marco-MiniLM-L6-v2": ("pairs", reranker("bert", **MS_MARCO)),
     "ms-marco-MiniLM-L4-v2, the first revision": ("pairs", reranker("bert", **BEFORE_4)),
     "bge-reranker-base": ("pairs", reranker("xlm-roberta")),
