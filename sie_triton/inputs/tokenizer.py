@@ -182,7 +182,7 @@ def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokeni
     if not has_file(path):
         raise LoadError(f"{TOKENIZER} is missing in {directory}; save the tokenizer beside the model", "not found")
     try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
         tokenizer.encode("a", "b" if pairs else None)
     except (KeyboardInterrupt, SystemExit):
         raise

@@ -8,6 +8,7 @@ import ctypes
 import json
 import logging
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -286,7 +287,12 @@ class _TritonLogHandler(logging.Handler):
             if record.levelno >= logging.WARNING
             else logger.log_info
         )
-        write(self.format(record))
+        line = self.format(record)
+        try:
+            write(line)
+        except Exception:
+            # Triton's logger refuses paths, also of this file, with bytes that are no text in this process's locale.
+            sys.stderr.write(f"{line.encode(errors='backslashreplace').decode()}\n")
 
 
 def _log_to_triton() -> None:

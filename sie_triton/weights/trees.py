@@ -28,7 +28,9 @@ def completed(content: Mapping[str, Path | str], cache: Path) -> Path:
 
 def tree_of(content: Mapping[str, Path | str], home: Path) -> Path:
     """Return a directory of links, and of files for texts, named by a hash of `content`: it never changes."""
-    key = hashlib.sha256(repr(sorted(content.items(), key=lambda item: item[0])).encode()).hexdigest()[:32]
+    facts = repr(sorted(content.items(), key=lambda item: item[0]))
+    # Paths may have bytes that are no text in this process's locale.
+    key = hashlib.sha256(facts.encode(errors="surrogateescape")).hexdigest()[:32]
     target = home / key
     if target.is_dir():
         return target

@@ -130,6 +130,8 @@ def load_error(error: Exception) -> LoadError:
 
 
 def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
+    # A stage's locale may lack letters of the path, which libraries that are not written in Python then refuse.
+    order = replace(order, directory=Path(os.fsdecode(os.fsencode(order.directory))))
     spec = fitted(ModelSpec.from_json(order.spec), order.directory)
     measurements = order.measurements()
     seconds = Stopwatch()

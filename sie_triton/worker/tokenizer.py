@@ -46,7 +46,7 @@ MAP, DEBERTA = "Precompiled", "spm.model"
 def write_tokenizer(order: WriteTokenizer) -> None:
     """Write the tokenizer, and its settings as transformers resolves them. LoadError says why there is none."""
     # Only these files: a class of the library reads no weights and no code beside them.
-    with TemporaryDirectory(dir=order.target.parent, prefix=".") as place:
+    with TemporaryDirectory(prefix="sie-tokenizer-") as place:
         for name, path in order.files.items():
             os.symlink(path.absolute(), Path(place) / name)
         try:
@@ -82,7 +82,7 @@ def _write(made: Any, order: WriteTokenizer) -> None:
         append(backend, made.eos_token)
     backend.no_padding()
     backend.enable_truncation(UNLIMITED, direction=made.truncation_side)
-    backend.save(str(order.target / TOKENIZER))
+    (order.target / TOKENIZER).write_text(backend.to_str(pretty=True), encoding="utf-8")
     settings = {
         **{name: token for name, token in made.special_tokens_map.items() if isinstance(token, str)},
         "tokenizer_class": type(made).__name__,
@@ -131,7 +131,7 @@ def with_character_map(made: Any, files: Mapping[str, Path]) -> tokenizers.Token
     if MAP in repr(backend.normalizer):
         return backend
     if TOKENIZER in files:
-        own = tokenizers.Tokenizer.from_file(str(files[TOKENIZER])).normalizer
+        own = tokenizers.Tokenizer.from_buffer(files[TOKENIZER].read_bytes()).normalizer
     elif DEBERTA in files:
         own = _of_deberta(made, files[DEBERTA])
     else:

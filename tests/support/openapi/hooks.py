@@ -37,6 +37,8 @@ def before_call(ctx: Any, case: Any, kwargs: Any) -> None:
         return
     for name in ("lora", "prompt_name", "instruction"):
         unset(case.body, name)
+    if "truncation_direction" in case.body or "truncate" in case.body:
+        case.body |= {"truncation_side": None}
     if case.path.startswith("/v1/extract"):
         fit_labels(case.body.get("params") or {})
     if case.path in ("/v1/embed", "/v2/embed"):
