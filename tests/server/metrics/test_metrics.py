@@ -35,9 +35,10 @@ def test_a_request_is_counted_by_model_and_verb_with_its_items_and_tokens(served
     passes = served.figure("sie_batch_items_sum", model=ENCODER)
     served.encode("a", "b c")
     expected = [1, 1, 2, 3 + 4]  # with [CLS] and [SEP]
-    after = [served.figure(f"sie_{name}", **of_encoder) for name in names]
-    assert [b - a for a, b in zip(before, after, strict=True)] == expected
-    assert served.figure("sie_batch_items_sum", model=ENCODER) == passes + 2
+    after = [a + b for a, b in zip(before, expected, strict=True)]
+    # A request is counted when it has been answered.
+    wait_for(lambda: [served.figure(f"sie_{name}", **of_encoder) for name in names] == after)
+    wait_for(lambda: served.figure("sie_batch_items_sum", model=ENCODER) == passes + 2)
     with SIEClient(f"grpc://127.0.0.1:{served.ports[1]}") as client:
         client.score(RERANKER, "q", ["a", "b", "c"])
     wait_for(lambda: served.figure("sie_request_items_sum", model=RERANKER, verb="score") == 3)
@@ -54,7 +55,7 @@ def test_counters_survive_an_eviction(served):
     wait_for(lambda: served.figure("sie_model_state", model=ENCODER, state="cold") == 1)
     served.encode("a")
     assert served.figure("sie_swaps_total", model=ENCODER, reason="evict: asked for") == evictions + 1
-    assert served.figure("sie_request_duration_seconds_count", model=ENCODER) == counted + 1
+    wait_for(lambda: served.figure("sie_request_duration_seconds_count", model=ENCODER) == counted + 1)
     wait_for(lambda: served.figure("sie_batch_cost_count", model=ENCODER) == passes + 1)
 
 
