@@ -1,4 +1,4 @@
-"""How many tokens a text model can read, by its config.json.
+"""Maximum number of tokens that a text model can read, by its config.json.
 
 Standard library only: render and preprocess read this without torch. A test compares the tables with transformers.
 """

@@ -1,4 +1,4 @@
-"""Where each field of a request to SIE's own routes belongs. A field in another place is an error, never ignored."""
+"""Places of the fields of requests to SIE's own routes. A field in another place is an error, never ignored."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple

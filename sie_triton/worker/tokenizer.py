@@ -1,4 +1,4 @@
-"""In a worker process: checkpoint files → the tokenizer that transformers makes of them, as tokenizer.json.
+"""Write the tokenizer that transformers makes of a checkpoint's files as tokenizer.json; runs in a worker process.
 
 transformers decides by tokenizer_config.json, added_tokens.json, special_tokens_map.json, config.json, the tokenizer's
 class and its own version. Nothing of that is repeated here: preprocess reads what this module writes.

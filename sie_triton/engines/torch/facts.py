@@ -1,4 +1,4 @@
-"""What the code, the weights and the configuration of a transformers model say about it."""
+"""Facts about a transformers model, read from its code, its weights and its configuration."""
 
 import inspect
 from collections.abc import Callable, Sequence
