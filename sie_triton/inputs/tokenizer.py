@@ -20,7 +20,7 @@ from sie_triton.errors import REASONS, LoadError
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.cutting import encoded, kept, truncation_side
 from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
-from sie_triton.spec import ModelSpec, Profile
+from sie_triton.spec import Profile
 
 log = logging.getLogger(__name__)
 
@@ -104,11 +104,6 @@ class TextTokenizer(Processor):
             return 0
         ids = self._tokenizer.encode(prompt).ids
         return len(ids) - (bool(ids) and ids[-1] in self._special_ids)
-
-
-def load_processor(spec: ModelSpec, directory: Path) -> TextTokenizer:
-    """Load the processor of texts without a prompt of the family's own; raise LoadError if its files are wrong."""
-    return TextTokenizer.load(directory, spec.max_sequence_length, spec.profiles)
 
 
 def log_disagreements(files: TextFiles, max_length: int, profiles: Sequence[Profile] = ()) -> None:
