@@ -19,7 +19,7 @@ ENCODER = "encoder"
 # In tokens; the rest of a label is not read.
 LONGEST_LABEL = 512
 
-SPAN_MODES = ("markerV0", "token_level")
+SPAN_MODES = ("markerV0", "marker", "token_level")
 
 # Architectures with relative positions only, which have no maximum length.
 RELATIVE = ("deberta-v2", "t5", "mt5")

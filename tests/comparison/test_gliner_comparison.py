@@ -15,6 +15,7 @@ MODELS = [
     ("bert", "span", {}, "packed"),
     ("bert", "span", {"num_rnn_layers": 0, "embed_ent_token": False}, "packed"),
     ("deberta", "span", {"hidden_size": 48}, "packed"),
+    ("bert", "span", {"span_mode": "marker"}, "packed"),
     ("modernbert", "span", {"max_width": 12, "subtoken_pooling": "last", "embed_ent_token": False}, "packed"),
     ("bert", "token", {"num_rnn_layers": 0}, "packed"),
     ("deberta", "token", {"hidden_size": 48}, "packed"),

@@ -18,14 +18,13 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from sie_triton.catalog.recognise import explain
-from sie_triton.errors import LoadError, SIEError
+from sie_triton.errors import SIEError
 from sie_triton.families.llm_reranker.processor import FORMATS
 from tests.comparison import test_nli_classification_comparison as nli
 from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, Reranker
 from tests.support.classifiers import save_classifier
 from tests.support.extraction import Extractor
-from tests.support.gliners import LABELS, assert_same, num_compared, save_gliner
-from tests.support.gliners import TEXTS as SENTENCES
+from tests.support.gliners import num_compared, save_gliner
 from tests.support.layouts import SETTINGS, dense, rewritten_before_6, splade, write
 from tests.support.models import (
     CONFIGS,
@@ -268,23 +267,10 @@ def old_gliner(root, tokenizer, name, **config):
     return library, directory
 
 
-@pytest.mark.parametrize("name", ["gliner_small-v2", "gliner_large-v1"])
+@pytest.mark.parametrize("name", ["gliner_small-v2", "gliner_large-v1", "NuNER_Zero"])
 def test_a_published_gliner_gives_the_librarys_entities(name, tmp_path, minilm_directory):
-    library, directory = old_gliner(tmp_path, minilm_directory, name)
+    library, directory = old_gliner(tmp_path, minilm_directory, name, span_mode=PUBLISHED[name]["span_mode"])
     assert num_compared(Extractor("gliner", directory), library, [{"threshold": 0.5}, {"threshold": 0.3}]) > 20
-
-
-def test_a_gliner_with_spans_of_another_kind_is_refused_by_name(tmp_path, minilm_directory):
-    _, directory = old_gliner(tmp_path, minilm_directory, "NuNER_Zero", span_mode="marker")
-    with pytest.raises(LoadError, match=r"gliner_config\.json: span_mode marker cannot be served.*gliner_library"):
-        Extractor("gliner", directory)
-
-
-def test_the_library_serves_spans_of_another_kind(tmp_path, minilm_directory):
-    library = save_gliner(tmp_path, minilm_directory, "deberta", span_mode="marker", max_width=1)
-    ours, several = Extractor("gliner_library", tmp_path / "model"), {"flat_ner": True, "multi_label": False}
-    for text, found in zip(SENTENCES, ours(SENTENCES, LABELS, threshold=0.5), strict=True):
-        assert_same(found, library.inference([text], list(LABELS), threshold=0.5, **several)[0])
 
 
 def test_a_published_bart_gives_the_pipelines_classes(tmp_path, minilm_directory):

@@ -98,7 +98,7 @@ def reader_of(files: GlinerFiles, weights: Checkpoint, engine: TorchEngine) -> W
 def head_of(files: GlinerFiles, weights: Checkpoint) -> Head:
     if files.span_mode == "token_level":
         return weights.fill(TaggingHead(files.hidden_size), SCORER)
-    head = SpanHead(files.hidden_size, files.max_width)
+    head = SpanHead(files.hidden_size, files.max_width, files.span_mode)
     weights.fill(head.marker, MARKER)
     weights.fill(head.labels, LABELS)
     return head

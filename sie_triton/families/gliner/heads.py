@@ -4,6 +4,7 @@ Computes what gliner computes, but shares work between spans: the first layer ov
 one term for each end, and the last layer is multiplied with the labels before it is applied to the spans.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -44,31 +45,32 @@ class Candidates(NamedTuple):
         return self.rows(np.sort(np.argsort(-self.score, kind="stable")[:MAX_CANDIDATES]))
 
 
-def two_layers(width: int, out: int) -> nn.Sequential:
+def two_layers(width: int, out: int, growth: int = 4) -> nn.Sequential:
     """Build two layers numbered as in gliner's checkpoints."""
-    return nn.Sequential(nn.Linear(width, 4 * out), nn.ReLU(), nn.Identity(), nn.Linear(4 * out, out))
+    return nn.Sequential(nn.Linear(width, growth * out), nn.ReLU(), nn.Identity(), nn.Linear(growth * out, out))
 
 
-def linear_layers(layers: nn.Sequential) -> list[nn.Linear]:
-    return [layer for layer in layers if isinstance(layer, nn.Linear)]
+def linear_layers(layers: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in layers.modules() if isinstance(layer, nn.Linear)]
 
 
 class SpanMarker(nn.Module):
-    """Layers of `span_mode` markerV0; attribute names are those of the checkpoint."""
+    """Layers of `span_mode` markerV0, or of marker; attribute names are those of the checkpoint."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, mode: str = "markerV0") -> None:
         super().__init__()
-        self.project_start, self.project_end = two_layers(size, size), two_layers(size, size)
-        self.out_project = two_layers(2 * size, size)
+        growth = 4 if mode == "markerV0" else 2
+        self.project_start, self.project_end = two_layers(size, size, growth), two_layers(size, size, growth)
+        self.out_project = two_layers(2 * size, size) if mode == "markerV0" else nn.Linear(2 * size, size)
 
 
 class SpanHead(nn.Module):
-    """Scorer of spans of up to `max_width` words: two layers over both ends, multiplied with the label."""
+    """Scorer of spans of up to `max_width` words: one or two layers over both ends, multiplied with the label."""
 
-    def __init__(self, size: int, max_width: int) -> None:
+    def __init__(self, size: int, max_width: int, mode: str) -> None:
         super().__init__()
         self._max_width = max_width
-        self.marker = SpanMarker(size)
+        self.marker = SpanMarker(size, mode)
         self.labels = two_layers(size, size)
 
     def of_labels(self, states: torch.Tensor) -> torch.Tensor:
@@ -79,21 +81,20 @@ class SpanHead(nn.Module):
     def forward(self, words: torch.Tensor, labels: torch.Tensor, thresholds: torch.Tensor) -> Candidates:
         """Score spans: words [w, d], labels [k, d] from `of_labels`, thresholds [k]."""
         marker, size = self.marker, words.shape[1]
-        first, second = linear_layers(marker.out_project)
+        first, *second = linear_layers(marker.out_project)
         starts = marker.project_start(words).relu() @ first.weight[:, :size].T + first.bias
         ends = marker.project_end(words).relu() @ first.weight[:, size:].T
+        if not second:
+            starts, ends = starts @ labels.T, ends @ labels.T
         widths = min(self._max_width, len(words))
         # Row i of this view holds the ends of the spans that start at word i.
         ends = torch.nn.functional.pad(ends, (0, 0, 0, widths - 1)).unfold(0, widths, 1).transpose(1, 2)
-        # Multiply with the labels first if that takes fewer operations.
-        few = 4 * len(labels) * (size + widths * len(words)) < widths * len(words) * (4 * size + len(labels))
-        by_label, constant = (labels @ second.weight, labels @ second.bias) if few else (labels, None)
         step = max(1, SPAN_NUMBERS // (widths * max(starts.shape[1], len(labels))))
+        logits = _last_layer(second, labels, widths * len(words))
         found = []
         for word in range(0, len(words), step):
-            spans = (starts[word : word + step, None] + ends[word : word + step]).relu_()
-            logits = spans @ by_label.T + constant if few else second(spans) @ by_label.T
-            found.append(_above(logits.float().sigmoid(), thresholds, word, len(words)))
+            scored = logits(starts[word : word + step, None] + ends[word : word + step])
+            found.append(_above(scored.float().sigmoid(), thresholds, word, len(words)))
         first_words, widths_found, labels_found, score = (
             torch.cat(each).cpu().numpy() for each in zip(*found, strict=True)
         )
@@ -134,6 +135,21 @@ class TaggingHead(nn.Module):
             hidden = gates @ of_both.T + word[start : start + step, None] + label
             scores[start : start + step] = second(hidden.relu_())
         return scores
+
+
+def _last_layer(
+    second: list[nn.Linear], labels: torch.Tensor, num_spans: int
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function from sums over both ends of a span to logits; without a second layer, the sums are these."""
+    if not second:
+        return lambda sums: sums
+    (layer,) = second
+    size = layer.out_features
+    # Multiply with the labels first if that takes fewer operations.
+    if 4 * len(labels) * (size + num_spans) < num_spans * (4 * size + len(labels)):
+        by_label, constant = labels @ layer.weight, labels @ layer.bias
+        return lambda sums: sums.relu_() @ by_label.T + constant
+    return lambda sums: layer(sums.relu_()) @ labels.T
 
 
 def _above(
