@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller.guard import guard
+from sie_triton.controller.guard import guard, web_page_guard
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
@@ -25,6 +25,7 @@ from sie_triton.names import sie_name, triton_name
 from sie_triton.processes.pulse import beat
 from sie_triton.records.status import ENGINES
 from sie_triton.serving.serving_file import UNKNOWN, WRONG
+from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +43,14 @@ MAX_WAIT_S = 25.0
 MAX_NAMES = 12
 
 
-def application(controller: Controller, admin_token: str, readers: Sequence[str] = ()) -> web.Application:
+def application(controller: Controller, settings: Settings, admin_token: str) -> web.Application:
     """Return the application; it runs the controller's rounds while it is served.
 
-    Changes need `admin_token` as bearer token. Reads, and serving a known model, need it or one of `readers`; without
-    `readers` they need no token.
+    Changes need `admin_token` as bearer token. Reads, and serving a known model, need it or one of auth_tokens; without
+    auth_mode they need no token.
     """
-    app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=[guard(admin_token, readers, _is_for_all)])
+    middlewares = [web_page_guard(settings, settings.inner_host), guard(settings, admin_token, _is_for_all)]
+    app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=middlewares)
     app[CONTROLLER] = controller
     api = Api(controller)
     app.add_routes(

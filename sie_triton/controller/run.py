@@ -15,7 +15,7 @@ from sie_triton.controller.loop import Controller, lock
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
 from sie_triton.processes.descriptors import raise_limit
-from sie_triton.settings import CONTROL_TOKEN, Settings, words
+from sie_triton.settings import CONTROL_TOKEN, Settings
 from sie_triton.telemetry import logs
 from sie_triton.telemetry.spans import close_spans
 
@@ -40,8 +40,8 @@ def run(settings: Settings) -> None:
     raise_limit()
     held = lock(settings.status_dir)
     control = ModelControl(f"{settings.inner_host}:{settings.grpc_port}", os.environ.get(CONTROL_TOKEN, ""))
-    readers = words(settings.auth_tokens) if settings.asks_for_token else ()
-    app = application(Controller(settings, control), admin_token(settings.data_dir, settings.admin_token), readers)
+    token = admin_token(settings.data_dir, settings.admin_token)
+    app = application(Controller(settings, control), settings, token)
     try:
         asyncio.run(serve(app, settings.inner_host, settings.controller_port))
     finally:

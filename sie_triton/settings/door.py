@@ -44,12 +44,15 @@ class DoorSettings(BaseModel):
     )
     door_allowed_hosts: str = Field(
         "",
-        description="allowed Host headers of requests to door_port, separated by commas; default: any, or only "
-        "localhost and IP addresses while the door listens on loopback without tokens",
+        description="allowed Host headers of requests to door_port, controller_port, config_port and "
+        "worker_metrics_port besides localhost and IP addresses, separated by commas; default: any, or none for a port "
+        "that listens on loopback without tokens",
     )
     door_max_items: int = Field(10_000, ge=1, description="maximum number of items in a request to door_port")
     door_cors_origins: str = Field(
-        "", description="allowed CORS origins of door_port, such as https://host, separated by commas; *: any origin"
+        "",
+        description="allowed CORS origins of door_port, such as https://host, separated by commas; *: any origin; "
+        "requests of other pages are refused, at the ports that door_allowed_hosts names, too",
     )
     door_tei_model: str = Field(
         "",

@@ -20,10 +20,10 @@ from sie_triton.cluster.config.metrics import CHANGES, EPOCH, FILES, REGISTRY
 from sie_triton.cluster.connection import told
 from sie_triton.cluster.model_files import ALL_POOLS, MAX_FILE_BYTES, ModelFile, key
 from sie_triton.cluster.workers import Workers
-from sie_triton.controller.guard import guard
+from sie_triton.controller.guard import guard, web_page_guard
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
 from sie_triton.names import sie_name, triton_name
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,7 @@ Answer = web.Response
 
 def application(book: Book, workers: Workers, settings: Settings, admin_token: str) -> web.Application:
     """Return the application. Changes and the export need `admin_token`, reads one of auth_tokens, if there are any."""
-    readers = words(settings.auth_tokens) if settings.asks_for_token else ()
-    middlewares = [guard(admin_token, readers, _is_for_all), failures]
+    middlewares = [web_page_guard(settings, settings.host), guard(settings, admin_token, _is_for_all), failures]
     app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=middlewares)
     api = Api(book, workers, settings)
     app.add_routes(

@@ -13,6 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from sie_triton.cluster.sidecar.metrics import REGISTRY
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
+from sie_triton.controller.guard import web_page_guard
 from sie_triton.controller.run import is_not_the_clients_fault
 from sie_triton.errors import ServerError
 from sie_triton.host.private import private_directory
@@ -33,7 +34,7 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
     async def metrics(request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    app = web.Application()
+    app = web.Application(middlewares=[web_page_guard(settings, settings.host)])
     for handler in (healthz, readyz, metrics):
         app.router.add_get(f"/{handler.__name__}", handler)
     runner = web.AppRunner(app, access_log=None)

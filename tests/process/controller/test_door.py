@@ -56,6 +56,27 @@ def test_with_auth_tokens_a_request_needs_one(door, path):
     assert httpx.post(f"{url}/v1/models/m/load", headers={"Authorization": "Bearer first"}).status_code == 401
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:8003"}, 200),
+        ({"Host": "localhost:8003", "Origin": "http://localhost:8003"}, 200),
+        ({"Host": "rebound.example:8003"}, 403),
+        ({"Host": b"rebound.\xff"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://localhost:3000"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
+)
+def test_foreign_web_pages_are_refused(door, controller, method, headers, status):
+    stage(controller, "org__m", granted_bytes=100)
+    controller.tick()
+    url = f"http://127.0.0.1:{door.controller_port}/v1/models/org__m"
+    assert httpx.request(method, url, headers=headers).status_code == status
+
+
 @pytest.mark.parametrize("door", [("first",)], indirect=True)
 def test_our_own_commands_have_a_token_for_questions(door, monkeypatch, tmp_path):
     assert ask(door, "/v1/models")["models"] == []
