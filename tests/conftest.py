@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.ports import ports_of_a_server
 from sie_triton import SIEClient
-from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.names import triton_name
 from sie_triton.processes.fork_server import frozen_imports
 from sie_triton.records.status import records_of

@@ -1,7 +1,6 @@
 """Command line: `sie-triton serve | render | models | lora | env | encode | score | extract | eval` and others."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from sie_triton.cli.options import (
 from sie_triton.cli.score import score
 from sie_triton.cli.simulate import simulate
 from sie_triton.cli.top import top
-from sie_triton.errors import ServerError, SIEError
+from sie_triton.errors import SIEError
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import (
     STAGE_SETTINGS,
@@ -206,126 +205,6 @@ cli.add_command(score)
 cli.add_command(extract)
 cli.add_command(top)
 cli.add_command(evaluate, name="eval")
-
-
-BENCHES = (
-    "server",
-    "latency",
-    "door",
-    "lengths",
-    "sizes",
-    "architectures",
-    "outputs",
-    "extract",
-    "images",
-    "loras",
-    "cold",
-    "preprocess",
-    "overhead",
-    "precision",
-    "long",
-    "large",
-    "cluster",
-    "simulated",
-)
-
-
-@cli.command()
-@click.option(
-    "--what",
-    type=click.Choice(BENCHES),
-    default="server",
-    show_default=True,
-    help="server: throughput under load; latency: one short text at a time, compared with ONNX Runtime in process; "
-    "door: SIE's own HTTP compared with Triton's; "
-    "lengths, sizes, architectures, outputs: in process, for texts of mixed lengths, base and large models, every "
-    "architecture, and sparse and late-interaction models; "
-    "extract: entities, compared with gliner if it is installed; images: vectors of photos; "
-    "loras: eight LoRA adapters, compared with PEFT; "
-    "cold: a server with many models that have had no request; "
-    "preprocess: texts/s and latency where tokenization is the limit, by SIE_PREPROCESSOR_WORKERS; "
-    "overhead: CPU time of a request by process, compared with three steps that compute nothing; "
-    "precision: MiniLM in float32, bfloat16 and int8; long: large models and texts of 8,192 tokens, in process; "
-    "large: requests of 32 and 256 texts; "
-    "cluster: what the queue adds to a request, and what a tenant's flood does to another one; "
-    "simulated: a cluster of three workers, compared with its simulation",
-)
-@click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
-@click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")
-@click.option("--clients", default=64, show_default=True, help="number of concurrent clients")
-@click.option("--models", default=100, show_default=True, help="number of models, for --what cold")
-@click.option(
-    "--before",
-    type=click.Path(path_type=Path),
-    help="for --what overhead: a checkout of an earlier commit with its own .venv, whose server takes turns with ours",
-)
-@click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
-def bench(
-    what: str, rounds: int, seconds: float, clients: int, models: int, before: Path | None, output: Path | None
-) -> None:
-    """Compare this package with sentence-transformers on this machine, in one run, and print a table.
-
-    With --what server, the last line is one JSON document, and perf_analyzer is downloaded if it is missing. Only a
-    checkout of the project has the benchmarks: the installed package leaves them out.
-    """
-    if find_spec("sie_triton.bench") is None:
-        raise ServerError("the installed package has no benchmarks; run scripts/bench in a checkout of the project")
-    if what == "server":
-        from sie_triton.bench.compare import run
-
-        run(rounds=rounds, seconds=seconds, clients=clients, output=output)
-    elif what == "cold":
-        from sie_triton.bench import cold
-
-        cold.run(models, output)
-    elif what == "preprocess":
-        from sie_triton.bench import preprocess
-
-        preprocess.run(rounds=rounds, seconds=seconds, output=output)
-    elif what == "overhead":
-        from sie_triton.bench import overhead
-
-        overhead.run(rounds=rounds, seconds=seconds, before=before, output=output)
-    elif what == "precision":
-        from sie_triton.bench import precision
-
-        precision.run(rounds=rounds, seconds=seconds, output=output)
-    elif what == "large":
-        from sie_triton.bench import large
-
-        large.run(rounds=rounds, output=output)
-    elif what == "extract":
-        from sie_triton.bench import extract
-
-        extract.run(rounds=rounds, clients=clients, output=output)
-    elif what == "images":
-        from sie_triton.bench import images
-
-        images.run(rounds=rounds, clients=clients, output=output)
-    elif what == "latency":
-        from sie_triton.bench import latency
-
-        latency.run(rounds=rounds, seconds=seconds, output=output)
-    elif what == "loras":
-        from sie_triton.bench import loras
-
-        loras.run(rounds=rounds, clients=clients, output=output)
-    elif what == "cluster":
-        from sie_triton.bench import cluster
-
-        cluster.run(rounds=rounds, seconds=seconds, output=output)
-    elif what == "simulated":
-        from sie_triton.bench import simulated
-
-        simulated.run(seconds=seconds, output=output)
-    elif what == "door":
-        from sie_triton.bench import door
-
-        door.run(rounds=rounds, seconds=seconds, clients=clients, output=output)
-    else:
-        from sie_triton.bench import forward
-
-        forward.run(what, rounds=rounds, output=output)
 
 
 @cli.command(context_settings={"ignore_unknown_options": True})

@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks.ports import ports_of_a_server
 from sie_triton import SIEClient
-from sie_triton.bench.ports import ports_of_a_server
 from sie_triton.errors import SIEError
 from sie_triton.processes.log import MAX_FILE_BYTES
 from sie_triton.records.status import all_records

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from sie_triton.bench.architectures import save
+from benchmarks.architectures import save
 from sie_triton.catalog import recognise
 from sie_triton.contract import Part
 from sie_triton.engines.torch import encoder, prepack

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
-from sie_triton.bench.tables import markdown_table, print_table
+from benchmarks.tables import markdown_table, print_table
 from tests.fuzz.finding import Finding
 from tests.fuzz.hunt import Hunt
 from tests.fuzz.runner import ROOT, HarnessError, Outcome, fuzzed

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from openai import OpenAI
 
+from benchmarks.ports import free_ports
 from sie_triton import SIEClient
-from sie_triton.bench.ports import free_ports
 from tests.conftest import MINILM
 from tests.support.killing import Clients
 from tests.support.pods import IMAGE, NAMESPACE, Pods, has_image

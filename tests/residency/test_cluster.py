@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.records.status import records_of_revisions
 from tests.conftest import tiny_model_file
 from tests.server.test_serve import sie

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.cluster.permissions import PASSWORDS
 from sie_triton.cluster.up import nats_server, passwords
 from tests.conftest import tiny_model_file

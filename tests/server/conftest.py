@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.settings import Settings
 from tests.conftest import Running

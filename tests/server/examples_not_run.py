@@ -7,7 +7,7 @@ CLUSTER = "tests/residency/test_cluster_by_hand.py runs it with another model"
 CHART = "tests/process/deploy renders it, and tests/residency/test_chart_pods.py runs its Pods"
 BY_HAND = "its arguments are those of a test in tests/server/test_serve.py"
 CACHE = "tests/process/cli/test_cache_commands.py runs it on small models"
-GPU_CHECK = "tests/process/bench/test_gpu_check.py runs it"
+GPU_CHECK = "tests/process/benchmarks/test_gpu_check.py runs it"
 IMAGE = "scripts/image builds and runs it"
 DOCKER_RUN = (
     "docker run -v sie-data:/var/lib/sie-triton --read-only --tmpfs /tmp --shm-size 1g --cap-drop ALL "

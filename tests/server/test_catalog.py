@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from benchmarks.ports import free_ports
 from sie_triton import LoadError, SIEClient
-from sie_triton.bench.ports import free_ports
 from tests.server.test_serve import port_flags, sie
 from tests.support import reference_files
 

@@ -7,8 +7,8 @@ import zipfile
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.library_comparison import served
 from sie_triton import InputError, SIEClient
-from sie_triton.bench.library_comparison import served
 from sie_triton.cli import cli
 from sie_triton.families.docling import PACKAGES
 

@@ -14,7 +14,7 @@ import aiohttp
 import httpx
 import pytest
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.processes.pids import parent_of
 from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server

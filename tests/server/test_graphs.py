@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.latency import MODEL
+from benchmarks.library_comparison import MINILM, dense_file, grpc_of, serving
 from sie_triton import SIEClient
-from sie_triton.bench.latency import MODEL
-from sie_triton.bench.library_comparison import MINILM, dense_file, grpc_of, serving
 from sie_triton.controller.commands import ask
 from sie_triton.engines.onnx.graph import SIZES
 from sie_triton.names import triton_name

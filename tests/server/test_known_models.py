@@ -46,7 +46,7 @@ class Ports:
 @contextmanager
 def default_server(data_dir: Path, *flags: str) -> Iterator[Ports]:
     """Serve nothing in particular, in small sub-batches: loads measure with full ones."""
-    from sie_triton.bench.ports import free_ports
+    from benchmarks.ports import free_ports
 
     ports = free_ports(5)
     process = sie("serve", *flags, "--max-sub-batch-cost=2048", f"--data-dir={data_dir}", *port_flags(ports))

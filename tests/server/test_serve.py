@@ -19,8 +19,8 @@ import httpx
 import numpy as np
 import pytest
 
+from benchmarks.ports import free_ports
 from sie_triton import LoadError, SIEClient
-from sie_triton.bench.ports import free_ports
 from sie_triton.processes.pids import is_alive, parent_of
 from sie_triton.records.status import RESIDENT, records_of
 from sie_triton.server.find_triton import find_triton

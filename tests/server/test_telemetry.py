@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.controller.commands import ask, path_of
 from sie_triton.names import triton_name
 from sie_triton.settings import read_settings

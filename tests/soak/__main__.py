@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
-from sie_triton.bench.tables import markdown_table, print_table
+from benchmarks.tables import markdown_table, print_table
 from sie_triton.weights import locate
 from tests.soak.changes import Changing
 from tests.soak.clients import TEXTS, TIMEOUT_S, Client, clients_of

@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 import psutil
 from sentence_transformers import SentenceTransformer
 
-from sie_triton.bench.ports import free_ports, ports_of_a_server
+from benchmarks.ports import free_ports, ports_of_a_server
 from sie_triton.controller.commands import ADMIN, Where, fetch
 from sie_triton.errors import ServerError
 from sie_triton.names import triton_name

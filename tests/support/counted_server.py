@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.controller.commands import ask, path_of
 from sie_triton.settings import read_settings
 from tests.conftest import model_file, tiny_model_file

@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import uvicorn
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.doors.app import application
 from sie_triton.doors.backend import States
 from sie_triton.doors.connection import Connection

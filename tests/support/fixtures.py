@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from huggingface_hub import constants
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory

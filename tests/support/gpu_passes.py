@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import transformers
 
-from sie_triton.bench.architectures import ARCHITECTURES, _sizes, build, sharpen
+from benchmarks.architectures import ARCHITECTURES, _sizes, build, sharpen
 from sie_triton.contract import Batch
 from sie_triton.contract.model import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TOKEN_TYPE_IDS

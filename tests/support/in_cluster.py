@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.cluster.permissions import GATEWAY, PASSWORDS
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar

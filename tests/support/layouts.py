@@ -13,7 +13,7 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-from sie_triton.bench import architectures
+from benchmarks import architectures
 from tests.support.models import (
     CONFIGS,
     save_bert,

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from helm_python.chart import Chart
 
-from sie_triton.pages.chart import CHART
+from tools.pages.chart import CHART
 
 IMAGE = "localhost/sie-triton:cpu"
 NAMESPACE = "prod"

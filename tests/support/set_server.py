@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from sentence_transformers import SentenceTransformer
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from sie_triton.weights.cluster import Cluster

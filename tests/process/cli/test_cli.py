@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 
 
 @pytest.mark.parametrize("missing", ["click", "pydantic_settings"])

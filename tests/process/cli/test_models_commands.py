@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.catalog import load_file
 from sie_triton.cli import cli
 from tests.conftest import MINILM

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import httpx
 import pytest
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.cluster import subjects
 from sie_triton.cluster.model_files import reader
 from sie_triton.cluster.permissions import CONFIG

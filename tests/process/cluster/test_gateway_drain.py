@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import aio
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.server.companions import DRAIN_S, resolved
 from tests.process.cluster.conftest import MODEL, Cluster, until

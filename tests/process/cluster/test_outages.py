@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.cluster import connection, kept, subjects
 from sie_triton.cluster.gateway import queue as queue_module
 from sie_triton.cluster.sidecar import awaited, runner

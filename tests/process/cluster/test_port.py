@@ -12,7 +12,7 @@ import pytest
 from grpc import aio
 from tritonclient.grpc import service_pb2
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.cluster.gateway import port as gateway_port
 from sie_triton.cluster.gateway import receiving as gateway_receiving
 from sie_triton.cluster.gateway.kserve import CALL_BYTES, SERVICE, KServe

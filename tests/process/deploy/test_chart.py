@@ -13,8 +13,8 @@ from helm_python.errors import HelmError
 
 from sie_triton.cluster.policies import scaling
 from sie_triton.host.private import TRUSTED
-from sie_triton.pages.chart import CHART, files
 from sie_triton.settings import Settings
+from tools.pages.chart import CHART, files
 
 KUBERNETES = ("1.28", "1.32", "1.37")
 
@@ -88,7 +88,7 @@ def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]
 
 def test_generated_files_are_up_to_date():
     for path, text in files().items():
-        assert path.read_text() == text, f"{path.name}: run python -m sie_triton.pages"
+        assert path.read_text() == text, f"{path.name}: run python -m tools.pages"
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX.keys())

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.cluster.up import nats_server
 from tests.process.deploy.test_chart import named, rendered
 

@@ -21,7 +21,7 @@ from transformers import (
     XmodConfig,
 )
 
-from sie_triton.bench.architectures import ARCHITECTURES, build, sharpen
+from benchmarks.architectures import ARCHITECTURES, build, sharpen
 from sie_triton.engines.torch import encoder as encoder_module
 from sie_triton.engines.torch import probe as probe_module
 from sie_triton.engines.torch.attention import packed

@@ -8,7 +8,7 @@ import pytest
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
-from sie_triton.bench.architectures import build
+from benchmarks.architectures import build
 from sie_triton.engines.torch.attention import kernels
 from sie_triton.engines.torch.attention.library import library_attention
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sie_triton.bench.architectures import ARCHITECTURES, build
+from benchmarks.architectures import ARCHITECTURES, build
 from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sie_triton.bench.architectures import build
+from benchmarks.architectures import build
 from sie_triton.engines.base import Unusable
 from sie_triton.engines.torch import captured, graph_comparison
 from sie_triton.engines.torch.captured import WARM_UPS, CapturedPasses, CudaGraphs

@@ -11,7 +11,7 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from sie_triton.bench.architectures import ARCHITECTURES, build
+from benchmarks.architectures import ARCHITECTURES, build
 from sie_triton.engines.onnx.graph import SIZES, Graph
 from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.encoder import TorchEncoder, load_encoder

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from sie_triton.bench.architectures import sharpen
+from benchmarks.architectures import sharpen
 from sie_triton.engines.torch import heads
 from sie_triton.engines.torch.heads import DecoderHead, SequenceHead
 from sie_triton.errors import LoadError

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sie_triton.bench.ports import ports_of_a_server
+from benchmarks.ports import ports_of_a_server
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.errors import ServerError

@@ -105,7 +105,6 @@ MAY_IMPORT = {
         "weights",
     },
     "client": {"contract", "error_prefix", "errors", "transforms"},
-    "pages": {"catalog", "client", "cluster", "contract", "families", "settings", "spec"},
     "doors": {
         "client",
         "contract",
@@ -117,29 +116,6 @@ MAY_IMPORT = {
         "settings",
         "spec",
         "telemetry",
-    },
-    "bench": {
-        *FOUNDATION,
-        "catalog",
-        "checkpoints",
-        "client",
-        "cluster",
-        "controller",
-        "engines",
-        "families",
-        "inputs",
-        "perf",
-        "processes",
-        "records",
-        "render",
-        "scheduling",
-        "server",
-        "settings",
-        "simulation",
-        "stages",
-        "transforms",
-        "weights",
-        "worker",
     },
     "perf": {"client", "errors"},
     "evals": {"catalog", "client", "doors", "errors", "spec", "transforms", "weights", "yaml_reader"},
@@ -163,7 +139,6 @@ MAY_IMPORT = {
     "simulation": {"cluster", "controller", "errors"},
     "cli": {
         *FOUNDATION,
-        "bench",
         "catalog",
         "client",
         "cluster",
@@ -255,13 +230,8 @@ def test_the_quick_tests_need_no_pytorch():
 
 
 def test_one_file_imports_tritons_python_api():
-    """The handmade repository of the benchmark is the only exception."""
     users = [path for path in FILES if any("triton_python_backend" in name for name in imports_of(path))]
-    assert [str(path.relative_to(PACKAGE)) for path in users] == [
-        "bench/handmade/library.py",
-        "bench/handmade/steps.py",
-        "stages/triton.py",
-    ]
+    assert [str(path.relative_to(PACKAGE)) for path in users] == ["stages/triton.py"]
 
 
 def imported(code: str, *modules: str) -> list[str]:

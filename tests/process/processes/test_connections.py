@@ -15,7 +15,7 @@ import psutil
 import pytest
 from aiohttp import ClientSession, web
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.controller.connections import ControllerConnections
 from sie_triton.processes.descriptors import MAX_DESCRIPTORS as MAX
 from sie_triton.processes.descriptors import raise_limit

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from aiohttp import web
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from sie_triton.controller import api
 from sie_triton.processes import pulse, supervisor
 from sie_triton.processes.log import Log

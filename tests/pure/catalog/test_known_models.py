@@ -11,8 +11,8 @@ from sie_triton.contract import ENCODE_OUTPUTS, TASKS
 from sie_triton.errors import UnbuiltFamily
 from sie_triton.families import FAMILIES
 from sie_triton.names import triton_name
-from sie_triton.pages.models import shipped
 from sie_triton.spec import Runtime
+from tools.pages.models import shipped
 
 ORDER = (
     *("sie_id", "hf_id", "package_backed", "license", "allow_pickle"),

@@ -71,11 +71,9 @@ def test_only_the_embedded_triton_needs_an_old_numpy():
     assert {"torch", "transformers"} <= extra("server") & {each.name for each in CONSTRAINTS}
 
 
-def test_the_wheel_has_all_packages_but_the_benchmarks():
+def test_the_wheel_has_all_packages():
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
-    packaged = set(find_packages(ROOT, include=found["include"], exclude=found["exclude"]))
-    all_packages = {
+    packaged = set(find_packages(ROOT, include=found["include"]))
+    assert packaged == {
         ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "sie_triton").rglob("__init__.py")
     }
-    assert all_packages - packaged == {each for each in all_packages if each.startswith("sie_triton.bench")}
-    assert packaged <= all_packages

@@ -1,9 +1,9 @@
-"""Pages of docs/ that `python -m sie_triton.pages` generates."""
+"""Pages of docs/ that `python -m tools.pages` generates."""
 
 import pytest
 
-from sie_triton.pages import __main__ as pages
-from sie_triton.pages import client, parameters, settings
+from tools.pages import __main__ as pages
+from tools.pages import client, parameters, settings
 
 
 def test_a_page_that_differs_is_reported_and_written(tmp_path, monkeypatch, capsys):
@@ -13,7 +13,7 @@ def test_a_page_that_differs_is_reported_and_written(tmp_path, monkeypatch, caps
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("# A\n")
     assert pages.main(["--check"]) == 1
-    assert capsys.readouterr().err == "docs/b.md is out of date; run: python -m sie_triton.pages\n"
+    assert capsys.readouterr().err == "docs/b.md is out of date; run: python -m tools.pages\n"
     assert not (tmp_path / "docs" / "b.md").exists()
     assert pages.main([]) == 0
     assert (tmp_path / "docs" / "b.md").read_text() == "# B\n"

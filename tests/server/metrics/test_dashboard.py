@@ -14,7 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from sie_triton.bench.ports import free_ports
+from benchmarks.ports import free_ports
 from tests.support.controller import wait_for
 from tests.support.counted_server import ENCODER, TOKEN, Served
 

