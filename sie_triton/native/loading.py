@@ -3,7 +3,7 @@
 import ctypes
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -14,6 +14,8 @@ from sie_triton.host.private import private_directory, temporary_directory
 from sie_triton.host.speed import processor_flags
 from sie_triton.native.builds import BUILT, GENERIC, KERNELS, OPENMP, PACKAGE, Build, Level
 from sie_triton.native.compiler import INSTALL, compile_build
+
+PRELOAD = "LD_PRELOAD"
 
 NO_KERNELS = f"none, so PyTorch's own are used, which are slower; {INSTALL}"
 
@@ -50,6 +52,11 @@ def put(build: Build, output: Path) -> bool:
         return compile_build(build, GENERIC, output)
     shutil.copy(found[1], output)
     return True
+
+
+def preloading(library: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` for a program that loads `library` first; its path holds neither a space nor a colon."""
+    return {**environment, PRELOAD: ":".join(filter(None, [str(library), environment.get(PRELOAD)]))}
 
 
 @cache

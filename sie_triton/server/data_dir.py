@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -129,8 +130,21 @@ def remove_records(status_dir: Path) -> None:
 
 def remove_regions(shm_prefix: str) -> None:
     """Remove the shared memory of Python stages."""
-    for region in Path("/dev/shm").glob(f"{shm_prefix}*"):
+    for region in _regions(shm_prefix):
         region.unlink(missing_ok=True)
+
+
+def are_open_to_others(shm_prefix: str) -> bool:
+    """True if other users can read the shared memory of Python stages."""
+    for region in _regions(shm_prefix):
+        with suppress(FileNotFoundError):  # a stage has just ended
+            if region.stat().st_mode & 0o077:
+                return True
+    return False
+
+
+def _regions(shm_prefix: str) -> Iterator[Path]:
+    return Path("/dev/shm").glob(f"{shm_prefix}*")
 
 
 def clean(directory: Path) -> Path:

@@ -11,11 +11,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sie_triton.errors import ServerError
+from sie_triton.native import PRIVATE_MEMORY, preloading, put
 from sie_triton.processes import hidden_arguments
 from sie_triton.processes.child import Started, end_with_parent, start
 from sie_triton.render.repository import all_ensembles
 from sie_triton.server import stack
-from sie_triton.server.data_dir import end_leftovers, environment_of, log_of, remove_records, remove_regions
+from sie_triton.server.data_dir import (
+    are_open_to_others,
+    end_leftovers,
+    environment_of,
+    log_of,
+    remove_records,
+    remove_regions,
+)
 from sie_triton.server.find_triton import find_triton, stage_directory
 from sie_triton.server.stub_forking.stubs import forked
 from sie_triton.serving.lock import locked
@@ -58,6 +66,11 @@ class Server:
         self._repository = repository
         triton = find_triton(settings.tritonserver, settings.data_dir.absolute())
         self._triton, self._fork_server = forked(triton, settings, say)
+        self._environment = self._triton.environment | environment_of(settings)
+        library = settings.data_dir.absolute() / "private_memory.so"
+        library.unlink(missing_ok=True)
+        if put(PRIVATE_MEMORY, library):
+            self._environment = preloading(library, self._environment)
         self._child: Started | None = None
         self._reading = ExitStack()  # holds the repository's lock while Triton reads it
         self.control_token = secrets.token_urlsafe(24)
@@ -98,7 +111,7 @@ class Server:
         self._child = start(
             self.command(),
             secrets=self.secrets(),
-            environment={**self._triton.environment, **environment_of(self._settings)},
+            environment=self._environment,
             log=None if self._verbose and not self._settings.log_json else self.log,
             cwd=stage_directory(self._settings.data_dir),
             before=before_triton,
@@ -108,6 +121,11 @@ class Server:
     def shows_its_token(self) -> bool:
         """True if every user of this machine can read the control token."""
         return hidden_arguments.is_visible(self.pid, self.control_token)
+
+    @property
+    def shows_its_memory(self) -> bool:
+        """True if other users of this machine can read the shared memory of the stages."""
+        return are_open_to_others(self.shm_prefix)
 
     def command(self) -> list[str]:
         s = self._settings

@@ -1,6 +1,7 @@
 """A path that Triton's Python backend can use.
 
-The backend puts paths unquoted into a shell command, and its stubs accept only ASCII.
+The backend puts paths unquoted into a shell command, its stubs accept only ASCII, and a colon separates libraries that
+a program loads first.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+PLAIN = re.compile(r"[\w@%+=,./-]+", re.ASCII)
 
 
 @contextmanager

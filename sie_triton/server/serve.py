@@ -24,7 +24,7 @@ from sie_triton.families import model_of
 from sie_triton.host.device import unused_gpus, visible_gpus
 from sie_triton.host.gpu_memory import check_gpu_name, gpu_type
 from sie_triton.names import triton_name
-from sie_triton.native import kernels_in_use
+from sie_triton.native import INSTALL, kernels_in_use
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.records.preloads import Preloads
@@ -56,6 +56,11 @@ READABLE_BY_ALL = (
     "in this server; allow ptrace of a process's own children"
 )
 
+
+MEMORY_READABLE_BY_ALL = (
+    "warning: every user of this machine can read texts and results in /dev/shm, because the library that closes the "
+    f"stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}"
+)
 
 KNOWN = "known    any model of `sie-triton models ls --known`, once a request to SIE's door or of SIEClient names it"
 
@@ -221,6 +226,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     console.print(f"log      {server.log_path.resolve()}\n", highlight=False)
     if server.shows_its_token:
         console.print(READABLE_BY_ALL, style="yellow")
+    if server.shows_its_memory:
+        console.print(MEMORY_READABLE_BY_ALL, style="yellow")
 
 
 def to_try(first: Refresh) -> ModelConfig:

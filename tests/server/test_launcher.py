@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -108,7 +109,7 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
             print(f"\nanswered again after {time.monotonic() - died:.1f} s")
             assert alive(list(old)) == []
             assert companions_of(process) == companions
-            assert len(regions(process)) == 3
+            assert [stat.S_IMODE(region.stat().st_mode) for region in regions(process)] == [0o600] * 3
             assert {r["pid"] for r in read_records(settings.status_dir, "*")} <= set(descendants(process.pid))
             until(lambda: obeys_its_controller(settings))
         told = ended_cleanly(process, signal.SIGTERM, log_of(settings.data_dir))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
-from sie_triton.native import INSTALL, PREPARED, STAND_IN, put
+from sie_triton.native import INSTALL, PREPARED, STAND_IN, preloading, put
 from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.supervisor import Companion
@@ -22,7 +22,6 @@ BACKEND = "python"
 STUB = "triton_python_backend_stub"
 REAL_STUB = "real_stub"
 LIBRARY = "prepared.so"
-PRELOAD = "LD_PRELOAD"
 
 # Exit statuses of a stub that cannot be forked, and of a fork server that cannot fork any. The C code has them in
 # server/stub_forking/native/shared.h.
@@ -96,9 +95,8 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
         return triton, None
     for path in source.iterdir():
         (backend / (REAL_STUB if path.name == STUB else path.name)).symlink_to(path)
-    environment = {**triton.environment, **environment_of(settings)}
-    preloaded = ":".join(filter(None, [str(backend / LIBRARY), environment.get(PRELOAD)]))
-    fork_server = StubForkServer(settings, {**environment, PRELOAD: preloaded}, say)
+    environment = preloading(backend / LIBRARY, {**triton.environment, **environment_of(settings)})
+    fork_server = StubForkServer(settings, environment, say)
     return replace(triton, backend_directory=backend.parent), fork_server
 
 

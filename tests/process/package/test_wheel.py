@@ -16,7 +16,7 @@ from packaging import tags
 from packaging.utils import parse_wheel_filename
 
 from sie_triton.host.speed import processor_flags
-from sie_triton.native import HOOK, INSTALL, PREPARED, STAND_IN
+from sie_triton.native import HOOK, INSTALL, PREPARED, PRIVATE_MEMORY, STAND_IN
 from sie_triton.native.builds import BUILDS, BUILT, VECTORS, VNNI
 from sie_triton.server.stub_forking.stubs import REAL_STUB
 from tests.support import compiled_code
@@ -141,15 +141,15 @@ def test_kernels_of_other_sources_are_not_used(installed, tmp_path):
 PUTS = """
 import sys
 from pathlib import Path
-from sie_triton.native import HOOK, PREPARED, STAND_IN, put
-for build in (HOOK, PREPARED, STAND_IN):
+from sie_triton.native import HOOK, PREPARED, PRIVATE_MEMORY, STAND_IN, put
+for build in (HOOK, PREPARED, PRIVATE_MEMORY, STAND_IN):
     assert put(build, Path(sys.argv[1], build.name))
 """
 
 
 def test_the_hook_and_the_programs_of_stubs_need_no_compiler(installed, tmp_path):
     of_the_wheel(installed, tmp_path, PUTS, tmp_path)
-    for each in (HOOK, PREPARED):
+    for each in (HOOK, PREPARED, PRIVATE_MEMORY):
         assert (tmp_path / each.name).read_bytes().startswith(b"\x7fELF")
     ended = subprocess.run([tmp_path / STAND_IN.name], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (1, f"{tmp_path / REAL_STUB}: No such file or directory\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.errors import ServerError, SettingsError
+from sie_triton.native import PRIVATE_MEMORY, preloading, put
 from sie_triton.processes import hidden_arguments, supervisor
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.supervisor import Supervisor
@@ -98,6 +99,48 @@ def test_a_server_that_cannot_hide_its_token_starts_with_a_warning(tmp_path, mon
                 patch.setattr(hidden_arguments, "PTRACE_TRACEME", 12345)
             with Server(settings, tmp_path / "repository") as server:
                 assert server.shows_its_token == (not can_trace)
+
+
+CREATES_SHARED_MEMORY = """
+import ctypes, os, sys, tempfile
+libc = ctypes.CDLL(None)
+os.umask(0)
+memory = libc.shm_open(sys.argv[1].encode(), os.O_RDWR | os.O_CREAT, 0o644)
+created = os.fstat(memory).st_mode
+os.fchmod(memory, 0o644)  # Boost
+others = tempfile.TemporaryFile()
+os.fchmod(others.fileno(), 0o644)
+print(*(oct(mode & 0o777) for mode in (created, os.fstat(memory).st_mode, os.fstat(others.fileno()).st_mode)))
+"""
+
+
+def test_shared_memory_that_tritonserver_creates_is_closed_to_other_users(tmp_path):
+    library, name = tmp_path / "private_memory.so", f"/sie_test_{os.getpid()}"
+    assert put(PRIVATE_MEMORY, library)
+    command = [sys.executable, "-c", CREATES_SHARED_MEMORY, name]
+    try:
+        for given, modes in ((preloading(library, os.environ), "0o600 0o600 0o644"), (os.environ, "0o644 " * 3)):
+            ended = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+            assert ended.stdout.split() == modes.split()
+            Path("/dev/shm", name[1:]).unlink()
+    finally:
+        Path("/dev/shm", name[1:]).unlink(missing_ok=True)
+
+
+def test_the_library_is_loaded_before_those_of_the_user():
+    given = {"LD_PRELOAD": "/x/jemalloc.so", "A": "1"}
+    assert preloading(Path("/d/l.so"), given) == {"LD_PRELOAD": "/d/l.so:/x/jemalloc.so", "A": "1"}
+    assert preloading(Path("/d/l.so"), {}) == {"LD_PRELOAD": "/d/l.so"}
+
+
+@pytest.mark.parametrize(("mode", "is_open"), [(0o600, False), (0o644, True), (0o640, True)])
+def test_shared_memory_that_others_can_read_is_noticed(tmp_path, mode, is_open):
+    with Server(of_a_sleeping_triton(tmp_path), tmp_path / "repository") as server:
+        region = Path("/dev/shm", f"{server.shm_prefix}region")
+        region.touch()
+        region.chmod(mode)
+        assert server.shows_its_memory == is_open
+    assert not region.exists()
 
 
 def test_each_start_serves_what_is_in_the_repository_by_then(tmp_path):
@@ -239,7 +282,7 @@ def test_a_host_is_resolved_to_an_address():
         read_settings(host="no host")
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", "$HOME", 'a"b', "ünï", "a;b"])
+@pytest.mark.parametrize("name", ["a b", "it's", "$HOME", 'a"b', "ünï", "a;b", "a:b"])
 def test_a_path_with_special_characters_gets_a_plain_alias(tmp_path, name):
     (tmp_path / name).mkdir()
     with plain(tmp_path / name) as path:
