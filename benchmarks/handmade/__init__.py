@@ -13,6 +13,8 @@ from typing import Any
 from sie_triton.names import triton_name
 from sie_triton.render.pbtxt import INSTANCE, model_config, parameters_of, step_of, to_text
 
+ROOT = Path(__file__).parents[2]
+
 EMPTY, PLAIN, LIMIT, LIBRARY = "bare/empty", "bare/plain", "bare/limit", "bare/library"
 
 TEXT: dict[str, Any] = {"name": "text", "dataType": "TYPE_STRING", "dims": [-1]}
@@ -44,8 +46,7 @@ def write(repository: Path, model: str, weights: Path, graph: Path, num_threads:
                 "parameters": parameters,
             },
         )
-        source = f"from benchmarks.handmade.steps import {kind}{step.title()} as TritonPythonModel\n"
-        (directory / "1" / "model.py").write_text(source)
+        _write_model(directory, "steps", f"{kind}{step.title()}")
     steps = [step_of(name, step, _identity_map(read), _identity_map(written)) for step, read, written in STEPS]
     fields = {"name": name, "platform": "ensemble", "input": [TEXT], "output": [DENSE]}
     _written(repository, {**fields, "ensembleScheduling": {"step": steps}})
@@ -56,6 +57,13 @@ def _written(repository: Path, fields: dict[str, Any]) -> Path:
     (directory / "1").mkdir(parents=True)
     (directory / "config.pbtxt").write_text(to_text(model_config(fields)))
     return directory
+
+
+def _write_model(directory: Path, module: str, kind: str) -> None:
+    """Write the program of a model: the class `kind` of this package, which Triton's processes would not find."""
+    found = f"import sys\n\nsys.path.insert(0, {str(ROOT)!r})\n"
+    source = f"{found}from benchmarks.handmade.{module} import {kind} as TritonPythonModel\n"
+    (directory / "1" / "model.py").write_text(source)
 
 
 def _identity_map(tensor: dict[str, Any]) -> dict[str, str]:
@@ -78,8 +86,7 @@ def write_limit(repository: Path, max_batch_requests: int = 64) -> None:
                 "dynamicBatching": {"maxQueueDelayMicroseconds": 0},
             },
         )
-        source = f"from benchmarks.handmade.steps import Limit{step.title()} as TritonPythonModel\n"
-        (directory / "1" / "model.py").write_text(source)
+        _write_model(directory, "steps", f"Limit{step.title()}")
     steps = [step_of(name, step, _identity_map(read), _identity_map(written)) for step, read, written in LIMIT_STEPS]
     given, answered = {**TEXT, "reshape": {"shape": [1, -1]}}, {**DENSE, "reshape": {"shape": [1, -1, -1]}}
     fields = {"name": name, "platform": "ensemble", "input": [given], "output": [answered]}
@@ -101,5 +108,4 @@ def write_library(repository: Path, weights: Path, device: str, precision: str, 
             "parameters": parameters_of({"weights": weights, "device": device, "precision": precision}),
         },
     )
-    source = "from benchmarks.handmade.library import LibraryEncode as TritonPythonModel\n"
-    (directory / "1" / "model.py").write_text(source)
+    _write_model(directory, "library", "LibraryEncode")
