@@ -9,6 +9,8 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
+from sie_triton.host.container import num_processors
+
 # Packages whose releases may change the measurements.
 PACKAGES = ("sie-triton", "torch", "transformers", "flash-attn", "onnxruntime")
 
@@ -87,7 +89,7 @@ def _content(path: Path) -> str:
 def _hardware() -> list[str]:
     gpus = sorted(p.read_text() for p in Path("/proc/driver/nvidia/gpus").glob("*/information"))
     cpu = {line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("model name", "flags"))}
-    return [str(len(os.sched_getaffinity(0))), *sorted(cpu), *gpus]
+    return [str(num_processors()), *sorted(cpu), *gpus]
 
 
 def installed_versions() -> list[str]:

@@ -1,6 +1,5 @@
 """A cluster on one machine, to try it out: nats-server, a gateway, a config service, and workers with sidecars."""
 
-import os
 import secrets
 import shutil
 import socket
@@ -15,6 +14,7 @@ from urllib.request import urlopen
 
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR, nats_users
 from sie_triton.errors import ServerError
+from sie_triton.host.container import num_processors
 from sie_triton.host.ports import free_ports
 from sie_triton.host.private import private_directory
 from sie_triton.processes.log import Log
@@ -132,7 +132,7 @@ def worker_settings(settings: Settings, number: int, num_workers: int, ports: Se
             "measurements_dir": settings.measurements_dir or directory / "measurements",
             "worker_id": f"worker-{number}",
             "memory_limit_bytes": limit // num_workers,
-            "cpu_threads": settings.cpu_threads or max(1, (os.cpu_count() or 1) // num_workers),
+            "cpu_threads": settings.cpu_threads or max(1, num_processors() // num_workers),
         }
     )
 

@@ -7,7 +7,6 @@ A request holds all steps of its ensemble from its start, so it finishes with th
 
 import logging
 import math
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +22,7 @@ from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
 from sie_triton.controller.swaps import Swaps
 from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
 from sie_triton.errors import ModelLoading, ServerError
+from sie_triton.host.container import num_processors
 from sie_triton.names import sie_name, triton_name
 from sie_triton.records.status import STAGES
 from sie_triton.serving.known_file import KnownFile
@@ -32,7 +32,7 @@ from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, Served, Serving, 
 log = logging.getLogger(__name__)
 
 # Models that Triton loads at a time for changes: each starts three processes, beside the requests in progress.
-MAX_LOADS = max(1, min(4, len(os.sched_getaffinity(0)) // 2))
+MAX_LOADS = max(1, min(4, num_processors() // 2))
 
 # Idle seconds after which old steps are unloaded. Between two stages a request is in neither for milliseconds.
 UNLOAD_AFTER_S = 2.0

@@ -1,9 +1,10 @@
 """The server's budget of CPU threads: models that compute or load share it evenly; idle models take no share."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic_ns
+
+from sie_triton.host.container import num_processors
 
 # How long after its last forward pass a model counts as in use, and the interval of counting.
 IN_USE_NS = 2_000_000_000
@@ -15,13 +16,13 @@ Records = Callable[[], Sequence[Mapping[str, int]]]
 class CpuBudget:
     """The CPU threads of the whole server, and the current share of one model.
 
-    `total` 0 means all cores that this process may use; `records` returns the status records of the other models. Lanes
-    and the thread in `execute` call `threads` without a lock: two that count at once get the same share. While
+    `total` 0 means all processors that this process may use; `records` returns the status records of the other models.
+    Lanes and the thread in `execute` call `threads` without a lock: two that count at once get the same share. While
     `records` raises OSError, for example because no file handle is left, the share stays as it is.
     """
 
     def __init__(self, total: int, records: Records) -> None:
-        self.total = total or len(os.sched_getaffinity(0))
+        self.total = total or num_processors()
         self._records = records
         self._share = self.total
         self._counted_ns = 0

@@ -153,7 +153,10 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     )
     recalibrate: bool = Field(False, description="repeat the measurements of a model whenever it is loaded")
     cpu_threads: int = Field(
-        0, ge=0, description="CPU threads shared by the forward passes of all models; 0: all cores"
+        0,
+        ge=0,
+        description="CPU threads shared by the forward passes of all models; 0: one for each processor that the server "
+        "may use by its affinity and the quotas of its cgroups",
     )
     max_loras_per_model: int = Field(
         10, ge=1, le=1000, description="maximum LoRA adapters of a model in memory; the least recently used is removed"

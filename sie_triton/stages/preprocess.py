@@ -15,6 +15,7 @@ from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
 from sie_triton.contract.tensors import CONTEXT, COST, Tensor
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
+from sie_triton.host.container import num_processors
 from sie_triton.host.file_locks import LockFile
 from sie_triton.inputs import KIND_OF, Processor, kind_of
 from sie_triton.inputs.features import to_tensors, truncated
@@ -92,7 +93,7 @@ class Preprocess(ColdStage[Processor]):
         locks = LockFile(directory / SLOTS_FILE)
         self._slots = Slots(locks, runtime.preprocessor_workers, runtime.image_workers)
         # One core is left to small requests.
-        self._num_bulk = min(self._slots.num_workers, max(1, len(os.sched_getaffinity(0)) - 1))
+        self._num_bulk = min(self._slots.num_workers, max(1, num_processors() - 1))
         self._bulk = Background("bulk", self.fault, self._num_bulk)
         self._slow = Background("media", self.fault, self._slots.num_images)
         # PDFs have threads of their own. Few are open at once, because each has a process that draws it.

@@ -4,7 +4,6 @@ Short forms run always and assert what does not depend on the machine's speed; `
 tests/server/test_bulk.py` runs the long ones, which print and assert latencies.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from sie_triton import SIEClient
+from sie_triton.host.container import num_processors
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import log_normal_texts, texts
 from sie_triton.render.build import write_repository
@@ -26,7 +26,7 @@ from tests.support.flood import flooding, latencies, latency
 from tests.support.gliners import LABELS
 from tests.support.load import LONG, percentile, summary
 
-NUM_LANES = min(MAX_CPU_LANES, len(os.sched_getaffinity(0)))
+NUM_LANES = min(MAX_CPU_LANES, num_processors())
 
 
 @pytest.mark.slow

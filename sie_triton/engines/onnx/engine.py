@@ -1,6 +1,5 @@
 """Engine for checkpoints in ONNX format. Its rows have equal length, so items of similar length share a pass."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from sie_triton.engines.torch.gpu import empty_cache, is_unusable
 from sie_triton.engines.torch.rows import NO_PADDING, TOKENS_PER_PADDING, SideBySide, positions_of, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
+from sie_triton.host.container import num_processors
 from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
@@ -66,7 +66,7 @@ class OnnxEngine(Engine):
 
     def __init__(self, spec: ModelSpec, device: str, measurements: Measurements) -> None:
         super().__init__(spec, device, measurements)
-        self._num_threads = spec.runtime.cpu_threads or len(os.sched_getaffinity(0))
+        self._num_threads = spec.runtime.cpu_threads or num_processors()
         self._weights_bytes = 0
 
     def load(self, directory: Path) -> OnnxModel:

@@ -19,11 +19,11 @@ from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graph_comparison import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
-from sie_triton.host import container
 from sie_triton.measurements import Measurements
 from sie_triton.worker import graphs as making
 from sie_triton.worker.graphs import Graphs, forget_others
 from sie_triton.worker.messages import Quickened
+from tests.support.limits import cgroups
 from tests.support.loras import save_lora
 
 # Position IDs from 2; sliding windows; causal attention.
@@ -308,7 +308,7 @@ def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp
     monkeypatch.undo()
     for name, value in (("memory.max", 5_000_000), ("memory.current", 4_000_000), ("memory.stat", "inactive_file 9")):
         (tmp_path / name).write_text(str(value))
-    monkeypatch.setattr(container, "CGROUP_V2", tmp_path)
+    cgroups(monkeypatch, tmp_path)
     assert making.available_bytes() == 1_000_009
     assert not failing.export(tmp_path)
     assert failing.refused == []

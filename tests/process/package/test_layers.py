@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "error_prefix": {"errors"},
     "errors": set(),
     "extension": {"errors"},
-    "measurements": set(),
+    "measurements": {"host"},
     "nearest": set(),
     "spec": set(),
     "validation": set(),

@@ -19,13 +19,13 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.host import container
 from sie_triton.host.footprint import FORK_SERVER_BYTES
 from sie_triton.host.process_memory import Share
 from sie_triton.processes.pids import ProcessId, is_alive, is_stopped
 from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter
 from tests.support.controller import stage, wait_for
+from tests.support.limits import cgroups
 
 RESIDENTS = st.lists(
     st.builds(
@@ -67,13 +67,12 @@ def test_victims(residents, to_free, min_residency, critical):
 def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     assert 1_000_000 < private_bytes(os.getpid()) < 10**11
     assert private_bytes(2**22 + 1) == 0
-    monkeypatch.setattr(container, "CGROUP_V2", tmp_path)
+    cgroups(monkeypatch, tmp_path)
     (tmp_path / "memory.current").write_text("1000\n")
     (tmp_path / "memory.max").write_text("4000\n")
     (tmp_path / "memory.stat").write_text("anon 500\ninactive_file 300\n")
     assert Meter("cpu", 0).measure(0) == DeviceMemory(700, 4000, "container")
     (tmp_path / "memory.max").write_text("max\n")
-    monkeypatch.setattr(container, "CGROUP_V1", tmp_path / "none")
     assert Meter("cpu", 0).measure(0).source == "machine"
     assert Meter("cpu", 10**9).measure(os.getpid()).used >= private_bytes(os.getpid())
     assert DeviceMemory(90, 100, "").over(85) == 5
