@@ -21,7 +21,7 @@ METHODS = ("GET", "POST")
 
 # Release of SIE's own server whose protocol the door speaks. SIE's SDKs compare it with their own version, and warn of
 # every server with another minor version.
-PROTOCOL_VERSION = "0.3.1"
+PROTOCOL_VERSION = "0.10.1"
 
 # Function that returns the routes of one dialect.
 Routes = Callable[[Door], Sequence[BaseRoute]]

@@ -32,7 +32,7 @@ REST_S = 2.0
 READ_BYTES, READ_S = 256 * 1024, 10.0
 
 # Response to a connection beyond the limit.
-FULL_BODY = b'{"detail": {"code": "RESOURCE_EXHAUSTED", "message": "all connections are busy; retry later"}}'
+FULL_BODY = b'{"detail": {"code": "QUEUE_FULL", "message": "all connections are busy; retry later"}}'
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\nContent-Type: application/json\r\n"
     b"Content-Length: %d\r\n\r\n%b" % (len(FULL_BODY), FULL_BODY)

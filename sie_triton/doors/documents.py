@@ -94,7 +94,8 @@ def _operation(verb: str, summary: str, models: Sequence[Model], body: Schema, a
     tried = next((model for model in models if TEXT.name in model.spec.inputs and not model.extraction.entities), None)
     example = None if tried is None else _example(verb, tried)
     first = sorted(models, key=lambda model: model is not tried)
-    answered = fields({"model": STRING, **answer, "timing": TIMING}, "model", *list(answer)[:1], "timing")
+    own = {"usage": fields({"input_tokens": INTEGER}, "input_tokens"), "timing": TIMING}
+    answered = fields({"model": STRING, **answer, **own}, "model", *list(answer)[:1], *own)
     path = model_parameter([model.spec.model for model in first])
     return posted(summary, body, example, answered, parameters=[path, TIMEOUT], read=READ, written=WRITTEN)
 

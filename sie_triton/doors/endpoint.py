@@ -43,6 +43,9 @@ log = logging.getLogger(__name__)
 TIMEOUT_HEADER = "X-Request-Timeout"
 MAX_TIMEOUT_S = 3600.0
 
+# Headers that SIE's clients read: the code of an error, the id of a request.
+ERROR_CODE, SIE_REQUEST_ID = "X-SIE-Error-Code", "X-SIE-Request-ID"
+
 # Headers with which a request asks for a part of a cluster. One server ignores them.
 WISHES = ("x-sie-pool", "x-sie-machine-profile")
 
@@ -234,6 +237,7 @@ class DoorEndpoint:
                 response = failure_response(failure, request.dialect or self._dialect)
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
+                response.headers[SIE_REQUEST_ID] = request.request_id or request.trace_id
                 is_small = len(response.body) <= SMALL_BODY_BYTES
                 await response(scope, receive, send if is_small else send_all(send))
                 if not self._is_open:
@@ -297,7 +301,7 @@ class DoorEndpoint:
 
 
 def failure_response(failure: Failure, dialect: Dialect = SIE) -> Response:
-    status, headers = dialect.status(failure.row), dict(failure.headers)
+    status, headers = dialect.status(failure.row), {ERROR_CODE: failure.row.code, **failure.headers}
     if failure.retry_after_s is not None:
         headers["Retry-After"] = str(failure.retry_after_s)
     elif status >= 500:

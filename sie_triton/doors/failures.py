@@ -8,16 +8,19 @@ from sie_triton.errors import REASONS, BusyError, Cancelled, LoadError, SIEError
 # Retry-After in seconds of the door's own failures: of a busy and of an unavailable server.
 BUSY_S, AWAY_S = BusyError.retry_after_s, Unreachable.retry_after_s
 
-# SIE's error class by reason of a LoadError, if it has one.
+# SIE's error class by reason of a LoadError.
 LOAD_CLASSES: Mapping[str, str] = {
     "not found": "NOT_FOUND",
     "gated": "GATED",
+    "corrupt": "CONFIG",
+    "unsupported": "CONFIG",
     "dependency": "DEPENDENCY",
-    "out of memory": "OOM",
+    "too large": "OOM",
     "network": "NETWORK",
-    "disk full": "DISK_FULL",
+    "out of memory": "OOM",
+    "failed": "UNKNOWN",
+    "disk full": "STORAGE",
 }
-UNKNOWN_CLASS = "UNKNOWN"
 
 
 class Row(NamedTuple):
@@ -36,16 +39,16 @@ _NOT_LOADED = Row("MODEL_LOAD_FAILED", 502, 502, 502, 424)
 TABLE: Mapping[str, Row] = {
     "input": Row("INVALID_INPUT", 400, 400, 400, 422),
     "not_served": Row("MODEL_NOT_FOUND", 404, 404, 404, 424),
-    "busy": Row("RESOURCE_EXHAUSTED", 503, 429, 429, 429),
+    "busy": Row("QUEUE_FULL", 503, 429, 429, 429),
     "out_of_memory": Row("RESOURCE_EXHAUSTED", 503, 429, 429, 429),
     "timeout": Row("DEADLINE_EXCEEDED", 504, 504, 504, 504),
     "model_loading": Row("MODEL_LOADING", 503, 503, 503, 503),
     "lora_loading": Row("LORA_LOADING", 503, 503, 503, 503),
-    "endpoint_away": Row("ENDPOINT_UNAVAILABLE", 502, 502, 502, 503),
-    "endpoint_busy": Row("ENDPOINT_BUSY", 503, 503, 503, 503),
-    "unreachable": Row("SERVER_UNAVAILABLE", 503, 503, 503, 503),
+    "endpoint_away": Row("QUEUE_FULL", 503, 502, 502, 503),
+    "endpoint_busy": Row("QUEUE_FULL", 503, 503, 503, 503),
+    "unreachable": Row("QUEUE_UNAVAILABLE", 503, 503, 503, 503),
     "provisioning": Row("PROVISIONING", 503, 503, 503, 503),
-    "cancelled": Row("SERVER_UNAVAILABLE", 503, 503, 503, 503),
+    "cancelled": Row("QUEUE_UNAVAILABLE", 503, 503, 503, 503),
     "model": Row("INFERENCE_ERROR", 500, 500, 500, 424),
     "internal": Row("INFERENCE_ERROR", 500, 500, 500, 424),
     **{LoadError("", reason).kind: _NOT_LOADED for reason in REASONS},
@@ -113,7 +116,6 @@ def failure_of(error: SIEError) -> Failure:
         return Failure(error.kind, "the request was cancelled", retry_after_s=AWAY_S)
     more = {}
     if isinstance(error, LoadError):
-        name = LOAD_CLASSES.get(error.reason, UNKNOWN_CLASS)
-        more = {"error_class": name, "permanent": error.is_permanent}
+        more = {"error_class": LOAD_CLASSES[error.reason], "permanent": error.is_permanent}
     message = " ".join(str(error).split())
     return Failure(error.kind, message, field=error.field, retry_after_s=error.retry_after_s, more=more)

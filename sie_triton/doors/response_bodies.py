@@ -11,10 +11,15 @@ from sie_triton.contract import ENCODE_OUTPUTS
 BITS = ("binary", "ubinary")
 
 
-def encoded(model: str, results: Sequence[EncodeResult], dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:
-    """Return the body of an encode response; `dims` are the dimensions of each output, as far as they are known."""
-    items = [_vectors(result, dtype, dims) for result in results]
-    return {"model": model, "items": items, "timing": timing_of(results)}
+def encoded(
+    model: str, results: Sequence[EncodeResult], dtype: str, dims: Mapping[str, int], named: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the body of an encode response.
+
+    `dims` are the dimensions of each output, as far as they are known; `named` are names that outputs have in the body.
+    """
+    items = [_named(_vectors(result, dtype, dims), named) for result in results]
+    return {"model": model, "items": items, "usage": usage_of(results), "timing": timing_of(results)}
 
 
 def needs_dims(result: EncodeResult, dtype: str) -> bool:
@@ -26,12 +31,17 @@ def scored(result: ScoreResult) -> dict[str, Any]:
     answer: dict[str, Any] = {"model": result["model"], "scores": result["scores"]}
     if "query_id" in result:
         answer["query_id"] = result["query_id"]
-    return answer | {"timing": sie_timing(result["timing"])}
+    return answer | {"usage": usage_of([result]), "timing": sie_timing(result["timing"])}
 
 
 def extracted(model: str, results: Sequence[ExtractResult]) -> dict[str, Any]:
     items = [{"id": f"item-{i}", **_without_timing(result)} for i, result in enumerate(results)]
-    return {"model": model, "items": items, "timing": timing_of(results)}
+    return {"model": model, "items": items, "usage": usage_of(results), "timing": timing_of(results)}
+
+
+def usage_of(results: Iterable[Any]) -> dict[str, int]:
+    """Return the number of tokens that the model has read."""
+    return {"input_tokens": sum(result["token_count"] for result in results)}
 
 
 def timing_of(results: Iterable[Any]) -> dict[str, float]:
@@ -70,6 +80,13 @@ def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[
         elif isinstance(value, np.ndarray):
             told[name] = _array(name, value, dtype, dims) if not name.endswith("_scales") else value
     return _with_id(result, told)
+
+
+def _named(told: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    if "pages" in told:
+        return {**told, "pages": [_named(page, named) for page in told["pages"]]}
+    names = {f"{output}{end}": f"{name}{end}" for output, name in named.items() for end in ("", "_scales")}
+    return {names.get(key, key): value for key, value in told.items()}
 
 
 def _array(name: str, values: np.ndarray[Any, Any], dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.doors.backend import Backend, States
-from sie_triton.doors.failures import LOAD_CLASSES, UNKNOWN_CLASS
+from sie_triton.doors.failures import LOAD_CLASSES
 from sie_triton.errors import InputError, LoadError
 from sie_triton.names import split_profile, triton_name
 from sie_triton.serving.known_file import KnownFile
@@ -160,5 +160,4 @@ def _with_profile(asked: str, spec: ModelSpec) -> str:
 def _failure(reason: str | None) -> dict[str, Any] | None:
     if not reason:
         return None
-    name = LOAD_CLASSES.get(reason, UNKNOWN_CLASS)
-    return {"code": name, "message": reason, "permanent": LoadError("", reason).is_permanent}
+    return {"code": LOAD_CLASSES[reason], "message": reason, "permanent": LoadError("", reason).is_permanent}

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.routing import Route
 
 from sie_triton.contract.extract import MAX_LABELS
-from sie_triton.contract.tensors import IMAGE, TEXT
+from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
 from sie_triton.doors import documents
 from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
@@ -16,6 +16,8 @@ from sie_triton.doors.fields import check_query, checked_model, checked_options,
 from sie_triton.doors.items import item_in, items_in
 from sie_triton.doors.places import ENCODE, EXTRACT, SCORE, Places
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
+from sie_triton.errors import SIEError
+from sie_triton.names import split_profile
 
 
 def routes(door: Door) -> list[Route]:
@@ -36,13 +38,38 @@ async def encode(request: DoorRequest) -> Answer:
     items = items_in(found, door.settings.door_max_items)
     parameters = parameters_in(found)
     _check_names(parameters.get("output_types"), "params.output_types")
+    asked = parameters.get("output_types")
+    named = await _named(door, model, asked.split(",") if isinstance(asked, str) else asked)
+    if named:
+        parameters["output_types"] = list(named)
     async with Explaining(door, model, "encode", items):
         results = await door.backend.encode(model, items, request.seconds, parameters)
     dtype = parameters.get("output_dtype") or "float32"
     dims = dict(await door.served.dims(model)) if needs_dims(results[0], dtype) else {}
     if (size := whole(parameters.get("dimensions"))) is not None:
-        dims["dense"] = size
-    return _answer(request, encoded(model, results, dtype, dims))
+        dims[DENSE.name] = size
+    return _answer(request, encoded(model, results, dtype, dims, named))
+
+
+async def _named(door: Door, model: str, asked: list[str] | None) -> Mapping[str, str]:
+    """Return the outputs that SIE's server would answer, with their names there; empty if the profile's are meant.
+
+    SIE answers dense unless the request or the profile names other outputs. MUVERA's vector is the dense output of a
+    model without another.
+    """
+    try:
+        spec = await door.served.spec(model)
+    except SIEError:  # the call says why
+        return {name: name for name in asked or ()}
+    dense = DENSE.name if DENSE.name in spec.dims or MUVERA.name not in spec.dims else MUVERA.name
+    if asked is None:
+        profile = split_profile(model)[1] or "default"
+        default = [each.parameters.get("output_types") for each in spec.profiles if each.name == profile]
+        names = str(default[0]).split(",") if default and default[0] else []
+        asked = [DENSE.name if name == dense else name for name in names]
+        if DENSE.name in asked and {*names} == {*spec.dims}:
+            asked = [DENSE.name]
+    return {dense if name == DENSE.name else name: name for name in asked}
 
 
 async def score(request: DoorRequest) -> Answer:
@@ -117,4 +144,5 @@ def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
 
 def _answer(request: DoorRequest, answer: dict[str, Any]) -> Answer:
     timing = request.timed(answer["timing"])
-    return request.answer(answer | {"timing": timing}, timing_headers(timing))
+    headers = {"X-SIE-Units-Input-Tokens": str(answer["usage"]["input_tokens"]), **timing_headers(timing)}
+    return request.answer(answer | {"timing": timing}, headers)

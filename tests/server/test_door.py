@@ -81,7 +81,10 @@ def test_vectors_are_those_of_the_client_bit_for_bit(http, sie, model, types, dt
 
 
 def test_each_output_states_its_dimensions(http):
-    item = post(http, f"/v1/encode/{BGE_M3}", {"items": [{"text": "one two"}], "params": {}})["items"][0]
+    item = post(http, f"/v1/encode/{BGE_M3}", {"items": [{"text": "one two"}]})["items"][0]
+    assert [*item] == ["dense"]
+    every = {"output_types": ["dense", "sparse", "multivector"]}
+    item = post(http, f"/v1/encode/{BGE_M3}", {"items": [{"text": "one two"}], "params": every})["items"][0]
     assert item["dense"]["dims"] == 64
     assert item["sparse"]["dims"] == 30522
     assert item["multivector"]["token_dims"] == 32
@@ -330,5 +333,5 @@ def test_responses_count_towards_the_doors_memory_limit(server):
     body = {"items": ["vines climb " * 40] * 64, "params": {"output_types": ["multivector"]}}
     with opened(server.settings, door_max_memory_bytes=300_000) as url:
         told = httpx.post(f"{url}/v1/encode/{COLBERT}", json=body, timeout=60)
-        assert (told.status_code, told.json()["detail"]["code"]) == (503, "RESOURCE_EXHAUSTED")
+        assert (told.status_code, told.json()["detail"]["code"]) == (503, "QUEUE_FULL")
         assert httpx.post(f"{url}/v1/encode/{COLBERT}", json=body | {"items": ["a"]}, timeout=60).status_code == 200

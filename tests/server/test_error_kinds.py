@@ -207,7 +207,7 @@ KINDS = {
         f"{MAX_REQUESTS} requests are in progress on this server, .*; retry in a second",
         BusyError,
         AWAY,
-        (503, 429, "RESOURCE_EXHAUSTED"),
+        (503, 429, "QUEUE_FULL"),
         retry_after_s=1,
     ),
     "busy_with_another_model": Kind(
@@ -216,7 +216,7 @@ KINDS = {
         f"{MAX_REQUESTS} requests are in progress on this server, .*; retry in a second",
         BusyError,
         AWAY,
-        (503, 429, "RESOURCE_EXHAUSTED"),
+        (503, 429, "QUEUE_FULL"),
         retry_after_s=1,
         model=COLD,
     ),
@@ -236,7 +236,7 @@ KINDS = {
         "http://.*: answers 429, too many requests; retry in 7 s",
         EndpointBusy,
         AWAY,
-        (503, 503, "ENDPOINT_BUSY"),
+        (503, 503, "QUEUE_FULL"),
         retry_after_s=7,
     ),
     "endpoint_away": Kind(
@@ -245,7 +245,7 @@ KINDS = {
         "http://.*: the endpoint does not answer .*; retry in 1 s",
         EndpointAway,
         AWAY,
-        (502, 502, "ENDPOINT_UNAVAILABLE"),
+        (503, 502, "QUEUE_FULL"),
         retry_after_s=1,
     ),
     "load.gated": Kind(

@@ -36,6 +36,7 @@ class FakeBackend:
         self.seconds = 0.0
         self.was_cancelled = False
         self.dims = 4
+        self.outputs = ["dense"]
 
     async def __aenter__(self):
         return self
@@ -52,7 +53,8 @@ class FakeBackend:
             raise
         if self.failure is not None:
             raise self.failure
-        shared = {"dense": np.ones(self.dims, np.float32), "token_count": 1, "timing": TIMING}
+        arrays = {name: np.ones(self.dims, np.float32) for name in self.outputs}
+        shared = {**arrays, "token_count": 1, "timing": TIMING}
         return [{**shared, **_id(item), **self._mark(i)} for i, item in enumerate(items)]
 
     async def score(self, model, query, items, seconds, parameters):

@@ -32,9 +32,9 @@ CASES = [
     (expired(None), 504, "DEADLINE_EXCEEDED", "5"),
     (ModelLoading("the model was evicted while it was loading; retry"), 503, "MODEL_LOADING", "5"),
     (LoraLoading("lora x: is being loaded, and 100 requests wait; retry"), 503, "LORA_LOADING", "1"),
-    (too_many(512), 503, "RESOURCE_EXHAUSTED", "1"),
+    (too_many(512), 503, "QUEUE_FULL", "1"),
     (OutOfMemory(NO_MEMORY.format(99)), 503, "RESOURCE_EXHAUSTED", "5"),
-    (Unreachable("grpc://x:1: nobody answers there"), 503, "SERVER_UNAVAILABLE", "2"),
+    (Unreachable("grpc://x:1: nobody answers there"), 503, "QUEUE_UNAVAILABLE", "2"),
     (ModelError("the forward pass failed"), 500, "INFERENCE_ERROR", None),
 ]
 
@@ -51,14 +51,14 @@ def test_each_error_has_a_status_a_code_and_when_to_retry(error, status, code, r
 LOADS = {
     "not found": ("NOT_FOUND", None),
     "gated": ("GATED", None),
-    "corrupt": ("UNKNOWN", None),
-    "unsupported": ("UNKNOWN", None),
+    "corrupt": ("CONFIG", None),
+    "unsupported": ("CONFIG", None),
     "dependency": ("DEPENDENCY", None),
-    "too large": ("UNKNOWN", None),
+    "too large": ("OOM", None),
     "network": ("NETWORK", "30"),
     "out of memory": ("OOM", "60"),
     "failed": ("UNKNOWN", "30"),
-    "disk full": ("DISK_FULL", "60"),
+    "disk full": ("STORAGE", "60"),
 }
 
 
@@ -121,7 +121,7 @@ def test_a_request_in_progress_when_the_server_ends_can_be_retried():
 
     found = asyncio.run(answer())
     assert (found.status_code, found.headers["Retry-After"]) == (503, "2")
-    assert found.json()["detail"]["code"] == "SERVER_UNAVAILABLE"
+    assert found.json()["detail"]["code"] == "QUEUE_UNAVAILABLE"
 
 
 def test_the_reason_why_a_model_is_not_served_reaches_the_client(monkeypatch):

@@ -84,7 +84,7 @@ def test_base64_is_little_endian_float32():
         (invalid("text[2]", "is not …"), WRONG, "input", "invalid_input"),
         (Failure("not_served", "model: x is not served", field="model"), WRONG, "model", "model_not_found"),
         (Failure("unauthorized", "the token …"), WRONG, None, "invalid_api_key"),
-        (Failure("busy", "lanes: are full"), "rate_limit_error", None, "resource_exhausted"),
+        (Failure("busy", "lanes: are full"), "rate_limit_error", None, "queue_full"),
         (Failure("model_loading", "timeout: …"), "server_error", None, "model_loading"),
         (Failure("model", "it broke"), "server_error", None, "inference_error"),
     ],

@@ -128,7 +128,7 @@ def test_truncated_items_are_marked_in_responses():
     found = {"entities": [], "token_count": 2, "timing": TIMING}
     cut = {"truncated": True}
     for answer in (
-        encoded("org/m", [vectors, vectors | cut], "float32", {}),
+        encoded("org/m", [vectors, vectors | cut], "float32", {}, {}),
         extracted("org/m", [found, found | cut]),
     ):
         assert [item.get("truncated") for item in answer["items"]] == [None, True]

@@ -1,0 +1,51 @@
+"""Outputs of SIE's encode: which are answered if none is asked for, and the name of MUVERA's vector."""
+
+import pytest
+
+from sie_triton.spec import Profile
+from tests.support.doors import door_of, post
+from tests.support.stages import spec
+
+BOTH, LATE = {"dense": 4, "multivector": 4}, {"multivector": 4, "muvera": 4}
+ALONE = {"multivector": 4}
+
+
+@pytest.mark.parametrize(
+    ("dims", "profile", "asked", "computed", "answered"),
+    [
+        (BOTH, "dense,multivector", None, ["dense"], "dense"),
+        (BOTH, "multivector", None, ["multivector"], "multivector"),
+        (BOTH, "dense,multivector", ["multivector"], ["multivector"], "multivector"),
+        (ALONE, "multivector", None, ["multivector"], "multivector"),
+        (LATE, "multivector,muvera", None, ["muvera"], "dense"),
+        (LATE, "muvera", None, ["muvera"], "dense"),
+        (LATE, "multivector", None, ["multivector"], "multivector"),
+        (LATE, "muvera", ["dense"], ["muvera"], "dense"),
+        (LATE, "muvera", ["muvera"], ["muvera"], "muvera"),
+        ({**LATE, "dense": 4}, "dense,muvera", ["dense"], ["dense"], "dense"),
+        ({**LATE, "dense": 4}, "muvera", None, ["muvera"], "muvera"),
+    ],
+)
+@pytest.mark.parametrize("is_named", [False, True])
+def test_the_outputs_are_those_of_sies_server(monkeypatch, dims, profile, asked, computed, answered, is_named):
+    door, backend = door_of()
+    profiles = (Profile("default"), Profile("p", {"output_types": profile}))
+    served = spec(dims=dims, profiles=profiles if is_named else (Profile("default", {"output_types": profile}),))
+
+    async def specification(_name):
+        return served
+
+    monkeypatch.setattr(door.served, "spec", specification)
+    backend.outputs = computed
+    body = {"items": ["a"], "params": {} if asked is None else {"output_types": asked}}
+    answer = post(door, body, "/v1/encode/org/m:p" if is_named else "/v1/encode/org/m").json()
+    assert backend.asked[0][3]["output_types"] == computed
+    assert [*answer["items"][0]] == [answered]
+
+
+def test_the_tokens_read_are_reported_in_the_body_and_in_a_header():
+    door, _ = door_of()
+    answer = post(door, {"items": ["a", "b"]}, headers={"X-Request-ID": "mine"})
+    assert answer.json()["usage"] == {"input_tokens": 2}
+    assert answer.headers["X-SIE-Units-Input-Tokens"] == "2"
+    assert answer.headers["X-SIE-Request-ID"] == "mine"
