@@ -236,3 +236,6 @@ def main() -> None:
         for line in str(exc).splitlines():
             click.echo(f"error: {line}", err=True)
         sys.exit(2)
+    except OSError as exc:
+        click.echo(f"error: {f'{exc.filename}: {exc.strerror}' if exc.filename else exc}", err=True)
+        sys.exit(2)

@@ -134,5 +134,6 @@ def wait_for(name: str, is_ready: Callable[[], bool], seconds: float, log: Path)
     deadline = time.monotonic() + seconds
     while not is_ready():
         if time.monotonic() > deadline:
-            raise ServerError(f"{name} is not ready after {seconds:.0f} s; see {log}")
+            last = log.read_text(errors="replace").splitlines()[-1:]
+            raise ServerError("\n".join([f"{name} is not ready after {seconds:.0f} s; see {log}", *last]))
         time.sleep(POLL_S)

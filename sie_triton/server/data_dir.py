@@ -17,6 +17,7 @@ from sie_triton.errors import ServerError
 from sie_triton.host.private import private_directory
 from sie_triton.processes.log import MAX_WINDOW_BYTES, Log
 from sie_triton.processes.standard_output import Output
+from sie_triton.server.preflight import explain
 from sie_triton.settings import SERVED_FROM, Settings
 from sie_triton.telemetry.lines import as_json, for_people
 
@@ -33,7 +34,7 @@ def lock(data_dir: Path) -> IO[str]:
     try:
         handle = (_closed(private_directory(data_dir)) / LOCK).open("a+")
     except OSError as exc:
-        reason = str(exc) if exc.errno is None else f"{exc.filename or data_dir}: {exc.strerror}"
+        reason = str(exc) if exc.errno is None else explain(exc, data_dir)
         raise ServerError(f"--data-dir={data_dir} cannot be used: {reason}; choose another one") from exc
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ Uses only the standard library, and runs as a plain script: scripts/serve calls 
 """
 
 import ctypes
+import errno
 import os
 import platform
 import re
@@ -20,7 +21,11 @@ PYTHON_VERSIONS = ((3, 11), (3, 12))
 MIN_GLIBC = (2, 35)
 MB = 1024 * 1024
 SHM_BYTES_PER_MODEL = 8 * MB
+SHM_FILES_PER_MODEL = 3  # one for each stage
 MIN_DISK_BYTES = 1024 * MB
+
+# Errors of a file system without room.
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # Oldest driver for each major version of CUDA that a program is built for; the minor version does not matter:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -81,12 +86,28 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
             f"/dev/shm has {shm // MB} MB free, {num_models} models need about {needed // MB} MB; "
             "give the container a larger --shm-size"
         )
-    existing = next(path for path in (data_dir, *data_dir.absolute().parents) if path.exists())
+    if (num_files := os.statvfs("/dev/shm").f_favail) < (needed := num_models * SHM_FILES_PER_MODEL):
+        yield f"/dev/shm has room for {num_files} files, {num_models} models need {needed}; remount it with more inodes"
+    existing = _existing(data_dir)
     disk = shutil.disk_usage(existing).free
     if disk < MIN_DISK_BYTES:
         yield f"{existing} has {disk // MB} MB free, 1024 MB are needed; free some or set SIE_DATA_DIR"
     if not os.access(existing, os.W_OK):
         yield f"{existing} is not writable; set SIE_DATA_DIR to a directory that is"
+
+
+def explain(error: OSError, data_dir: Path) -> str:
+    """Return in one line which path an error is about, its reason, and how much room is left if there is too little."""
+    path = error.filename or data_dir
+    reason = f"{os.fsdecode(path)}: {error.strerror or error}"
+    if error.errno not in FULL:
+        return reason
+    found = os.statvfs(_existing(Path(os.fsdecode(path))))
+    return f"{reason} ({found.f_bavail * found.f_frsize // MB} MB and {found.f_favail} inodes are left)"
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path, *path.absolute().parents) if each.exists())
 
 
 def check_device(

@@ -88,6 +88,8 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     except Stopped:
         terminal.say("stopped")
         return 0
+    except OSError as exc:
+        raise ServerError(preflight.explain(exc, settings.data_dir)) from exc
     finally:
         held.close()
         if settings.log_json:

@@ -1,12 +1,16 @@
 """Parts of the launcher that need no tritonserver."""
 
+import errno
 import os
+import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,9 +24,11 @@ from sie_triton.server.companions import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.launch import Server
 from sie_triton.server.plain import plain
+from sie_triton.server.preflight import check_space, explain
 from sie_triton.serving.lock import locked
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
+from tests.support.limits import full_disk
 
 SECRET = "--restricted=key=s3cret"
 PRINTS_ITS_ARGUMENTS = "import sys; print(sys.argv[1:], flush=True); sys.stdin.read()"
@@ -324,6 +330,35 @@ def test_a_data_directory_that_cannot_be_made_is_one_line():
     message = "--data-dir=/proc/nowhere cannot be used: /proc/nowhere: No such file or directory; choose another one"
     with pytest.raises(ServerError, match=f"^{message}$"):
         lock(Path("/proc/nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("error_number", "shows_room"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)]
+)
+def test_an_error_of_a_file_names_its_path_and_the_room_that_is_left(tmp_path, error_number, shows_room):
+    text = os.strerror(error_number)
+    for path in (str(tmp_path / "gone" / "file"), None):
+        line = explain(OSError(error_number, text, path), tmp_path)
+        assert line.startswith(f"{path or tmp_path}: {text}")
+        assert bool(re.search(r"\d+ MB and \d+ inodes", line)) == shows_room
+
+
+def test_shared_memory_without_inodes_is_noticed(tmp_path, monkeypatch):
+    room = os.statvfs("/dev/shm")
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_favail=5))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**40))
+    assert [line.partition(" ")[0] for line in check_space(tmp_path, 2)] == ["/dev/shm"]
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+    assert [*check_space(tmp_path, 2)] == []
+
+
+def test_a_disk_that_takes_nothing_more_is_one_line(tmp_path):
+    """The error of a write names no file."""
+    serve = [sys.executable, "-m", "sie_triton.cli", "serve", f"--data-dir={tmp_path / 'data'}"]
+    with full_disk():
+        ended = subprocess.run(serve, capture_output=True, text=True, check=False, timeout=300)
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("[transformers]")]
+    assert (ended.returncode, lines) == (2, [f"error: {tmp_path / 'data'}: {os.strerror(errno.EFBIG)}"])
 
 
 def test_processes_and_files_of_a_predecessor_are_removed(tmp_path):
