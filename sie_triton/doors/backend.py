@@ -87,10 +87,18 @@ class Backend(ABC):
             return await self._client.score(_ensemble(model), query, items, options=options, timeout=seconds)
 
     async def extract(
-        self, model: str, items: Items, labels: Sequence[str], seconds: float, parameters: Mapping[str, Any]
+        self,
+        model: str,
+        items: Items,
+        labels: Sequence[str],
+        entities: Sequence[Any] | None,
+        seconds: float,
+        parameters: Mapping[str, Any],
     ) -> list[ExtractResult]:
         async with self._call(parameters) as options:
-            return await self._client.extract(_ensemble(model), items, labels, options=options, timeout=seconds)
+            return await self._client.extract(
+                _ensemble(model), items, labels, entities, options=options, timeout=seconds
+            )
 
     @asynccontextmanager
     async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:

@@ -43,7 +43,7 @@ FILE = {
     kind: any_of(closed(dict.fromkeys(keys, HINT) | {"data": BASE64}, "data"), BASE64, title="file", description=FORMS)
     for kind, keys in MEDIA.items()
 }
-NOTES = {METADATA: {"description": "ignored"}}
+NOTES = {METADATA: {"description": "its list `entities` is read by models of relations; all else is ignored"}}
 IDENTITY = any_of(STRING, INTEGER | {"minimum": -(2**63), "maximum": 2**64 - 1}, description="returned with the result")
 CUT = BOOLEAN | {"const": True, "description": "present if the model read only the beginning"}
 # Follows Python, which counts more characters as whitespace than ECMAScript does.

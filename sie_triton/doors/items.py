@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.contract.tensors import AUDIO, DOCUMENT, IMAGE, TEXT
+from sie_triton.contract.tensors import AUDIO, DOCUMENT, ENTITIES, IMAGE, TEXT
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_count, whole
-from sie_triton.doors.places import ENCODE, FILE_KEYS, ID, IMAGES, ITEM_KEYS, SOUND_KEYS, VIDEO, Places
+from sie_triton.doors.places import ENCODE, FILE_KEYS, ID, IMAGES, ITEM_KEYS, METADATA, SOUND_KEYS, VIDEO, Places
 
 # Kinds of input that are files, with the fields of their objects.
 MEDIA = {IMAGE.name: FILE_KEYS, AUDIO.name: SOUND_KEYS, DOCUMENT.name: FILE_KEYS}
@@ -49,6 +49,16 @@ def item_in(item: Any, name: str, places: Places = ENCODE) -> dict[str, Any]:
     if not read.keys() - {ID}:
         raise invalid(name, f"must have {', '.join((TEXT.name, IMAGES, AUDIO.name))} or {DOCUMENT.name}")
     return read
+
+
+def entities_in(item: Any, name: str) -> list[Any]:
+    """Return the known entities in an item's metadata, which models of relations read; Failure 400 unless a list."""
+    metadata = item.get(METADATA) if isinstance(item, dict) else None
+    entities = metadata.get(ENTITIES.name) if isinstance(metadata, dict) else None
+    if not isinstance(entities, list):
+        problem = "is missing" if entities is None else f"is of type {type(entities).__name__}"
+        raise invalid(f"{name}.{METADATA}.{ENTITIES.name}", f"{problem}; send a list of objects with start and end")
+    return entities
 
 
 def _files(item: Mapping[str, Any], name: str, places: Places) -> dict[str, Any]:

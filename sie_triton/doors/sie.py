@@ -13,10 +13,11 @@ from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
-from sie_triton.doors.items import item_in, items_in
+from sie_triton.doors.items import entities_in, item_in, items_in
 from sie_triton.doors.places import ENCODE, EXTRACT, SCORE, Places
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
 from sie_triton.errors import SIEError
+from sie_triton.families import model_of
 from sie_triton.names import split_profile
 
 
@@ -92,9 +93,19 @@ async def extract(request: DoorRequest) -> Answer:
     parameters = parameters_in(found, EXTRACT)
     labels = _labels(parameters.pop("labels", None))
     check_query("".join(labels), items, "params.labels", door.settings.door_max_body_bytes)
+    known = None
+    if await _reads_entities(door, model):
+        known = [entities_in(item, f"items[{i}]") for i, item in enumerate(found["items"])]
     async with Explaining(door, model, "extract", items):
-        results = await door.backend.extract(model, items, labels, request.seconds, parameters)
+        results = await door.backend.extract(model, items, labels, known, request.seconds, parameters)
     return _answer(request, extracted(model, results))
+
+
+async def _reads_entities(door: Door, model: str) -> bool:
+    try:
+        return model_of(await door.served.spec(model)).extraction.entities
+    except SIEError:  # the call says why
+        return False
 
 
 def _body(request: DoorRequest, places: Places) -> dict[str, Any]:

@@ -63,6 +63,10 @@ class FakeBackend:
         scores = [{"item_id": f"item-{i}", "score": i / 16, "rank": rank, **self._mark(i)} for rank, i in last_first]
         return {"model": model, "scores": scores, "token_count": 3, "timing": TIMING}
 
+    async def extract(self, model, items, labels, entities, seconds, parameters):
+        self.asked.append((model, items, labels, entities, parameters))
+        return [{"relations": [], "token_count": 1, "timing": TIMING} for _ in items]
+
     def _mark(self, i):
         return {"truncated": True} if i in self.cut else {}
 

@@ -125,7 +125,7 @@ def test_the_steps_of_a_model_are_no_models(tmp_path, step):
             for call in (
                 backend.encode(model, items, 5, {}),
                 backend.score(model, items[0], items, 5, {}),
-                backend.extract(model, items, ["x"], 5, {}),
+                backend.extract(model, items, ["x"], None, 5, {}),
             ):
                 with pytest.raises(NotServed, match=f"model: {model} is a step of a model"):
                     await call

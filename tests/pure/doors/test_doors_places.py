@@ -130,3 +130,33 @@ def test_the_list_of_routes_shows_the_fields_of_items():
     shown = page({"info": {"title": "t", "version": "1"}, "paths": {"/v1/encode": {"post": made}}})
     for name, kind in (("items", "list of string; or object"), ("items[].text", "string"), ("items[].image", "file")):
         assert f"<code>{name}</code><td>{kind}<td>" in shown
+
+
+KNOWN = [{"text": "a", "label": "X", "start": 0, "end": 1}]
+
+
+@pytest.mark.parametrize(("family", "read"), [("glirel", [KNOWN, []]), ("gliner", None)])
+def test_models_of_relations_read_the_entities_in_the_metadata(monkeypatch, family, read):
+    door, backend = _serving(monkeypatch, family)
+    items = [{**ITEM, "metadata": {"entities": each}} for each in (KNOWN, [])]
+    assert post(door, {"items": items, "params": {"labels": ["x"]}}, "/v1/extract/org/m").status_code == 200
+    assert backend.asked[0][3] == read
+
+
+@pytest.mark.parametrize("metadata", [{}, {"metadata": {"note": 1}}, {"metadata": {"entities": "Ada"}}])
+def test_metadata_without_a_list_of_entities_is_refused(monkeypatch, metadata):
+    door, backend = _serving(monkeypatch, "glirel")
+    body = {"items": [{**ITEM, "metadata": {"entities": []}}, ITEM | metadata], "params": {"labels": ["x"]}}
+    response = post(door, body, "/v1/extract/org/m")
+    assert (response.status_code, backend.asked) == (400, [])
+    assert response.json()["detail"]["message"].startswith("items[1].metadata.entities: ")
+
+
+def _serving(monkeypatch, family):
+    door, backend = door_of()
+
+    async def specification(_name):
+        return spec(family=family, tasks=("extract",), dims={})
+
+    monkeypatch.setattr(door.served, "spec", specification)
+    return door, backend
