@@ -1,8 +1,13 @@
 """The command line."""
 
+import os
 import sys
 
 from sie_triton.cli.interrupt import ends_silently
+
+# A user without a name and a home directory, as in some containers: what a container runtime sets.
+if os.path.expanduser("~") == "~":
+    os.environ["HOME"] = "/"
 
 try:
     with ends_silently():

@@ -1,5 +1,6 @@
 """Implementation of `sie-triton models` for model files."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ def check(paths: Sequence[Path], settings: Settings) -> bool:
 
 def text_of(model: str, settings: Settings) -> str:
     """Return the text of the model file that a user names: a path, a known model, a directory or a hub id."""
-    if (path := Path(model).expanduser()).is_file():
+    if (path := Path(os.path.expanduser(model))).is_file():
         return _with_absolute_paths(load_file(path)) or path.read_text(encoding="utf-8-sig")
     if (known := known_model(model)) is not None:
         return Path(known.source).read_text(encoding="utf-8")
@@ -101,7 +102,7 @@ def _with_absolute_paths(config: ModelConfig) -> str:
 
 def model_file(model: str, settings: Settings, *, name: str | None = None, family: str = "") -> str:
     """Return the text of a new model file for a directory or a hub id; CatalogError if its model cannot be served."""
-    directory = Path(model).expanduser().resolve()
+    directory = Path(os.path.expanduser(model)).resolve()
     if directory.is_dir():
         return to_yaml(*explain(directory, name or directory.name, {"weights_path": str(directory)}, family))
     use_local_cache(settings.local_cache)

@@ -1,6 +1,7 @@
 """Implementation of `sie-triton lora`: list and change the LoRA adapters of a model through a running controller."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -39,7 +40,7 @@ def remove(settings: Settings, model: str, name: str) -> None:
 
 def located(source: str) -> str:
     """Return a directory as an absolute path, because the server runs in another one; return a hub id unchanged."""
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     return str(path.absolute()) if source.startswith(PATHS) or path.is_dir() else source
 
 

@@ -18,7 +18,7 @@ INDEX = ".index.json"
 def hub_cache() -> Path:
     from huggingface_hub import constants
 
-    return Path(constants.HF_HUB_CACHE).expanduser()
+    return Path(os.path.expanduser(constants.HF_HUB_CACHE))
 
 
 def use_local_cache(directory: Path | None) -> None:
@@ -27,7 +27,7 @@ def use_local_cache(directory: Path | None) -> None:
         return
     from huggingface_hub import constants
 
-    path = str(directory.expanduser().absolute())
+    path = os.path.abspath(os.path.expanduser(directory))
     os.environ["HF_HUB_CACHE"] = constants.HF_HUB_CACHE = path
 
 

@@ -15,6 +15,41 @@ def test_the_cli_names_packages_missing_from_a_client_only_install(missing):
     assert (done.returncode, done.stderr) == (1, expected)
 
 
+NAMELESS = """
+import pwd, sys
+def getpwuid(uid):
+    raise KeyError(uid)
+pwd.getpwuid = getpwuid
+from sie_triton.cli import main
+sys.argv[1:] = ["config"]
+main()
+"""
+
+
+def test_a_user_without_a_name_and_a_home_directory_has_the_root_directory():
+    done = subprocess.run(
+        [sys.executable, "-c", NAMELESS], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}
+    )
+    assert done.returncode == 0
+    assert "/.cache/sie-triton" in done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "~no-such-user/model"],
+        ["serve", "--local-cache=~no-such-user/x", "--data-dir=/proc/nowhere"],
+        ["models", "init", "~no-such-user/model"],
+        ["lora", "add", "my/model", "a", "~no-such-user/x"],
+    ],
+)
+def test_a_home_directory_of_no_user_is_one_line(arguments):
+    done = subprocess.run([sys.executable, "-m", "sie_triton.cli", *arguments], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines() if line.startswith(("error: ", "Error: "))] != []
+    assert "Traceback" not in done.stderr
+
+
 def test_perf_without_a_server_is_one_line():
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "sie_triton.cli", "perf", "my/nope", f"--grpc-port={port}"]
