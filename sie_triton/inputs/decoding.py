@@ -4,13 +4,15 @@ Every function runs on the thread that decodes the picture.
 """
 
 import io
+import sys
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING
 
-from sie_triton.errors import InputError
+from sie_triton.errors import Cancelled, InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -30,11 +32,64 @@ DRAWN_BYTES = 8
 # Pixels composited on white at once.
 BAND = 1 << 18
 
+# Pillow reads containers in Python, part by part: at most so many parts and bytes before the pixels, and parts in all.
+HEADER_PARTS, HEADER_BYTES, MAX_PARTS = 20_000, 4_000_000, 100_000
+# Maximum size of EXIF data; its tags are decoded in Python.
+MAX_EXIF_BYTES = 1 << 18
+# Maximum number of pixels of a BMP with run-length encoding, which Pillow decodes in Python.
+MAX_RLE_PIXELS = 4_000_000
+
 # Numbers of TIFF tags.
 BITS_PER_SAMPLE, SAMPLES_PER_PIXEL, ROWS_PER_STRIP, TILE_WIDTH, TILE_LENGTH = 258, 277, 278, 322, 323
+# Tags of a TIFF that lead to further directories.
+DIRECTORIES = (34665, 34853, 40965)
 
 
-def open_image(content: bytes, max_pixels: int) -> "Image":
+# Function that is true once no client waits for what this thread decodes; reads of at least so many bytes call it.
+_IS_OVER: ContextVar[Callable[[], bool]] = ContextVar("_IS_OVER", default=lambda: False)
+PIXEL_BYTES = 1 << 12
+
+
+@contextmanager
+def stopping(is_over: Callable[[], bool]) -> Iterator[None]:
+    """Have images that this thread decodes in the context raise Cancelled once `is_over()`."""
+    token = _IS_OVER.set(is_over)
+    try:
+        yield
+    finally:
+        _IS_OVER.reset(token)
+
+
+class BoundedFile(io.BytesIO):
+    """An image file that Pillow may read in a limited number of parts. InputError begins with `where`.
+
+    Whatever the container, Pillow reads at least once for each part of it: markers, chunks, blocks, runs, tags, strips.
+    Raise Cancelled if the client no longer waits.
+    """
+
+    def __init__(self, content: bytes, where: str) -> None:
+        super().__init__(content)
+        self._where = where
+        self._parts, self._bytes = HEADER_PARTS, HEADER_BYTES
+
+    def end_header(self) -> None:
+        """Allow the reads of the pixels."""
+        self._parts, self._bytes = MAX_PARTS, sys.maxsize
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._parts -= 1
+        self._bytes -= max(0, size or 0)
+        if self._parts < 0:
+            raise InputError.at(self._where, "consists of too many parts; save the image again, without metadata")
+        if self._bytes < 0:
+            problem = f"has more than {HEADER_BYTES} bytes of metadata; save the image again without it"
+            raise InputError.at(self._where, problem)
+        if size and size >= PIXEL_BYTES and _IS_OVER.get()():
+            raise Cancelled("the client no longer waits for this image")
+        return super().read(size)
+
+
+def open_image(content: bytes, where: str, max_pixels: int) -> "Image":
     """Read the header of an image file. Any exception of Pillow's is a fault of the file.
 
     The WEBP decoder allocates its canvas here, so Pillow itself must know `max_pixels`. It raises
@@ -44,7 +99,16 @@ def open_image(content: bytes, max_pixels: int) -> "Image":
 
     _ignore_warnings()
     Image.MAX_IMAGE_PIXELS = max_pixels
-    return Image.open(io.BytesIO(content), formats=FORMATS)
+    file = BoundedFile(content, where)
+    image = Image.open(file, formats=FORMATS)
+    if image.format == "TIFF":  # Pillow would read these directories with the pixels, and decode all of their tags
+        exif = image.getexif()
+        for tag in DIRECTORIES:
+            exif.pop(tag, None)
+    file.end_header()
+    if image.format == "BMP" and image.tile[0][0] == "bmp_rle" and image.width * image.height > MAX_RLE_PIXELS:
+        raise InputError.at(where, f"is a run-length encoded BMP of more than {MAX_RLE_PIXELS} pixels; send a PNG")
+    return image
 
 
 @cache
@@ -86,16 +150,19 @@ def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
     return 2 * width * height * max(4, -(-bits // 8))
 
 
-def to_rgb(image: "Image") -> "Image":
+def to_rgb(image: "Image", where: str) -> "Image":
     """Decode a picture to RGB, rotated by its EXIF orientation, with transparent parts on white."""
-    return _on_white(_upright(image))
+    return _on_white(_upright(image, where))
 
 
-def _upright(image: "Image") -> "Image":
+def _upright(image: "Image", where: str) -> "Image":
     """Rotate a picture by its EXIF orientation, if that is readable."""
     from PIL import ImageOps
 
     image.load()
+    size = max(len(image.info.get(name) or "") for name in ("exif", "Raw profile type exif"))
+    if size > MAX_EXIF_BYTES:
+        raise InputError.at(where, f"has {size} bytes of EXIF data; send at most {MAX_EXIF_BYTES}")
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
     return image

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
-from sie_triton.errors import InputError
+from sie_triton.errors import Cancelled, InputError
 from sie_triton.host.file_locks import Line, LockFile
 from sie_triton.inputs.base import InputKind
 from sie_triton.inputs.decoding import DRAWN_BYTES, FORMATS, open_image, peak_bytes, to_rgb
@@ -97,14 +97,14 @@ class ImageReader:
         self._check_file(file)
         most = self._runtime.max_image_pixels
         with _blaming(where, most):
-            image = open_image(file.content, most)
+            image = open_image(file.content, where, most)
         with image:
             self._check_size(where, image.width, image.height)
             with _blaming(where, most):
                 taken = peak_bytes(image, where, most)
             with self._room(where, taken):
                 with _blaming(where, most):
-                    picture = to_rgb(image)
+                    picture = to_rgb(image, where)
                 yield picture
 
     @contextmanager
@@ -160,7 +160,7 @@ def _blaming(where: str, max_pixels: int) -> Iterator[None]:
     """Turn any exception of Pillow into an InputError about the file; our own errors pass."""
     try:
         yield
-    except (InputError, MemoryError):
+    except (InputError, Cancelled, MemoryError):
         raise
     except Exception as exc:
         if type(exc).__name__ == "DecompressionBombError":

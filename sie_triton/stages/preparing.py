@@ -11,6 +11,7 @@ from typing import Any
 
 from sie_triton.contract.tensors import QUERY
 from sie_triton.inputs import Processor
+from sie_triton.inputs.decoding import stopping
 from sie_triton.inputs.pdf_pages import PageReader, pdf_in
 from sie_triton.inputs.request_parts import Framed, RequestParts
 from sie_triton.scheduling.slots import Slots
@@ -33,7 +34,8 @@ class Preparation:
     """Preparation of the elements of one request, by several strands.
 
     Each strand takes the next element that no strand has taken; the last strand to end calls `done` with all elements.
-    Strands stop once `is_over()`. An exception of `Processor.prepare` ends its strand, and then `done` is not called.
+    Strands stop once `is_over()`, also while they decode an image. An exception of `Processor.prepare` ends its strand,
+    and then `done` is not called.
     A slow element takes one of the server's `slots`, and so does drawing a page; `done` is called without one.
     """
 
@@ -74,7 +76,8 @@ class Preparation:
                 with self._slots.image() if is_slow else nullcontext():
                     if self._is_over():
                         return
-                    self._prepared[place].append(self._processor.prepare(element))
+                    with stopping(self._is_over):
+                        self._prepared[place].append(self._processor.prepare(element))
                 if is_slow:
                     yield
         if self._is_last():

@@ -62,7 +62,7 @@ def ours(directory: Path, usual: str) -> Callable[[Any], Array]:
         mel = MelPlan.read(directory)
         return lambda samples: spectrograms(samples, mel)
     make = _pixels(directory, usual)
-    return lambda image: make(to_rgb(image.copy()))
+    return lambda image: make(to_rgb(image.copy(), "image"))
 
 
 def by_the_library(directory: Path, usual: str) -> Callable[[Any], Array]:

@@ -75,7 +75,7 @@ for path in sys.argv[1:]:
             picture.resize((224, 224))
     except InputError as exc:
         assert "decoder error" in str(exc), exc
-    with open_image(content, 1 << 29) as image:
+    with open_image(content, "image", 1 << 29) as image:
         found.append((memory("VmHWM") - before, peak_bytes(image, "image", 1 << 29)))
 print(json.dumps(found))
 """

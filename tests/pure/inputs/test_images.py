@@ -10,15 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from sie_triton.errors import InputError
-from sie_triton.inputs.decoding import _ignore_warnings
+from sie_triton.errors import Cancelled, InputError
+from sie_triton.inputs.decoding import _ignore_warnings, stopping
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.spec import Runtime
 from tests.support.controller import wait_for
+from tests.support.many_parts import of_many_parts, of_unread_parts
 from tests.support.pictures import picture, saved
 from tests.support.unreadable import readable, unreadable
 
 UNREADABLE, READABLE = unreadable(), readable()
+MANY, UNREAD = of_many_parts(), of_unread_parts()
 
 
 def read(content, **limits):
@@ -48,6 +50,30 @@ def test_at_least_forty_unreadable_images_are_tested():
 @pytest.mark.parametrize("name", READABLE)
 def test_unusual_images_are_read(name):
     assert read(READABLE[name]).ndim == 3
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_an_image_of_many_parts_is_refused(name):
+    """Pillow would walk them in Python, 20 MB in up to 30 s."""
+    with pytest.raises(InputError) as told:
+        read(MANY[name])
+    assert told.value.field == "image[3]"
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_parts_that_are_not_read_cost_no_memory(name):
+    tracemalloc.start()
+    assert read(UNREAD[name]).ndim == 3
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000 + 2 * len(UNREAD[name])
+
+
+def test_decoding_ends_once_no_client_waits():
+    asked = []
+    with pytest.raises(Cancelled), stopping(lambda: asked.append(1) or len(asked) > 2):
+        read(saved(picture(900, 900, seed=1), "JPEG", quality=100))
+    assert read(saved(picture(900, 900, seed=1), "JPEG")).ndim == 3
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from itertools import zip_longest
 import pytest
 
 from sie_triton.contract import Part
+from sie_triton.errors import Cancelled
 from sie_triton.inputs import NoFrame, Processor, kind_of
+from sie_triton.inputs.decoding import PIXEL_BYTES, BoundedFile
 from sie_triton.inputs.images import ImageFile, Page
 from sie_triton.inputs.pdf_pages import ALL, PageReader
 from sie_triton.inputs.request_parts import Framed
@@ -81,6 +83,21 @@ def test_an_abandoned_request_is_not_prepared_further():
     preparation = prepared(processor, asked("ABCDEF"), done, lambda: next(answers, True))
     finish(preparation.strands(1))
     assert processor.taken == ["A", "B"]
+    assert done == []
+
+
+def test_an_image_of_an_abandoned_request_is_not_decoded_further():
+    """The request is abandoned while its image is decoded."""
+    processor, done = Slow(), []
+    is_over = threading.Event()
+
+    def decode(element):
+        is_over.set()
+        BoundedFile(bytes(PIXEL_BYTES), "image[0]").read(PIXEL_BYTES)
+
+    processor.prepare = decode
+    with pytest.raises(Cancelled):
+        finish(prepared(processor, asked("A"), done, is_over.is_set).strands(1))
     assert done == []
 
 

@@ -1,0 +1,130 @@
+"""Image files whose containers have very many parts, each valid in itself: Pillow reads containers in Python."""
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+from sie_triton.inputs.decoding import HEADER_BYTES, HEADER_PARTS, MAX_EXIF_BYTES, MAX_PARTS, MAX_RLE_PIXELS
+from tests.support.pictures import picture, saved
+from tests.support.unreadable import chunk
+
+# A tag of a TIFF: number, type, count, and its value or its data.
+Tag = tuple[int, int, int, int | bytes]
+SHORT, LONG, RATIONAL, UNDEFINED = 3, 4, 5, 7
+ORIENTATION, RESOLUTION, STRIPS, COLORS, EXIF = 274, 282, 273, 320, 34665
+SIDE = 64
+
+JPEG, PNG, WEBP = (saved(picture(SIDE, SIDE), kind) for kind in ("JPEG", "PNG", "WEBP"))
+GIF = saved(picture(SIDE, SIDE).convert("P"), "GIF")
+PIXELS = PNG.index(b"IDAT") - 4
+
+
+def of_many_parts() -> dict[str, bytes]:
+    """Return files that must be refused, by name."""
+    exif = ifd([(ORIENTATION, RATIONAL, MAX_EXIF_BYTES // 8, b"\0\0\0\1" * (MAX_EXIF_BYTES // 4))])
+    pieces = segment(0xE1, b"Exif\0\0" + bytes(65_000)) * 60 + segment(0xE1, b"Exif\0\0x") * HEADER_PARTS
+    text = b"Raw profile type exif\0\n\n\n" + exif.hex().encode()
+    return {
+        "jpeg, padding": jpeg(b"\xff" * HEADER_PARTS),
+        "jpeg, markers without data": jpeg(b"\xff\xd0" * HEADER_PARTS),
+        "jpeg, escapes": jpeg(b"\xff\0" * HEADER_PARTS),
+        "jpeg, empty segments": jpeg(segment(0xE5, b"") * HEADER_PARTS),
+        "jpeg, pieces of exif": jpeg(pieces),
+        "jpeg, headers of 21,000 components": jpeg(segment(0xC0, b"\x08\0\x40\0\x40\x03" + b"\1\x11\0" * 21_000) * 64),
+        "jpeg, quantization tables": jpeg(segment(0xDB, (b"\0" + b"\1" * 64) * 1000) * 64),
+        "jpeg, resources": jpeg(segment(0xED, b"Photoshop 3.0\0" + (b"8BIM\0\1\0\0" + bytes(4)) * 5400) * 64),
+        "png, empty chunks": png(chunk(b"abCd", b"") * HEADER_PARTS),
+        "png, empty chunks of pixels": png(chunk(b"IDAT", b"") * MAX_PARTS),
+        "png, empty chunks behind the pixels": png(b"", chunk(b"abCd", b"") * MAX_PARTS),
+        "png, exif": png(chunk(b"eXIf", exif)),
+        "png, exif behind the pixels": png(b"", chunk(b"eXIf", exif)),
+        "png, exif in a text": png(b"", chunk(b"tEXt", text)),
+        "png, metadata": png(chunk(b"abCd", bytes(HEADER_BYTES))),
+        "png, a megabyte in each kilobyte of text": png(
+            b"".join(chunk(b"zTXt", b"%d\0\0" % i + zlib.compress(bytes(1 << 20))) for i in range(65))
+        ),
+        "webp, exif": saved(picture(SIDE, SIDE), "WEBP", exif=b"Exif\0\0" + exif),
+        "gif, comments": gif(b"!\xfe\1x\0" * HEADER_PARTS),
+        "gif, one comment": gif(b"!\xfe" + b"\1x" * HEADER_PARTS + b"\0"),
+        "gif, one extension": gif(b"!\xff" + b"\1x" * HEADER_PARTS + b"\0"),
+        "gif, zeros": gif(bytes(HEADER_PARTS)),
+        "bmp, runs": bmp(b"\1\7" * MAX_PARTS, 1000),
+        "bmp, steps": bmp(b"\0\2\0\0" * MAX_PARTS, 1000),
+        "bmp, ends of lines": bmp(b"\1\7\0\0" * 4000, 1 + int(MAX_RLE_PIXELS**0.5)),
+        "tiff, strips": tiff((STRIPS, LONG, HEADER_BYTES // 4, bytes(HEADER_BYTES)), (278, SHORT, 1, 1)),
+        "tiff, strips that are read": tiff((STRIPS, LONG, MAX_PARTS + 1, bytes(4 * MAX_PARTS + 4)), (278, SHORT, 1, 1)),
+        "tiff, tags": tiff(*((700 + i, SHORT, 1, 5) for i in range(HEADER_PARTS))),
+        "tiff, fractions": tiff((RESOLUTION, RATIONAL, HEADER_BYTES // 8, bytes(HEADER_BYTES))),
+        "tiff, colors": tiff((262, SHORT, 1, 3), (COLORS, SHORT, HEADER_BYTES // 2, bytes(HEADER_BYTES))),
+    }
+
+
+def of_unread_parts() -> dict[str, bytes]:
+    """Return files that are read without their many parts, by name."""
+    frames = b"".join(
+        chunk(b"fcTL", struct.pack(">5I2H2B", 2 * i, 1, 1, 0, 0, 1, 10, 0, 0))
+        + chunk(b"fdAT", struct.pack(">I", 2 * i + 1) + zlib.compress(bytes(4)))
+        for i in range(HEADER_PARTS)
+    )
+    moving = saved(picture(16, 16), "WEBP", save_all=True, append_images=[picture(16, 16, seed=1)])
+    frame = moving[moving.rindex(b"ANMF") :]
+    webp = moving[12:] + frame * HEADER_PARTS
+    further = struct.pack("<HHHII", 1, 50_000, SHORT, HEADER_BYTES, 8) + bytes(4 + 2 * HEADER_BYTES)
+    return {
+        "apng": png(chunk(b"acTL", struct.pack(">II", HEADER_PARTS, 0)), frames),
+        "gif": GIF[:-1] + b",\0\0\0\0\1\0\1\0\0\2\2\x4c\1\0" * MAX_PARTS + b";",
+        "webp": b"RIFF" + struct.pack("<I", 4 + len(webp)) + b"WEBP" + webp,
+        "webp, chunks": riff_with(
+            saved(picture(), "WEBP", exif=b"Exif\0\0II*\0" + bytes(4)), b"abcd\0\0\0\0" * MAX_PARTS
+        ),
+        "jpeg, trailer": JPEG + b"\xff\xd0" * MAX_PARTS,
+        "tiff, tags with the same data": tiff(*((40_000 + i, UNDEFINED, 90_000, 8) for i in range(60)), rest=90_000),
+        "tiff, a further directory": tiff((EXIF, LONG, 1, 8 + 2 + 12 * 9 + 4), rest=further),
+        "tiff, its own successor": tiff().replace(bytes(4) + bytes(SIDE), struct.pack("<I", 8) + bytes(SIDE), 1),
+    }
+
+
+def segment(marker: int, data: bytes) -> bytes:
+    return bytes([0xFF, marker]) + struct.pack(">H", 2 + len(data)) + data
+
+
+def jpeg(parts: bytes) -> bytes:
+    return JPEG[:2] + parts + JPEG[2:]
+
+
+def png(parts: bytes, behind: bytes = b"") -> bytes:
+    return PNG[:PIXELS] + parts + PNG[PIXELS:-12] + behind + PNG[-12:]
+
+
+def gif(parts: bytes) -> bytes:
+    start = 13 + (3 << (GIF[10] & 7) + 1)
+    return GIF[:start] + parts + GIF[start:]
+
+
+def bmp(runs: bytes, side: int) -> bytes:
+    """A run-length encoded BMP of `side` × `side`."""
+    colors = b"".join(bytes([i, 0, 255 - i, 0]) for i in range(256))
+    header = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(runs), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 0, 0, 0, 14 + len(header) + len(colors)) + header + colors + runs + b"\0\1"
+
+
+def ifd(tags: Sequence[Tag], rest: int | bytes = 0) -> bytes:
+    """A TIFF of one directory, the data of its tags, and `rest`: bytes, or a number of zeros."""
+    place, entries, data = 8 + 2 + 12 * len(tags) + 4, b"", b""
+    for number, kind, count, value in tags:
+        entries += struct.pack("<HHII", number, kind, count, value if isinstance(value, int) else place + len(data))
+        data += b"" if isinstance(value, int) else value
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4) + data + bytes(rest)
+
+
+def tiff(*tags: Tag, rest: int | bytes = SIDE * SIDE) -> bytes:
+    """A grey picture of SIDE × SIDE without compression, with these tags besides or instead of its own."""
+    plain = {256: (LONG, SIDE), 257: (LONG, SIDE), 258: (SHORT, 8), 259: (SHORT, 1), 262: (SHORT, 1), 277: (SHORT, 1)}
+    plain |= {STRIPS: (LONG, 8), 278: (LONG, SIDE)}
+    replaced = {tag[0] for tag in tags}
+    own = [(number, kind, 1, value) for number, (kind, value) in plain.items() if number not in replaced]
+    return ifd([*own, *tags], rest)
+
+
+def riff_with(file: bytes, chunks: bytes) -> bytes:
+    return file[:4] + struct.pack("<I", len(file) - 8 + len(chunks)) + file[8:] + chunks
