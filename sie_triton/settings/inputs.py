@@ -12,15 +12,16 @@ class InputSettings(BaseModel):
         4,
         ge=1,
         le=256,
-        description="maximum number of threads that tokenize bulk requests and decode images and sounds at once, of "
-        "all models together; further work waits, small requests do not",
+        description="maximum number of threads of one model that tokenize bulk requests and decode images and sounds "
+        "at once; all models together have one more, so that none keeps the others waiting; further work waits, small "
+        "requests do not",
     )
     image_workers: int = Field(
         4,
         ge=1,
         le=256,
-        description="maximum number of preprocessor_workers that decode images and sounds at once, of all models "
-        "together; half as many pages of PDFs are drawn at once, by processes of their own",
+        description="maximum number of preprocessor_workers of one model that decode images and sounds at once, of all "
+        "models together one more; half as many pages of PDFs are drawn at once, by processes of their own",
     )
     max_image_bytes: Bytes = Field(64 * 1024**2, ge=1, description=f"maximum size of an image file, {IN_BYTES}")
     max_image_pixels: int = Field(100_000_000, ge=1, description="maximum pixels of an image, according to its header")

@@ -106,9 +106,9 @@ def a_full_disk_keeps_its_weights(served: Served) -> None:
 
 
 def bulk_requests_wait_for_a_preprocessing_slot(served: Served) -> None:
-    """The test holds as many slots as the server has."""
+    """The test holds as many slots as the server has: one more than a model may use."""
     with SIEClient(served.grpc) as client, ThreadPoolExecutor(1) as pool, ExitStack() as held:
-        for _ in range(NUM_WORKERS - 1):
+        for _ in range(NUM_WORKERS):
             held.enter_context(slots(served).bulk())
         client.encode(DENSE, texts(200))
         held.enter_context(slots(served).bulk())
@@ -120,11 +120,11 @@ def bulk_requests_wait_for_a_preprocessing_slot(served: Served) -> None:
 
 
 def images_wait_for_a_slot_of_their_own(served: Served) -> None:
-    """The test holds as many slots of images as the server has."""
+    """The test holds as many slots of images as the server has: one more than a model may use."""
     image = {"image": picture(8, 8)}
     with SIEClient(served.grpc) as client, ThreadPoolExecutor(1) as pool:
         client.encode(CLIP, image)
-        with slots(served).image():
+        with slots(served).image(), slots(served).image():
             client.encode(CLIP, "a text")
             waiting = pool.submit(client.encode, CLIP, image, timeout=60)
             wait_for(lambda: served.record(CLIP, "preprocess")["num_open"] == 1)

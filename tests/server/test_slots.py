@@ -1,4 +1,4 @@
-"""Preprocessing slots bound the tokenization of all models together; the test holds slots, as another model would."""
+"""Preprocessing slots bound the tokenization of all models together; the test holds slots, as two others would."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,10 +15,11 @@ from tests.support.controller import wait_for
 def test_two_models_wait_for_the_same_slots(server):
     """Without a slot no model tokenizes a bulk request; small requests need none."""
     runtime = server.settings.runtime
-    slots = Slots(LockFile(server.settings.status_dir / SLOTS_FILE), runtime.preprocessor_workers, 1)
+    num_workers, locks = runtime.preprocessor_workers, LockFile(server.settings.status_dir / SLOTS_FILE)
+    slots = Slots(locks, num_workers, 1)
     with SIEClient(server.grpc) as client, ThreadPoolExecutor(2) as pool, ExitStack() as held:
-        for _ in range(runtime.preprocessor_workers):
-            held.enter_context(slots.bulk())
+        for each in (*[slots] * num_workers, Slots(locks, num_workers, 1)):
+            held.enter_context(each.bulk())
         bulk = [pool.submit(client.encode, model, texts(200), timeout=60) for model in (TINY, MINILM)]
         wait_for(lambda: all(server.status(model, "preprocess")["num_open"] for model in (TINY, MINILM)))
         for model in (TINY, MINILM):

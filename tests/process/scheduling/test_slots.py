@@ -14,19 +14,20 @@ from sie_triton.host.file_locks import Line, LockFile
 from sie_triton.scheduling.slots import IMAGE_TURN, SLOTS, Slots
 from tests.support.controller import wait_for
 
-# Takes a slot, or `count` bytes, says so, and gives it back when its input ends.
+# Takes `count` slots, or as many bytes, says so, and gives them back when its input ends.
 HOLDER = """
 import sys
+from contextlib import ExitStack
 from sie_triton.host.file_locks import Line, LockFile
 from sie_triton.scheduling.slots import Slots
 
 path, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 slots, memory = Slots(LockFile(path), 4, 4), Line(LockFile(path), 0, 1, 101)
-held = [memory.wait(count)] if kind == "memory" else [getattr(slots, kind)() for _ in range(count)]
-print("taken", flush=True)
-sys.stdin.read()
-for lock in held:
-    lock.release()
+with ExitStack() as held:
+    for _ in range(1 if kind == "memory" else count):
+        held.enter_context(memory.wait(count) if kind == "memory" else getattr(slots, kind)())
+    print("taken", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -61,14 +62,30 @@ def test_processes_share_the_slots(path, slots):
         assert has_taken(one)
         assert has_taken(another)
         assert slots.num_taken == 3
-        last = slots.bulk()
-        more = Taker(slots.bulk)
-        wait_for(lambda: slots.has_waiting)
-        assert not more.has_taken.is_set()
-        last.release()
-        assert more.has_taken.wait(60)
-        assert slots.num_taken == 4
-        more.may_release.set()
+        with slots.bulk(), ExitStack() as last:
+            last.enter_context(slots.bulk())
+            more = Taker(slots.bulk)
+            wait_for(lambda: slots.has_waiting)
+            assert not more.has_taken.is_set()
+            last.close()
+            assert more.has_taken.wait(60)
+            assert slots.num_taken == 5
+            more.may_release.set()
+
+
+@pytest.mark.parametrize("kind", ["bulk", "image", "drawing"])
+def test_one_process_leaves_a_slot_of_each_kind_to_others(path, kind):
+    """However many threads it has; another process, of another model, gets it at once."""
+    slots = Slots(LockFile(path), 2, 4)
+    takers = [Taker(getattr(slots, kind)) for _ in range(6)]
+    wait_for(lambda: sum(taker.has_taken.is_set() for taker in takers) == 2)
+    with holder(path, kind) as process:
+        assert has_taken(process)
+        assert sum(taker.has_taken.is_set() for taker in takers) == 2
+    for taker in takers:
+        taker.may_release.set()
+    for taker in takers:
+        taker.join(60)
 
 
 def test_a_killed_process_gives_its_slots_back(path, slots):
@@ -82,8 +99,8 @@ def test_a_killed_process_gives_its_slots_back(path, slots):
 
 def test_a_process_that_is_killed_while_first_in_line_leaves_the_line(path, slots):
     with ExitStack() as held:
-        for _ in range(4):
-            held.enter_context(slots.bulk())
+        for each in (*[slots] * 4, Slots(LockFile(path), 4, 4)):
+            held.enter_context(each.bulk())
         with holder(path, "bulk") as process:
             wait_for(lambda: slots.has_waiting)
             process.kill()
@@ -124,16 +141,14 @@ def test_bulk_work_takes_turns(path):
 
 
 def test_images_have_a_bound_of_their_own_and_count_as_workers(path):
-    slots = Slots(LockFile(path), 4, 1)
-    with slots.image():
-        assert slots.num_taken == 1
-        other = Taker(slots.image)
+    slots, *others = (Slots(LockFile(path), 4, 1) for _ in range(3))
+    with slots.image(), others[0].image():
+        assert slots.num_taken == 2
+        other = Taker(others[1].image)
         wait_for(lambda: LockFile(path).is_locked(IMAGE_TURN))
-        texts = [slots.bulk() for _ in range(2)]
-        assert slots.num_taken == 3
-        assert not other.has_taken.is_set()
-        for each in texts:
-            each.release()
+        with slots.bulk(), slots.bulk():
+            assert slots.num_taken == 4
+            assert not other.has_taken.is_set()
     assert other.has_taken.wait(60)
     other.may_release.set()
 

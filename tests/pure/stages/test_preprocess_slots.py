@@ -1,4 +1,4 @@
-"""The preprocess stage takes slots that all models share; the test is the other model."""
+"""The preprocess stage takes slots that all models share; the test is two other models."""
 
 import threading
 from contextlib import ExitStack
@@ -34,11 +34,11 @@ def slots(tmp_path):
 
 
 @pytest.fixture
-def held(slots):
+def held(slots, tmp_path):
     """All slots of the server, until the context ends."""
     with ExitStack() as stack:
-        for _ in range(NUM_SLOTS):
-            stack.enter_context(slots.bulk())
+        for each in (*[slots] * NUM_SLOTS, Slots(LockFile(tmp_path / SLOTS_FILE), NUM_SLOTS, NUM_SLOTS)):
+            stack.enter_context(each.bulk())
         yield stack
 
 
