@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.options import read_model_settings, running_options
+from sie_triton.cli.options import ADDRESS, address_of, address_options, read_model_settings, running_options
 
 POSITIVE = click.IntRange(1, 100_000)
 
@@ -46,8 +46,8 @@ POSITIVE = click.IntRange(1, 100_000)
 @click.option("--singles", type=POSITIVE, default=50, show_default=True, help="perf: texts a round for latency")
 @click.option("--json", "as_json", is_flag=True, help="also print one JSON document, as the last line")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="also draw a picture, such as eval.png")
-@click.option("--url", metavar="URL", help="server of the source sie; default: grpc:// with --host and --grpc-port")
-@running_options(["host", "grpc_port", "models_dir"])
+@address_options
+@running_options(["models_dir"])
 def evaluate(
     model: str,
     task: str,
@@ -58,7 +58,6 @@ def evaluate(
     tolerance: float,
     as_json: bool,
     plot: Path | None,
-    url: str | None,
     rounds: int,
     clients: int,
     batch: int,
@@ -88,12 +87,11 @@ def evaluate(
     from sie_triton.evals.run import evaluate as run
     from sie_triton.evals.speed import Load
 
-    settings = read_model_settings(**flags, triton_host=flags["host"])
-    address = url or f"grpc://{settings.inner_host}:{settings.grpc_port}"
+    server = address_of(**{name: flags.pop(name) for name in ADDRESS})
     load = Load(rounds, clients, batch, texts, singles) if kind == "perf" else None
     specs = [name for each in sources.split(",") if (name := each.strip())]
-    of = settings.models_dir
-    report = run(Evaluation(model, task, specs, by, address, of, targets, tolerance, load, plot is not None))
+    of = read_model_settings(**flags).models_dir
+    report = run(Evaluation(model, task, specs, by, server, of, targets, tolerance, load, plot is not None))
     Console().print(report.title, report.table(), sep="\n")
     if plot is not None:
         report.draw(plot)

@@ -2,17 +2,23 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 from pydantic.fields import FieldInfo
 
-from sie_triton.settings import Settings, read_settings, unknown_variables
+from sie_triton.settings import Settings, read_settings, unknown_variables, words
 from sie_triton.settings.groups import GROUPS, USUAL
 from sie_triton.settings.sources import PREFIX, flag
 
+if TYPE_CHECKING:
+    from sie_triton.client.address import Address
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+# Options of the address of a running server.
+ADDRESS = ("url", "ca_file", "host", "grpc_port", "auth_tokens")
 
 # Key of a context that shows all options.
 ALL = "sie_triton.all_options"
@@ -80,6 +86,24 @@ def read_model_settings(**flags: Any) -> Settings:
 def settings_of_running(**flags: Any) -> Settings:
     """Read the settings of a command that calls a running server: --host is where its Triton and controller listen."""
     return read_settings(**flags, triton_host=flags.get("host"))
+
+
+def address_options(command: Command) -> Command:
+    """Add the options ADDRESS, from which `address_of` makes the address of a running server's Triton."""
+    command = running_options(["host", "grpc_port", "auth_tokens"])(command)
+    pem = click.Path(exists=True, dir_okay=False)
+    command = click.option("--ca-file", type=pem, help="with TLS, the certificates to trust, in PEM")(command)
+    about = "server: http://host:port, grpc://host:port, or https and grpcs for TLS; default: --host and --grpc-port"
+    return click.option("--url", metavar="URL", help=about)(command)
+
+
+def address_of(*, url: str | None, ca_file: str | None, **flags: Any) -> "Address":
+    """Return the address that the options ADDRESS describe, with the first of `auth_tokens`."""
+    from sie_triton.client.address import Address
+
+    settings = settings_of_running(**flags)
+    token = next(iter(words(settings.auth_tokens)), "")
+    return Address.parse(url or f"grpc://{settings.inner_host}:{settings.grpc_port}", token, ca_file or "")
 
 
 def warn_of_unknown_variables() -> None:

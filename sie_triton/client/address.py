@@ -1,28 +1,43 @@
 """Parse the address of a server."""
 
-from typing import NamedTuple
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 from sie_triton.errors import InputError
 
-ALLOWED = "give http://host:port, grpc://host:port, or host:port for gRPC"
+ALLOWED = "give http://host:port, grpc://host:port, host:port for gRPC, or https and grpcs for TLS"
+
+TRANSPORTS = {"http": "http", "https": "http", "grpc": "grpc", "grpcs": "grpc"}
 
 
-class Address(NamedTuple):
-    """Address of a server; `target` is tritonclient's form of it: host:port, for HTTP with an optional path prefix."""
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Address of a server; `target` is tritonclient's form of it: host:port, for HTTP with an optional path prefix.
+
+    `token` is sent as bearer token if it is not empty. With TLS (`is_secure`), `ca_file` holds the certificates to
+    trust, in PEM; empty: those of the system for HTTP, of grpcio for gRPC.
+    """
 
     transport: str
     target: str
+    is_secure: bool = False
+    token: str = field(default="", repr=False)
+    ca_file: str = ""
 
     def __str__(self) -> str:
-        return f"{self.transport}://{self.target}"
+        return f"{self.transport}{'s' if self.is_secure else ''}://{self.target}"
 
     @classmethod
-    def parse(cls, url: str) -> "Address":
+    def parse(cls, url: "str | Address", token: str = "", ca_file: str = "") -> "Address":
+        """Return the address; InputError names what is wrong with it.
+
+        >>> str(Address.parse("https://host:8000/triton/")), str(Address.parse("host:8001"))
+        ('https://host:8000/triton', 'grpc://host:8001')
         """
-        >>> Address.parse("http://host:8000/triton/"), Address.parse("host:8001")
-        (Address(transport='http', target='host:8000/triton'), Address(transport='grpc', target='host:8001'))
-        """
+        if isinstance(url, Address):
+            return url
         if not isinstance(url, str):
             raise InputError.at("url", f"must be a string, not {type(url).__name__}; {ALLOWED}")
         try:
@@ -33,14 +48,34 @@ class Address(NamedTuple):
         if complaint:
             shown = "" if "@" in url else f"{url!r} "  # the URL may contain a password
             raise InputError.at("url", f"{shown}{complaint}; {ALLOWED}")
-        return cls(parts.scheme, parts.netloc + parts.path.rstrip("/"))
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
+            raise InputError.at("token", "must be a string of printable ASCII without spaces")
+        transport = TRANSPORTS[parts.scheme]
+        address = cls(transport, parts.netloc + parts.path.rstrip("/"), parts.scheme != transport, token, ca_file)
+        if ca_file:
+            address.tls_context()
+        return address
+
+    @property
+    def host(self) -> str:
+        return self.target.partition("/")[0].rpartition(":")[0]
+
+    @property
+    def headers(self) -> Mapping[str, str] | None:
+        """Headers of HTTP, or metadata of gRPC, of each request."""
+        return {"authorization": f"Bearer {self.token}"} if self.token else None
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context of TLS connections; InputError if the certificates cannot be read."""
+        try:
+            return ssl.create_default_context(cafile=self.ca_file or None)
+        except OSError as exc:
+            raise InputError.at("ca_file", f"{self.ca_file}: has no certificates in PEM ({exc})") from exc
 
 
 def _complaint(parts: SplitResult, port: int | None) -> str | None:
     """Return the problem of a URL; None if it is valid."""
-    if parts.scheme in ("https", "grpcs"):
-        return f"asks for TLS ({parts.scheme}), which SIEClient does not support; connect through a local TLS proxy"
-    if parts.scheme not in ("http", "grpc"):
+    if parts.scheme not in TRANSPORTS:
         return f"has the scheme {parts.scheme!r}, which is not supported"
     if "@" in parts.netloc:
         return "has a user name, which Triton does not accept"
@@ -50,6 +85,6 @@ def _complaint(parts: SplitResult, port: int | None) -> str | None:
         return "has no port; Triton's default ports are 8000 for HTTP and 8001 for gRPC"
     if parts.query or parts.fragment:
         return "has a query or a fragment"
-    if parts.scheme == "grpc" and parts.path.rstrip("/"):
+    if TRANSPORTS[parts.scheme] == "grpc" and parts.path.rstrip("/"):
         return f"has the path {parts.path!r}, which gRPC does not allow"
     return None

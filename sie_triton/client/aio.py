@@ -46,14 +46,16 @@ class AsyncSIEClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | Address,
         *,
         timeout: float | None = None,
         max_concurrency: int = 4,
         retry: bool = True,
         controller_url: str | None = None,
+        token: str = "",
+        ca_file: str = "",
     ) -> None:
-        address = Address.parse(url)
+        address = Address.parse(url, token, ca_file)
         self._connection = self._connect(address)
         self._controller = ControllerAddress.beside(address, controller_url)
         self._timeout = checked_timeout(timeout)

@@ -75,17 +75,18 @@ class AsyncConnection:
     async def _send(self, method: str, seconds: float, arguments: dict[str, Any]) -> Any:
         send = getattr(self._client(), method)
         if self._address.transport == "grpc":
+            arguments |= {"client_timeout": seconds, "headers": self._address.headers}
             if method == "infer":
-                return await send(client_timeout=seconds, hangs_up=self.hangs_up, **arguments)
-            call = send(client_timeout=seconds, **arguments)
+                return await send(hangs_up=self.hangs_up, **arguments)
+            call = send(**arguments)
             return await (call if self.hangs_up else _to_its_end(call))
         async with asyncio.timeout(seconds):  # the timeout also closes the connection
-            return await send(**arguments)
+            return await send(headers=self._address.headers, **arguments)
 
     async def _is_live(self) -> bool:
         try:
             with our_errors(self._address, PROBE_S):
-                await self._client().is_server_live(client_timeout=PROBE_S)
+                await self._client().is_server_live(headers=self._address.headers, client_timeout=PROBE_S)
         except BusyError:
             return False
         return True
@@ -95,9 +96,20 @@ class AsyncConnection:
             raise Cancelled(CLOSED)
         if self._opened is None:
             is_grpc = self._address.transport == "grpc"
-            options = {"channel_args": CHANNEL} if is_grpc else {"conn_timeout": NETWORK_TIMEOUT_S}
+            options = grpc_options(self._address) if is_grpc else _http_options(self._address)
             self._opened = self.triton.InferenceServerClient(self._address.target, **options)
         return self._opened
+
+
+def grpc_options(address: Address) -> dict[str, Any]:
+    """Return the arguments of tritonclient's gRPC clients."""
+    secure = {"ssl": True, "root_certificates": address.ca_file or None} if address.is_secure else {}
+    return {"channel_args": CHANNEL, **secure}
+
+
+def _http_options(address: Address) -> dict[str, Any]:
+    secure = {"ssl": True, "ssl_context": address.tls_context()} if address.is_secure else {}
+    return {"conn_timeout": NETWORK_TIMEOUT_S, **secure}
 
 
 async def _to_its_end(call: Coroutine[Any, Any, Any]) -> Any:
@@ -120,7 +132,7 @@ class GrpcConnection:
         self.triton: Any = import_module("tritonclient.grpc")
         self.is_met = False
         self._address = address
-        self._client = self.triton.InferenceServerClient(address.target, channel_args=CHANNEL)
+        self._client = self.triton.InferenceServerClient(address.target, **grpc_options(address))
 
     def close(self) -> None:
         self._client.close()
@@ -130,7 +142,8 @@ class GrpcConnection:
         """Call one of tritonclient's methods and return its result, as AsyncConnection.ask does."""
         try:
             with our_errors(self._address, deadline.left_s):
-                answer = getattr(self._client, method)(client_timeout=deadline.wait_s("grpc"), **arguments)
+                arguments |= {"client_timeout": deadline.wait_s("grpc"), "headers": self._address.headers}
+                answer = getattr(self._client, method)(**arguments)
         except BusyError as exc:
             if not is_of_a_step(exc) and not (self._is_live() if deadline.left_s else was_reached(str(exc))):
                 if not self.is_met:
@@ -143,7 +156,7 @@ class GrpcConnection:
     def _is_live(self) -> bool:
         try:
             with our_errors(self._address, PROBE_S):
-                self._client.is_server_live(client_timeout=PROBE_S)
+                self._client.is_server_live(headers=self._address.headers, client_timeout=PROBE_S)
         except BusyError:
             return False
         return True

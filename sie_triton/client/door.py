@@ -1,6 +1,6 @@
 """Recognise SIE's door at an address that should be Triton's."""
 
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 from sie_triton.client.address import Address
 from sie_triton.errors import SIEError
@@ -16,16 +16,18 @@ def refuse_door(address: Address) -> None:
     """Send one GET request; if SIE's door answers it, raise an SIEError that names Triton's default ports."""
     if not _is_door(address):
         return
-    host = address.target.partition("/")[0].rpartition(":")[0]
     raise SIEError(
         f"{address}: this is SIE's HTTP door, not Triton. SIEClient connects to Triton itself, "
-        f"by default at http://{host}:8000 or grpc://{host}:8001"
+        f"by default at http://{address.host}:8000 or grpc://{address.host}:8001"
     )
 
 
 def _is_door(address: Address) -> bool:
     server, _, path = address.target.partition("/")
-    connection = HTTPConnection(server, timeout=TIMEOUT_S)
+    if address.is_secure:
+        connection: HTTPConnection = HTTPSConnection(server, timeout=TIMEOUT_S, context=address.tls_context())
+    else:
+        connection = HTTPConnection(server, timeout=TIMEOUT_S)
     try:
         connection.request("GET", f"/{path}")
         return connection.getresponse().getheader(HEADER) is not None

@@ -55,6 +55,12 @@ class NotTriton(SIEError):
     """The server at the address is not Triton."""
 
 
+class Unauthorized(SIEError):
+    """The server requires a token, and got none or a wrong one."""
+
+    field = "token"
+
+
 # Errors without a prefix, which are Triton's own, by status name of gRPC or HTTP. With INVALID_ARGUMENT it refuses
 # shapes, types and names of tensors, with UNAVAILABLE a full queue, with INTERNAL a fault of a stage.
 ERRORS: Mapping[str, type[SIEError]] = {
@@ -66,6 +72,8 @@ ERRORS: Mapping[str, type[SIEError]] = {
     "503": BusyError,
     "INTERNAL": ModelError,
     "500": ModelError,
+    "UNAUTHENTICATED": Unauthorized,
+    "401": Unauthorized,
     "CANCELLED": Cancelled,
     "499": Cancelled,
 }

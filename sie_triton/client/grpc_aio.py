@@ -63,12 +63,13 @@ class InferenceServerClient(aio.InferenceServerClient):  # type: ignore[misc]
         parameters: Mapping[str, str | bool | int | float] | None = None,
         timeout: int | None = None,
         client_timeout: float | None = None,
+        headers: Mapping[str, str] | None = None,
         hangs_up: bool = True,
     ) -> InferResult:
         """Call Triton. If cancelled, the gRPC call is cancelled, or, without `hangs_up`, runs to its end."""
-        call = self._client_stub.ModelInfer(
-            request_of(model_name, inputs, parameters or {}, timeout), timeout=client_timeout
-        )
+        message = request_of(model_name, inputs, parameters or {}, timeout)
+        metadata = tuple(headers.items()) if headers else None
+        call = self._client_stub.ModelInfer(message, timeout=client_timeout, metadata=metadata)
         try:
             if not hangs_up:
                 await end_of(call)

@@ -21,7 +21,7 @@ TIMEOUT_S = 120.0
 MAX_REASON_BYTES = 4096
 
 REQUIRES_TOKEN = (
-    "adds known models only for callers with a token, which this client does not send; on the server's machine run "  # noqa: S105
+    "adds known models only for callers with a valid token; give it as token, or run on the server's machine "  # noqa: S105
     "sie-triton models add"
 )
 
@@ -40,24 +40,25 @@ class ControllerAddress(NamedTuple):
     def beside(cls, triton: Address, url: str | None) -> "ControllerAddress | None":
         """Parse the controller's `url`; None means Triton's host and the default port, "" that it must not be asked.
 
+        The controller has no TLS, so that with TLS only a `url` makes a client ask it.
+
         >>> ControllerAddress.beside(Address("grpc", "host:8001"), None).target
         'host:8003'
         """
-        if url is None:
-            host = triton.target.partition("/")[0].rpartition(":")[0]
-            return cls.given(f"{host}:{PORT}")
+        if url is None and not triton.is_secure:
+            return cls.given(f"{triton.host}:{PORT}", triton.token)
         if not url:
             return None
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme != "http" or not parts.netloc:
             raise InputError.at("controller_url", f"must be http://host:port, not {url!r}")
-        return cls.given(parts.netloc)
+        return cls.given(parts.netloc, triton.token)
 
     @classmethod
-    def given(cls, target: str) -> "ControllerAddress":
+    def given(cls, target: str, token: str = "") -> "ControllerAddress":
         """Return the address that a client asks, with advice to its caller."""
         named = f"; no controller, which adds known models, answers at {target}: give its address as controller_url"
-        return cls(target, advice=named)
+        return cls(target, token, named)
 
 
 def advice_of(controller: ControllerAddress | None) -> str:

@@ -46,19 +46,24 @@ class SIEClient:
     is retried, and a busy server raises BusyError at once.
 
     If a model is not served, the client asks the controller to serve it, if it is a known model. `controller_url` is
-    the controller's address; None means the default port on the host of `url`, and "" does not ask.
+    the controller's address; None means the default port on the host of `url`, none with TLS, and "" does not ask.
+
+    `token` is sent to both as bearer token. With `https://` or `grpcs://`, for a proxy in front of Triton or of a
+    gateway, `ca_file` names the certificates to trust, in PEM.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Address,
         *,
         timeout: float | None = None,
         max_concurrency: int = 4,
         retry: bool = True,
         controller_url: str | None = None,
+        token: str = "",
+        ca_file: str = "",
     ) -> None:
-        self._address = Address.parse(url)
+        self._address = Address.parse(url, token, ca_file)
         self._controller = ControllerAddress.beside(self._address, controller_url)
         self._timeout = checked_timeout(timeout)
         self._retry = retry

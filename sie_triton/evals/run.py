@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from sie_triton.client.address import Address
 from sie_triton.errors import InputError, ServerError
 from sie_triton.evals.dataset import LAYOUT, Dataset, read_dataset
 from sie_triton.evals.report import Report
@@ -32,7 +33,7 @@ class Evaluation:
     task: str
     sources: Sequence[str]
     by: str
-    url: str
+    server: Address
     models_dir: Path | None
     targets: Path | None
     tolerance: float
@@ -53,7 +54,8 @@ def evaluate(asked: Evaluation) -> Report:
     _check(asked)
     from sie_triton.evals.sources import located
 
-    asked = replace(asked, sources=[located(spec, asked.model, asked.url, asked.models_dir) for spec in asked.sources])
+    place = (asked.model, asked.server, asked.models_dir)
+    asked = replace(asked, sources=[located(spec, *place) for spec in asked.sources])
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     targets = _targets(asked)
     with ExitStack() as stack, Console(stderr=True).status(f"reading {asked.task}") as status:
@@ -112,7 +114,7 @@ def _opened(asked: Evaluation) -> Iterator[tuple[str, "Source"]]:
 
     for spec in asked.sources:
         if spec != TARGETS:
-            yield open_source(spec, asked.model, asked.by, asked.url)
+            yield open_source(spec, asked.model, asked.by, asked.server)
 
 
 def _measured(asked: Evaluation, sources: dict[str, "Source"], task: Any, dataset: Dataset) -> Report:

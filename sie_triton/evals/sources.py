@@ -59,9 +59,9 @@ class Source(ABC):
 
 
 class TritonSource(Source):
-    def __init__(self, model: str, by: str, url: str) -> None:
+    def __init__(self, model: str, by: str, server: Address) -> None:
         self._model, self._by = model, by
-        self._client = SIEClient(url, timeout=CALL_S)
+        self._client = SIEClient(server, timeout=CALL_S)
 
     def encode(self, texts: Sequence[str], *, is_query: bool) -> list[Row]:
         results = self._client.encode(self._model, list(texts), output_types=[self._by], is_query=is_query)
@@ -120,26 +120,26 @@ class LibrarySource(Source):
         return scores
 
 
-def open_source(spec: str, model: str, by: str, url: str) -> tuple[str, Source]:
-    """Return the name and the source of `spec`; see EXAMPLES. `url` is the address of `sie`; `st` has its directory.
+def open_source(spec: str, model: str, by: str, server: Address) -> tuple[str, Source]:
+    """Return the name and the source of `spec`; see EXAMPLES. `server` is that of `sie`; `st` has its directory.
 
     InputError if it names no source.
     """
     name, has_place, place = spec.partition("=")
     if spec == "sie":
-        return name, TritonSource(model, by, url)
+        return name, TritonSource(model, by, server)
     if name == "st":
         return name, LibrarySource(Path(place), by)
     place = place if has_place else spec
     if place.startswith(("http://", "https://")):
         return name, HttpSource(model, by, place)
-    if place.startswith("grpc://"):
-        return name, TritonSource(model, by, place)
+    if place.startswith(("grpc://", "grpcs://")):
+        return name, TritonSource(model, by, Address.parse(place))
     raise InputError(f"-s {spec!r} is not a source; {EXAMPLES}")
 
 
-def located(spec: str, model: str, url: str, models_dir: Path | None) -> str:
-    """Return `spec`; st with its directory, which is by default that from which the server at `url` loads the model.
+def located(spec: str, model: str, server: Address, models_dir: Path | None) -> str:
+    """Return `spec`; st with its directory, which is by default that from which `server` loads the model.
 
     InputError if there is no such directory here.
     """
@@ -147,16 +147,16 @@ def located(spec: str, model: str, url: str, models_dir: Path | None) -> str:
     if name != "st":
         return spec
     try:
-        weights = place if has_place else _served_from(model, url) or _known(model, models_dir)
+        weights = place if has_place else _served_from(model, server) or _known(model, models_dir)
         return f"st={locate(weights, allow_hub=True)}"
     except (CatalogError, LoadError) as exc:
         raise InputError(f"-s {spec}: {exc}; give the model's directory on this machine as st=DIRECTORY") from exc
 
 
-def _served_from(model: str, url: str) -> str:
+def _served_from(model: str, server: Address) -> str:
     """Return where a running server loads the model's weights from; empty if no server of ours serves the model."""
-    address, deadline, name = Address.parse(url), Deadline.after(ANSWER_S), split_profile(model)[0]
-    connection = (HttpConnection if address.transport == "http" else GrpcConnection)(address)
+    deadline, name = Deadline.after(ANSWER_S), split_profile(model)[0]
+    connection = (HttpConnection if server.transport == "http" else GrpcConnection)(server)
     try:
         ensemble = connection.ask("get_model_config", deadline, model_name=triton_name(name))
         step = connection.ask("get_model_config", deadline, model_name=first_step(name, ensemble))

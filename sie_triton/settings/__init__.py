@@ -27,6 +27,7 @@ from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.inputs import InputSettings
 from sie_triton.settings.object_store import check_store_url, is_store_url, url_of_path
 from sie_triton.settings.sources import (
+    AUTH_TOKEN,
     FILE_VARIABLE,
     IN_BYTES,
     PREFIX,
@@ -36,6 +37,7 @@ from sie_triton.settings.sources import (
     file_settings,
     is_of_clusters,
     read_secret,
+    single_token,
     variable,
 )
 from sie_triton.settings.telemetry import TelemetrySettings
@@ -283,7 +285,8 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, InitSettingsSource(settings_cls, file_settings())
+        both = InitSettingsSource(settings_cls, single_token())
+        return init_settings, both, env_settings, InitSettingsSource(settings_cls, file_settings())
 
     @property
     def models_url(self) -> str:
@@ -385,7 +388,7 @@ def settings_of_server(**flags: Any) -> Settings:
 
 def unknown_variables() -> list[str]:
     """Return a line for each variable that begins with SIE_ and that neither this version nor a cluster reads."""
-    known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, CONTROL_TOKEN, SERVED_FROM}
+    known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, AUTH_TOKEN, CONTROL_TOKEN, SERVED_FROM}
     given = (name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return [
         f"{name} is not a setting of this version, and is ignored{did_you_mean(name, known)}"

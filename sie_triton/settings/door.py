@@ -68,7 +68,8 @@ class DoorSettings(BaseModel):
     auth_tokens: str = Field(
         "",
         validate_default=True,
-        description="bearer tokens of clients, separated by commas, or @FILE to read them from a file, one per line",
+        description="bearer tokens of clients, separated by commas, or @FILE to read them from a file, one per line; "
+        "SIE_AUTH_TOKEN holds one more",
     )
 
     @property

@@ -42,6 +42,9 @@ IN_BYTES = "in bytes (or as 4GB, 4 × 1000³, or 4GiB, 4 × 1024³)"
 # Source of a setting that nothing sets.
 DEFAULT = "default"
 
+# SIE's variable for one token, which counts beside those of SIE_AUTH_TOKENS.
+AUTH_TOKEN = "SIE_AUTH_TOKEN"  # noqa: S105
+
 # Settings whose values are never printed or written to a file.
 SECRETS = ("admin_token", "auth_tokens", "nats_password")
 
@@ -70,6 +73,17 @@ def file_settings() -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise SettingsError(f"{path}: must contain one setting per line, such as http_port: 8000")
     return content
+
+
+def single_token() -> dict[str, str]:
+    """Return the setting auth_tokens with the token in AUTH_TOKEN; empty if that is not set."""
+    if not (token := os.environ.get(AUTH_TOKEN)):
+        return {}
+    try:
+        tokens = [read_secret(os.environ.get(variable("auth_tokens"), "")), read_secret(token)]
+    except ValueError as exc:
+        raise SettingsError(f"{AUTH_TOKEN}: {exc}") from exc
+    return {"auth_tokens": ",".join(filter(None, tokens))}
 
 
 def default_models_dir(directory: Path) -> Path | None:
@@ -165,4 +179,6 @@ def source_of(name: str, flags: Collection[str], in_file: Collection[str]) -> st
         return flag(name)
     if os.environ.get(variable(name)):
         return variable(name)
+    if name == "auth_tokens" and os.environ.get(AUTH_TOKEN):
+        return AUTH_TOKEN
     return str(settings_file()) if name in in_file else DEFAULT

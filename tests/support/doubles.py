@@ -23,7 +23,7 @@ DTYPES = {"FP32": np.float32, "INT32": np.int32}
 
 class FakeTriton:
     """Fake of tritonserver. `is_silent`: requests are read and not answered. `num_asked` counts inference requests,
-    `paths` are HTTP's.
+    `paths` are HTTP's. Requests without `token` are refused if it is not empty.
     """
 
     def __init__(self, transport: str) -> None:
@@ -31,6 +31,7 @@ class FakeTriton:
             self.port = free.getsockname()[1]
         self.url = f"{transport}://127.0.0.1:{self.port}"
         self.is_silent = False
+        self.token = ""
         self.outputs = ["dense", "token_count", "timing_ms"]
         self.num_asked = 0
         self.paths: list[str] = []
@@ -54,6 +55,9 @@ class FakeTriton:
         stopping = self._server.stop(0)
         if stopping is not None:  # of gRPC, which takes requests until it is done, and cancels them
             stopping.wait(10)
+
+    def admits(self, header: str | None) -> bool:
+        return not self.token or header == f"Bearer {self.token}"
 
     def answer(self, n: int) -> list[tuple[str, str, list[int], list[float]]]:
         """Name, dtype, shape and values of each output for n items."""
@@ -114,13 +118,16 @@ class HttpHandler(BaseHTTPRequestHandler):
         self.server.fake.paths.append(self.path)
         body = self.rfile.read(int(self.headers["Content-Length"]))
         header = json.loads(body[: int(self.headers["Inference-Header-Content-Length"])])
+        if not self.server.fake.admits(self.headers["Authorization"]):
+            self.answer({"error": "a token is needed"}, 401)
+            return
         names = ("name", "datatype", "shape", "data")
         made = self.server.fake.answer(header["inputs"][0]["shape"][0])
         self.answer({"outputs": [dict(zip(names, output, strict=True)) for output in made]})
 
-    def answer(self, content):
+    def answer(self, content, status=200):
         body = json.dumps(content).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -139,6 +146,8 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):
         return messages.ServerReadyResponse(ready=True)
 
     def ModelInfer(self, request, context):
+        if not self.fake.admits(dict(context.invocation_metadata()).get("authorization")):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "a token is needed")
         response = messages.ModelInferResponse()
         for name, dtype, shape, data in self.fake.answer(request.inputs[0].shape[0]):
             response.outputs.add(name=name, datatype=dtype, shape=shape)

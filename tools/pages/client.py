@@ -20,9 +20,9 @@ INTRODUCTION = """\
 `python -m tools.pages`. -->
 
 `SIEClient` and `AsyncSIEClient` call Triton's own ports, 8000 for HTTP and 8001 for gRPC; `http://host:8000/prefix`
-reaches a server behind a proxy. They need no extra of this package ([installation](installation.md#with-pip)), and send
-neither TLS nor tokens: clients of [the door](door.md) connect to a server that is
-[exposed with tokens](security.md#expose-the-server).
+reaches a server behind a proxy. They need no extra of this package ([installation](installation.md#with-pip)). A
+gateway's gRPC, or a proxy, may require a `token` and TLS (`https`, `grpcs`). A server that is
+[exposed with tokens](security.md#expose-the-server) shows [the door](door.md) only, which other clients call.
 
 ## SIEClient
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.bulk.lines import Source, Stream, chunks
-from sie_triton.cli.bulk.options import BulkOptions, url_of
+from sie_triton.cli.bulk.options import BulkOptions
 from sie_triton.cli.bulk.part import JsonPart, Run
 from sie_triton.cli.bulk.progress import Progress, progress
 from sie_triton.cli.bulk.records import JsonOut, Sink
@@ -43,12 +43,11 @@ def execute(
     `call` makes the function that sends lines by a client. `query_bytes` as in `chunks`. `max_concurrency` is the
     default of the option.
     """
-    url = url_of(options.url, host=options.host, grpc_port=options.grpc_port)
     max_concurrency = options.max_concurrency or max_concurrency
     is_drawn = isinstance(source, Stream) and not options.is_in_terminal
     with (
         closing(sink),
-        SIEClient(url, timeout=options.timeout, max_concurrency=max_concurrency) as client,
+        SIEClient(options.server, timeout=options.timeout, max_concurrency=max_concurrency) as client,
         progress(source, sink.num_skipped, is_shown=is_drawn) as bar,
     ):
         try:

@@ -4,11 +4,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sie_triton.cli.options import running_options, settings_of_running
+from sie_triton.cli.options import ADDRESS, address_of, address_options
+
+if TYPE_CHECKING:
+    from sie_triton.client.address import Address
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,14 +30,13 @@ class BulkOptions:
     as_json: bool
     max_concurrency: int | None
     timeout: float | None
-    url: str | None
-    host: str | None
-    grpc_port: str | None
+    server: "Address"
 
     @classmethod
     def taken_from(cls, flags: dict[str, Any]) -> "BulkOptions":
         """Return the values of the shared options, and remove them from `flags`."""
-        return cls(**{field.name: flags.pop(field.name) for field in fields(cls)})
+        own = {field.name: flags.pop(field.name) for field in fields(cls) if field.name in flags}
+        return cls(**own, server=address_of(**{name: flags.pop(name) for name in ADDRESS}))
 
     @property
     def is_in_terminal(self) -> bool:
@@ -80,12 +82,7 @@ SHARED = (
         metavar="SECONDS",
         help="timeout of each request with its retries, in seconds; default: 600 s a request, and 30 s of retries",
     ),
-    click.option(
-        "--url",
-        metavar="URL",
-        help="server, such as http://host:port or grpc://host:port; default: --host and --grpc-port",
-    ),
-    running_options(["host", "grpc_port"]),
+    address_options,
 )
 
 
@@ -94,9 +91,3 @@ def bulk_options(command: Command) -> Command:
     for option in reversed(SHARED):
         command = option(command)
     return command
-
-
-def url_of(url: str | None, **flags: Any) -> str:
-    """Return the server's URL: `url`, else that of the settings `host` and `grpc_port`."""
-    settings = settings_of_running(**flags)
-    return url or f"grpc://{settings.inner_host}:{settings.grpc_port}"

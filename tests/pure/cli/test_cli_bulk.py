@@ -16,6 +16,7 @@ from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.options import BulkOptions
 from sie_triton.cli.bulk.records import error_record, write_out
 from sie_triton.cli.encode import IN_OPTIONS as IN_OPTIONS_OF_ENCODE
+from sie_triton.cli.options import ADDRESS
 from sie_triton.cli.score import IN_OPTIONS as IN_OPTIONS_OF_SCORE
 from sie_triton.client.types import EncodeOptions, ScoreOptions
 from sie_triton.contract import VERBS
@@ -33,7 +34,7 @@ COMMANDS = pytest.mark.parametrize(
 
 
 def parameters_of(command):
-    shared = {field.name for field in fields(BulkOptions)}
+    shared = {field.name for field in fields(BulkOptions)} | {*ADDRESS}
     return {parameter.name for parameter in cli.commands[command].params} - shared - ARGUMENTS
 
 

@@ -170,8 +170,7 @@ def test_timeouts(kind, timeout):
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("https://host:8000", "asks for TLS"),
-        ("grpcs://host:8001", "asks for TLS"),
+        ("https://host", "has no port"),
         ("ftp://host:8000", "has the scheme 'ftp'"),
         ("http://host", "has no port; Triton's default ports are 8000 for HTTP and 8001 for gRPC"),
         ("host", "has no port"),

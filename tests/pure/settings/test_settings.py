@@ -155,6 +155,20 @@ def test_a_secret_may_be_in_a_file(tmp_path, monkeypatch):
         read_settings(auth_mode="token")
 
 
+def test_the_singular_variable_holds_one_more_token(tmp_path, monkeypatch):
+    """SIE's name, beside SIE_AUTH_TOKENS."""
+    monkeypatch.setenv("SIE_AUTH_TOKEN", "one")
+    assert read_settings(auth_mode="token").auth_tokens == "one"
+    (tmp_path / "tokens").write_text("two\n")
+    monkeypatch.setenv("SIE_AUTH_TOKENS", "@tokens")
+    assert read_settings(auth_mode="token").auth_tokens == "two,one"
+    assert read_settings(auth_mode="token", auth_tokens="three").auth_tokens == "three"
+    monkeypatch.setenv("SIE_AUTH_TOKEN", "@nowhere")
+    with pytest.raises(SettingsError, match=r"^SIE_AUTH_TOKEN: nowhere cannot be read"):
+        read_settings()
+    assert unknown_variables() == []
+
+
 def test_with_token_auth_inner_ports_default_to_loopback():
     tokens = {"auth_mode": "token", "auth_tokens": "t"}
     assert read_settings(host="0.0.0.0").inner_host == "0.0.0.0"
