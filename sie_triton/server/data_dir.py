@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ from sie_triton.telemetry.lines import as_json, for_people
 
 LOCK = "serve.lock"
 
+# A server's prefix of the names of its Python stages' shared memory.
+SHM_PREFIX = re.compile(r"sie_\d+_[0-9a-f]{8}_")
+MAX_PREFIX = 100
+
 # A log may have so many times the usual lines in a window if each request has one.
 LINES_OF_REQUESTS = 16
 
@@ -32,7 +37,7 @@ END_S = 5.0
 def lock(data_dir: Path) -> IO[str]:
     """Lock `data_dir` for this process; raise ServerError if it cannot be used, or another server uses it."""
     try:
-        handle = (_closed(private_directory(data_dir)) / LOCK).open("a+")
+        handle = (_closed(private_directory(data_dir)) / LOCK).open("a+", errors="replace")
     except OSError as exc:
         reason = str(exc) if exc.errno is None else explain(exc, data_dir)
         raise ServerError(f"--data-dir={data_dir} cannot be used: {reason}; choose another one") from exc
@@ -58,7 +63,7 @@ def clean_after_predecessor(held: IO[str], data_dir: Path) -> int:
     """End processes and remove memory that a killed launcher left; return the number of processes."""
     num_ended = end_leftovers(data_dir)
     held.seek(0)
-    if shm_prefix := held.read().strip():
+    if SHM_PREFIX.fullmatch(shm_prefix := held.read(MAX_PREFIX)):
         remove_regions(shm_prefix)
     return num_ended
 
@@ -145,7 +150,7 @@ def are_open_to_others(shm_prefix: str) -> bool:
 
 
 def _regions(shm_prefix: str) -> Iterator[Path]:
-    return Path("/dev/shm").glob(f"{shm_prefix}*")
+    return (path for path in Path("/dev/shm").iterdir() if path.name.startswith(shm_prefix))
 
 
 def clean(directory: Path) -> Path:

@@ -361,6 +361,21 @@ def test_a_disk_that_takes_nothing_more_is_one_line(tmp_path):
     assert (ended.returncode, lines) == (2, [f"error: {tmp_path / 'data'}: {os.strerror(errno.EFBIG)}"])
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 4096, b"[" * 100_000, b"\xff" * 999, b"*", b"/", b"../*", b"s", b"sie_"]
+)
+def test_a_damaged_name_of_a_predecessors_memory_removes_nothing(tmp_path, content):
+    kept = Path(f"/dev/shm/sie_{os.getpid()}_01234567_1")
+    kept.touch()
+    try:
+        (tmp_path / "serve.lock").write_bytes(content)
+        with lock(tmp_path) as held:
+            assert clean_after_predecessor(held, tmp_path) == 0
+        assert kept.exists()
+    finally:
+        kept.unlink()
+
+
 def test_processes_and_files_of_a_predecessor_are_removed(tmp_path):
     """Children of this process, and processes of other directories, are left alone."""
     sleeping = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
@@ -374,7 +389,7 @@ def test_processes_and_files_of_a_predecessor_are_removed(tmp_path):
         for directory in (tmp_path / "data", tmp_path / "other")
     ]
     ours, other = (int(process.stdout.readline()) for process in started)
-    prefix = f"sie_{os.getpid()}_test_"
+    prefix = f"sie_{os.getpid()}_01234567_"
     region = Path(f"/dev/shm/{prefix}1")
     region.touch()
     try:
@@ -382,7 +397,7 @@ def test_processes_and_files_of_a_predecessor_are_removed(tmp_path):
             remember(held, prefix)
         with lock(tmp_path / "data") as held:
             assert clean_after_predecessor(held, tmp_path / "data") == 1
-            remember(held, "sie_1_none_")
+            remember(held, "sie_1_89abcdef_")
         assert not region.exists()
         assert [is_alive(pid) for pid in (started[0].pid, ours, other)] == [True, False, True]
         assert end_leftovers(tmp_path / "data") == 0
