@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -35,7 +35,7 @@ STATUS = fields(
     {
         "timestamp": NUMBER,
         "ready": BOOLEAN,
-        "server": fields({"version": STRING, "uptime_s": NUMBER}, "version", "uptime_s"),
+        "server": fields({"version": STRING, "uptime_seconds": NUMBER}, "version", "uptime_seconds"),
         "memory": fields({"used_bytes": INTEGER, "limit_bytes": INTEGER, "pressure_bytes": INTEGER}),
         "models": several(MODEL),
     },
@@ -48,7 +48,7 @@ STATUS = fields(
 
 
 def routes(door: Door) -> list[BaseRoute]:
-    latest = LatestStatus(door)
+    latest = LatestStatus(door, status)
     probes = {"/healthz": (healthz, "Liveness of the door."), "/readyz": (readyz, "Readiness of the server.")}
     told: dict[str, tuple[Handler, Document]] = {
         "/health": (health, operation("Health of the server.", answer={"type": "object"})),
@@ -61,6 +61,7 @@ def routes(door: Door) -> list[BaseRoute]:
         ),
         *(_get(path, DoorEndpoint(door, handler, document=document)) for path, (handler, document) in told.items()),
         WebSocketRoute("/ws/status", Watching(door, latest), name="watch"),
+        WebSocketRoute("/ws/cluster-status", Watching(door, LatestStatus(door, cluster_status)), name="watch_cluster"),
     ]
 
 
@@ -79,31 +80,48 @@ async def readyz(request: DoorRequest) -> Response:
 
 
 async def health(request: DoorRequest) -> Answer:
-    """Return the capacity of the server in the format of SIE's clients."""
-    if (capacity := await request.door.backend.capacity()) is not None:
-        return request.answer(dict(capacity))
-    told = await status(request.door)
+    return request.answer(await capacity(request.door, str(request.header("host") or "")))
+
+
+async def capacity(door: Door, url: str = "") -> dict[str, Any]:
+    """Return the workers of the server, or of the cluster, in the format of SIE's clients; `url` is the server's."""
+    if (of_cluster := await door.backend.capacity()) is not None:
+        return dict(of_cluster)
+    told = await status(door)
     loaded = told["loaded_models"]
-    gpu_types = [request.door.settings.gpu_type] if request.door.settings.gpu_type else []
+    gpu_types = [door.settings.gpu_type] if door.settings.gpu_type else []
     worker = {
-        "url": str(request.header("host") or ""),
+        "url": url,
         "name": told["name"],
-        "gpu": request.door.settings.gpu_type,
+        "gpu": door.settings.gpu_type,
         "gpu_count": told["gpu_count"],
         "healthy": told["ready"],
         "queue_depth": sum(each["queue_depth"] for each in told["models"]),
         "loaded_models": loaded,
     }
-    return request.answer(
+    return {
+        "type": "server",
+        "status": "healthy" if told["ready"] else "unhealthy",
+        "cluster": {"worker_count": 1, "gpu_count": told["gpu_count"], "models_loaded": len(loaded)},
+        "configured_gpu_types": gpu_types,
+        "live_gpu_types": gpu_types,
+        "workers": [worker],
+    }
+
+
+async def cluster_status(door: Door) -> dict[str, Any]:
+    """Return the capacity with the models, as SIE's clients watch a gateway."""
+    told, states = await asyncio.gather(capacity(door), door.served.states())
+    models = [
         {
-            "type": "server",
-            "status": "healthy" if told["ready"] else "unhealthy",
-            "cluster": {"worker_count": 1, "gpu_count": told["gpu_count"], "models_loaded": len(loaded)},
-            "configured_gpu_types": gpu_types,
-            "live_gpu_types": gpu_types,
-            "workers": [worker],
+            "name": name,
+            "state": state_of(each),
+            "worker_count": sum(name in worker["loaded_models"] for worker in told["workers"]),
+            "total_queue_depth": each["pending"],
         }
-    )
+        for name, each in sorted(states.models.items())
+    ]
+    return {"timestamp": time.time(), "cluster": told["cluster"], "workers": told["workers"], "models": models}
 
 
 async def status(door: Door) -> dict[str, Any]:
@@ -133,7 +151,7 @@ async def status(door: Door) -> dict[str, Any]:
         "bundle_config_hash": "",
         "loaded_models": [each["name"] for each in models if each["loaded"]],
         "max_batch_requests": settings.max_batch_requests,
-        "server": {"version": version("sie-triton"), "uptime_s": round(time.monotonic() - STARTED, 1)},
+        "server": {"version": version("sie-triton"), "uptime_seconds": round(time.monotonic() - STARTED, 1)},
         "memory": _memory(states.memory, settings.memory_pressure_threshold_percent),
         "gpus": [],
         "models": models,
@@ -148,13 +166,13 @@ def _memory(states: Mapping[str, Any], threshold_percent: float) -> dict[str, An
 
 
 class LatestStatus:
-    """The server's status as JSON, cached for PERIOD_S: many clients cost one question a period.
+    """The answer of `ask` as JSON, cached for PERIOD_S: many clients cost one question a period.
 
     Belongs to one event loop.
     """
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, door: Door, ask: Callable[[Door], Awaitable[dict[str, Any]]]) -> None:
+        self._door, self._asked = door, ask
         self._latest: asyncio.Task[bytes] | None = None
         self._latest_at = 0.0
 
@@ -168,11 +186,11 @@ class LatestStatus:
         return await asyncio.shield(self._latest)
 
     async def _ask(self) -> bytes:
-        return write_json(await status(self._door))
+        return write_json(await self._asked(self._door))
 
 
 class Watching:
-    """ASGI application of /ws/status: sends the server's status to every watcher each PERIOD_S.
+    """ASGI application of a WebSocket: sends the latest status to every watcher each PERIOD_S.
 
     Belongs to one event loop.
     """

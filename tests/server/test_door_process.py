@@ -107,6 +107,17 @@ def test_the_door_survives_a_tritonserver_crash(tmp_path):
         assert door in descendants(process.pid)
 
 
+def test_watchers_of_a_cluster_see_the_server_as_its_worker(door):
+    async def watch():
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{door}/ws/cluster-status") as socket:
+            return await socket.receive_json(timeout=5)
+
+    told = asyncio.run(watch())
+    assert (told["cluster"]["worker_count"], len(told["workers"])) == (1, 1)
+    loaded = {model["name"] for model in told["models"] if model["worker_count"]}
+    assert loaded == {*told["workers"][0]["loaded_models"]}
+
+
 def test_watchers_get_the_status_periodically(door):
     async def watch():
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{door}/ws/status") as socket:

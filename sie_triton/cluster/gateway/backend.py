@@ -15,7 +15,7 @@ from sie_triton.client.failures import our_errors
 from sie_triton.client.grpc_aio import InferResult, request_of
 from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.messages import OK, Answer, unknown_model
+from sie_triton.cluster.messages import OK, Answer, Health, unknown_model
 from sie_triton.contract import TASKS
 from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
 from sie_triton.names import sie_name
@@ -106,10 +106,10 @@ class QueueBackend(Backend):
     async def capacity(self) -> dict[str, Any]:
         """Return the workers of all pools, in the format of SIE's clients."""
         workers = sorted(self._queue.pools.workers.all(), key=lambda each: (each.pool, each.worker))
-        gpus = sorted({each.gpu_type for each in workers if each.gpu_type})
+        gpus = sorted({kind for each in workers if (kind := _machine(each))})
         return {
             "type": "gateway",
-            "status": "healthy" if self._queue.is_ready else "unhealthy",
+            "status": ("healthy" if self._queue.is_ready else "degraded") if workers else "no_workers",
             "cluster": {
                 "worker_count": len(workers),
                 "gpu_count": sum(bool(each.gpu_type) for each in workers),
@@ -125,11 +125,13 @@ class QueueBackend(Backend):
                     "pool": each.pool,
                     "moves_to": each.moves_to,
                     "machine_profile": each.profile,
-                    "gpu": each.gpu_type,
+                    "gpu": _machine(each),
                     "gpu_count": int(bool(each.gpu_type)),
                     "healthy": each.is_ready,
                     "queue_depth": each.open,
                     "loaded_models": sorted(map(sie_name, each.resident)),
+                    "memory_used_bytes": (used := int(sum(size for size, _ in each.resident.values()))),
+                    "memory_total_bytes": used + each.free_bytes,
                     "config_epoch": each.epoch,
                     "refused_models": sorted(map(sie_name, each.refused)),
                 }
@@ -148,3 +150,8 @@ class QueueBackend(Backend):
                 model["memory_bytes"] += sum(sizes)
                 model["traffic"] = {}
         return States({}, models, {}, monotonic())
+
+
+def _machine(worker: Health) -> str:
+    """Return the kind of a worker's machine, by which SIE's clients ask for capacity: its profile, else its GPU."""
+    return worker.profile if worker.profile != worker.pool else worker.gpu_type

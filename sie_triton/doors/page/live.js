@@ -76,7 +76,7 @@ export class Live {
   }
 
   showServer(status) {
-    const { version, uptime_s: uptime } = status.server;
+    const { version, uptime_seconds: uptime } = status.server;
     const machine = status.machine_profile === "auto" ? "" : ` · ${status.machine_profile}`;
     setText(byId("server"), `version ${version}${machine} · up ${duration(uptime)}`);
     showReady(status.ready ? "ready" : "not ready");

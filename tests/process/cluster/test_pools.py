@@ -2,6 +2,7 @@
 
 import pytest
 
+from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.errors import InputError, Unreachable
 from tests.process.cluster.conftest import MODEL, Cluster, request, until
@@ -18,6 +19,20 @@ def test_a_request_goes_to_the_pool_that_it_asks_for(run):
             answer, _ = await queue.submit(queue.pools.chosen(asked), MODEL, request(name), 20)
             assert answer.status == 0
         assert (of_default.seen, of_large.seen) == (["a", "d"], ["b", "c"])
+
+    run(test)
+
+
+def test_sies_clients_find_workers_by_the_profile_of_their_machine_else_by_its_gpu(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        await cluster.worker("a", machine_profile="l4-spot", gpu_type="l4")
+        await cluster.worker("b", gpu_type="h100")
+        await cluster.worker("c")
+        await until(lambda: len([*queue.pools.workers.all()]) == 3 and queue.is_ready)
+        told = await QueueBackend(cluster.settings(), queue).capacity()
+        assert {each["name"]: each["gpu"] for each in told["workers"]} == {"a": "l4-spot", "b": "h100", "c": ""}
+        assert (told["live_gpu_types"], told["status"]) == (["h100", "l4-spot"], "healthy")
 
     run(test)
 

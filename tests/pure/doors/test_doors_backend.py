@@ -24,7 +24,7 @@ class Slow:
     def __init__(self) -> None:
         self.told = []
 
-    async def get_model_metadata(self, client_timeout):
+    async def get_model_metadata(self, client_timeout, headers):
         try:
             await asyncio.sleep(0.05)
         except asyncio.CancelledError:

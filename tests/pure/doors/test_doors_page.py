@@ -99,7 +99,7 @@ def test_the_status_needs_the_token():
 def test_the_status_without_a_controller_has_no_models_and_no_memory():
     told = get("/status").json()
     assert (told["ready"], told["models"], told["memory"]) == (True, [], {})
-    assert told["server"]["uptime_s"] >= 0
+    assert told["server"]["uptime_seconds"] >= 0
 
 
 def test_the_memory_of_the_status_has_the_use_beyond_which_models_are_evicted():
