@@ -65,7 +65,7 @@ async def serve(app: web.Application, host: str, port: int) -> None:
     await runner.setup()
     try:
         assert runner.server is not None
-        with socket.create_server((host, port), backlog=BACKLOG) as listener:
+        with socket.create_server((host, port), backlog=BACKLOG, reuse_port=True) as listener:
             listener.setblocking(False)
             connections.accept(listener, runner.server)
             await stopped.wait()

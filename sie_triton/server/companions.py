@@ -13,6 +13,7 @@ from sie_triton.engines import IN_FORK_SERVER
 from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.host.device import worker_variables
+from sie_triton.host.ports import reserved
 from sie_triton.processes.fork_server import fork_server_directory
 from sie_triton.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.processes.log import Log
@@ -56,14 +57,15 @@ def doors(
     options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
     processes = [Companion(name, [module], log, environment, say, **options) for name in names]
     started = []
-    try:
-        for each in processes:
-            each.__enter__()
-            started.append(each)
-        yield processes
-    finally:
-        with ThreadPoolExecutor(len(processes)) as together:
-            list(together.map(Companion.__exit__, started))
+    with reserved(settings.host, [settings.door_port]):
+        try:
+            for each in processes:
+                each.__enter__()
+                started.append(each)
+            yield processes
+        finally:
+            with ThreadPoolExecutor(len(processes)) as together:
+                list(together.map(Companion.__exit__, started))
 
 
 def wait_for_door(settings: Settings) -> None:

@@ -145,6 +145,8 @@ class Server:
             f"--http-port={s.http_port}",
             f"--grpc-address={s.inner_host}",
             f"--grpc-port={s.grpc_port}",
+            "--reuse-http-port=true",  # see host/ports.py
+            "--reuse-grpc-port=true",
             "--grpc-infer-allocation-pool-size=0",  # otherwise Triton keeps the memory of its eight largest requests
             f"--metrics-address={s.inner_host}",
             f"--metrics-port={s.metrics_port}",

@@ -23,6 +23,7 @@ from sie_triton.errors import ServerError
 from sie_triton.families import model_of
 from sie_triton.host.device import unused_gpus, visible_gpus
 from sie_triton.host.gpu_memory import check_gpu_name, gpu_type
+from sie_triton.host.ports import reserved
 from sie_triton.names import triton_name
 from sie_triton.native import INSTALL, kernels_in_use
 from sie_triton.processes.descriptors import raise_limit
@@ -113,7 +114,8 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     server = Server(settings, repository, verbose=verbose, say=say)
     remember(held, server.shm_prefix)
     with (
-        # Ends last: if its workers ended before their stages, the stages would replace them, which takes seconds.
+        reserved(settings.inner_host, (settings.http_port, settings.grpc_port, settings.controller_port)),
+        # Ends after the stages: they would replace workers that end before them, which takes seconds.
         fork_servers(settings, specs, say),
         server,
         controller(settings, server.control_token, say),

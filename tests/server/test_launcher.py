@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -130,6 +131,9 @@ def ended_during_a_restart(process: subprocess.Popen[str], settings: Settings) -
     while "start 1 of 5 failed" not in told:
         told += process.stderr.readline()
         assert process.poll() is None
+    for port in (settings.http_port, settings.grpc_port, settings.controller_port):
+        with pytest.raises(OSError, match="in use"):  # another user would get requests, and the control token
+            socket.create_server(("127.0.0.1", port)).close()
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=15)
     assert process.returncode == 0
