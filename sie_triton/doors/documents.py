@@ -10,7 +10,7 @@ from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.contract.tensors import IMAGE, ITEMS, LABELS, QUERY, TEXT
 from sie_triton.doors.items import MEDIA
 from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
-from sie_triton.doors.places import ENCODE, EXTRACT, ID, IMAGES, METADATA, SCORE
+from sie_triton.doors.places import ENCODE, EXTRACT, ID, IMAGES, METADATA, OVERFLOW, POLICIES, SCORE
 from sie_triton.doors.schemas import (
     BOOLEAN,
     INTEGER,
@@ -49,7 +49,7 @@ CUT = BOOLEAN | {"const": True, "description": "present if the model read only t
 # Follows Python, which counts more characters as whitespace than ECMAScript does.
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
 
-TIMES = ("total_ms", "queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
+TIMES = ("total_ms", "queue_ms", "batch_wait_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
 TIMING = fields(dict.fromkeys(TIMES, NUMBER), *TIMES)
 
 
@@ -104,6 +104,7 @@ def _split(models: Sequence[Model], verb: str) -> tuple[dict[str, Schema], Schem
     """Return the parameters with fields of their own, and the schema of the options."""
     found = parameters(models, verb)
     named = {name: found.pop(name) for name in NAMED if name in found}
+    found[OVERFLOW] = optional({"enum": list(POLICIES)}) | {"description": "error: a text that is too long is refused"}
     return named, closed(found)
 
 

@@ -38,6 +38,7 @@ _NOT_LOADED = Row("MODEL_LOAD_FAILED", 502, 502, 502, 424)
 # By the kind of an error (`errors`), or the door's own kind. Clients of other dialects retry a busy server on 429.
 TABLE: Mapping[str, Row] = {
     "input": Row("INVALID_INPUT", 400, 400, 400, 422),
+    "too_long": Row("INPUT_TOO_LONG", 400, 400, 400, 422),
     "not_served": Row("MODEL_NOT_FOUND", 404, 404, 404, 424),
     "busy": Row("QUEUE_FULL", 503, 429, 429, 429),
     "out_of_memory": Row("RESOURCE_EXHAUSTED", 503, 429, 429, 429),

@@ -12,6 +12,9 @@ ID, IMAGES, VIDEO, METADATA = "id", "images", "video", "metadata"
 # Fields of an item. `metadata` belongs to SIE's protocol: clients keep notes of their own in it.
 ITEM_KEYS = (ID, TEXT.name, IMAGE.name, IMAGES, AUDIO.name, VIDEO, DOCUMENT.name, METADATA)
 
+# SIE's parameter for texts that are longer than the model reads, which all models here truncate by default.
+OVERFLOW, POLICIES = "overflow_policy", ("default", "truncate_text", "error")
+
 # Fields of an image or a document, and of a sound. `format` is a hint: the content decides.
 FILE_KEYS = ("data", "format")
 SOUND_KEYS = (*FILE_KEYS, "sample_rate")

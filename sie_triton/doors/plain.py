@@ -6,6 +6,7 @@ from typing import Any
 from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.endpoint import Answer, DoorRequest
+from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.doors.wire import JSON
@@ -34,10 +35,11 @@ def in_order(result: Mapping[str, Any]) -> list[float]:
 
 
 def check_lengths(results: Sequence[Mapping[str, Any]], field: str, remedy: str) -> None:
-    """Raise InputError for the first item that the model has truncated."""
+    """Raise Failure for the first item that the model has truncated."""
     for i, result in enumerate(results):
         if result.get("truncated"):
-            raise InputError.at(f"{field}[{i}]", f"is longer than the model's maximum length; {remedy}")
+            name = f"{field}[{i}]"
+            raise Failure("too_long", f"{name}: is longer than the model's maximum length; {remedy}", field=name)
 
 
 def answered(

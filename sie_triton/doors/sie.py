@@ -7,6 +7,7 @@ from typing import Any
 from starlette.routing import Route
 
 from sie_triton.contract.extract import MAX_LABELS
+from sie_triton.contract.parameters import shown
 from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
 from sie_triton.doors import documents
 from sie_triton.doors.capable import Explaining
@@ -14,11 +15,14 @@ from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
 from sie_triton.doors.items import entities_in, item_in, items_in
-from sie_triton.doors.places import ENCODE, EXTRACT, SCORE, Places
+from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
+from sie_triton.doors.plain import check_lengths
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from sie_triton.names import split_profile
+
+SHORTEN = f"shorten it, or send {OVERFLOW} truncate_text"
 
 
 def routes(door: Door) -> list[Route]:
@@ -40,11 +44,14 @@ async def encode(request: DoorRequest) -> Answer:
     parameters = parameters_in(found)
     _check_names(parameters.get("output_types"), "params.output_types")
     asked = parameters.get("output_types")
+    refuses_long = _refuses_long(parameters, "params.options")
     named = await _named(door, model, asked.split(",") if isinstance(asked, str) else asked)
     if named:
         parameters["output_types"] = list(named)
     async with Explaining(door, model, "encode", items):
         results = await door.backend.encode(model, items, request.seconds, parameters)
+    if refuses_long:
+        check_lengths(results, "items", SHORTEN)
     dtype = parameters.get("output_dtype") or "float32"
     dims = dict(await door.served.dims(model)) if needs_dims(results[0], dtype) else {}
     if (size := whole(parameters.get("dimensions"))) is not None:
@@ -82,8 +89,12 @@ async def score(request: DoorRequest) -> Answer:
         if isinstance(query.get(kind), (str, bytes)):
             check_query(query[kind], items, f"query.{kind}", door.settings.door_max_body_bytes)
     parameters = checked_options(_options(found, "options") | {"instruction": found.get("instruction")})
+    refuses_long = _refuses_long(parameters, "options")
     async with Explaining(door, model, "score", [query, *items]):
         result = await door.backend.score(model, query, items, request.seconds, parameters)
+    if refuses_long:
+        entries = {entry["item_id"]: entry for entry in result["scores"]}
+        check_lengths([entries.get(item.get("id", f"item-{i}"), {}) for i, item in enumerate(items)], "items", SHORTEN)
     return _answer(request, scored(result))
 
 
@@ -93,12 +104,23 @@ async def extract(request: DoorRequest) -> Answer:
     parameters = parameters_in(found, EXTRACT)
     labels = _labels(parameters.pop("labels", None))
     check_query("".join(labels), items, "params.labels", door.settings.door_max_body_bytes)
+    refuses_long = _refuses_long(parameters, "params.options")
     known = None
     if await _reads_entities(door, model):
         known = [entities_in(item, f"items[{i}]") for i, item in enumerate(found["items"])]
     async with Explaining(door, model, "extract", items):
         results = await door.backend.extract(model, items, labels, known, request.seconds, parameters)
+    if refuses_long:
+        check_lengths(results, "items", SHORTEN)
     return _answer(request, extracted(model, results))
+
+
+def _refuses_long(parameters: dict[str, Any], where: str) -> bool:
+    """Take SIE's `overflow_policy` from the parameters, and return True if a text that is too long is an error."""
+    policy = parameters.pop(OVERFLOW, None)
+    if policy not in (None, *POLICIES):
+        raise invalid(f"{where}.{OVERFLOW}", f"must be one of {', '.join(POLICIES)}; got {shown(policy)}")
+    return bool(policy == "error")
 
 
 async def _reads_entities(door: Door, model: str) -> bool:

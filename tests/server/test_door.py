@@ -189,11 +189,11 @@ def test_a_sound_may_be_an_array(http, sie):
 def test_timings_are_in_the_body_and_in_headers(http):
     answer = http.post(f"/v1/encode/{TINY}", json={"items": ["a"]}, headers={"X-Request-ID": "mine"})
     timing = answer.json()["timing"]
-    of_the_server = ["queue_ms", "tokenization_ms", "inference_ms", "postprocessing_ms", "loading_ms"]
+    of_the_server = ["queue_ms", "batch_wait_ms", "tokenization_ms", "inference_ms", "postprocessing_ms", "loading_ms"]
     assert list(timing) == ["total_ms", *of_the_server]
     assert timing["total_ms"] > sum(timing[name] for name in of_the_server) > 0
     for name, ms in timing.items():
-        assert float(answer.headers[f"X-{name.removesuffix('_ms')}-Time"]) == pytest.approx(ms, abs=0.006)
+        assert float(answer.headers[f"X-{name.removesuffix('_ms').replace('_', '-')}-Time"]) == pytest.approx(ms, abs=0.006)
     assert answer.headers["X-Trace-ID"] == "mine"
     assert answer.headers["X-SIE-Server-Version"] == PROTOCOL_VERSION
     assert answer.headers["X-SIE-Triton-Version"] == version("sie-triton")

@@ -65,7 +65,8 @@ class FakeBackend:
 
     async def extract(self, model, items, labels, entities, seconds, parameters):
         self.asked.append((model, items, labels, entities, parameters))
-        return [{"relations": [], "token_count": 1, "timing": TIMING} for _ in items]
+        shared = {"relations": [], "token_count": 1, "timing": TIMING}
+        return [{**shared, **self._mark(i)} for i, _ in enumerate(items)]
 
     def _mark(self, i):
         return {"truncated": True} if i in self.cut else {}

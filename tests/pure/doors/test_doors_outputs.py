@@ -43,6 +43,30 @@ def test_the_outputs_are_those_of_sies_server(monkeypatch, dims, profile, asked,
     assert [*answer["items"][0]] == [answered]
 
 
+@pytest.mark.parametrize(("verb", "where"), [("encode", "params"), ("score", ""), ("extract", "params")])
+@pytest.mark.parametrize(
+    ("policy", "status", "code"),
+    [
+        (None, 200, None),
+        ("default", 200, None),
+        ("truncate_text", 200, None),
+        ("error", 400, "INPUT_TOO_LONG"),
+        ("no", 400, "INVALID_INPUT"),
+        (1, 400, "INVALID_INPUT"),
+    ],
+)
+def test_the_request_says_whether_a_text_may_be_too_long(verb, where, policy, status, code):
+    door, backend = door_of()
+    backend.cut = {1}
+    options = {"options": {} if policy is None else {"overflow_policy": policy}}
+    body = {"items": ["a", "b"], **({where: options} if where else {"query": "q", **options})}
+    answer = post(door, body, f"/v1/{verb}/org/m")
+    assert (answer.status_code, answer.headers.get("X-SIE-Error-Code")) == (status, code)
+    if code == "INPUT_TOO_LONG":
+        assert answer.json()["detail"]["message"].startswith("items[1]: ")
+    assert not any("overflow_policy" in each[-1] for each in backend.asked)
+
+
 def test_the_tokens_read_are_reported_in_the_body_and_in_a_header():
     door, _ = door_of()
     answer = post(door, {"items": ["a", "b"]}, headers={"X-Request-ID": "mine"})
