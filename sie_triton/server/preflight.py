@@ -24,8 +24,9 @@ SHM_BYTES_PER_MODEL = 8 * MB
 SHM_FILES_PER_MODEL = 3  # one for each stage
 MIN_DISK_BYTES = 1024 * MB
 
-# Errors of a file system without room.
+# Errors of a file system without room, and of all writes, which name no file.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+OF_WRITES = (*FULL, errno.EFBIG, errno.EIO, errno.EROFS)
 
 # Oldest driver for each major version of CUDA that a program is built for; the minor version does not matter:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
@@ -79,7 +80,7 @@ def check_ports(addresses: Mapping[str, tuple[str, int]]) -> Iterator[str]:
 
 
 def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
-    """Check the free space in shared memory for the stubs, and on the disk for the data directory."""
+    """Check the room in shared memory for the stubs, in /tmp for Triton, and on the disk for the data directory."""
     shm, needed = shutil.disk_usage("/dev/shm").free, num_models * SHM_BYTES_PER_MODEL
     if shm < needed:
         yield (
@@ -88,6 +89,8 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
         )
     if (num_files := os.statvfs("/dev/shm").f_favail) < (needed := num_models * SHM_FILES_PER_MODEL):
         yield f"/dev/shm has room for {num_files} files, {num_models} models need {needed}; remount it with more inodes"
+    if not os.access("/tmp", os.W_OK):
+        yield "/tmp is not writable; Triton's Python backend makes a directory there: mount a tmpfs"
     existing = _existing(data_dir)
     disk = shutil.disk_usage(existing).free
     if disk < MIN_DISK_BYTES:
@@ -98,8 +101,8 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
 
 def explain(error: OSError, data_dir: Path) -> str:
     """Return in one line which path an error is about, its reason, and how much room is left if there is too little."""
-    path = error.filename or data_dir
-    reason = f"{os.fsdecode(path)}: {error.strerror or error}"
+    path = error.filename or (data_dir if error.errno in OF_WRITES else "")
+    reason = f"{os.fsdecode(path)}: {error.strerror or error}" if path else str(error.strerror or error)
     if error.errno not in FULL:
         return reason
     found = os.statvfs(_existing(Path(os.fsdecode(path))))

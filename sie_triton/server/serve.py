@@ -63,6 +63,9 @@ MEMORY_READABLE_BY_ALL = (
     f"stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}"
 )
 
+# Python's error.
+NO_THREAD = "can't start new thread"
+
 KNOWN = "known    any model of `sie-triton models ls --known`, once a request to SIE's door or of SIEClient names it"
 
 
@@ -91,6 +94,11 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
         return 0
     except OSError as exc:
         raise ServerError(preflight.explain(exc, settings.data_dir)) from exc
+    except (RuntimeError, MemoryError) as exc:
+        if isinstance(exc, RuntimeError) and str(exc) != NO_THREAD:
+            raise
+        reason = str(exc) or "no memory is left"
+        raise ServerError(f"{reason}; raise the limit of processes or of memory (ulimit, or the container's)") from exc
     finally:
         held.close()
         if settings.log_json:

@@ -19,7 +19,7 @@ from sie_triton.native import PRIVATE_MEMORY, preloading, put
 from sie_triton.processes import hidden_arguments, supervisor
 from sie_triton.processes.pids import is_alive
 from sie_triton.processes.supervisor import Supervisor
-from sie_triton.server import launch
+from sie_triton.server import launch, serve
 from sie_triton.server.companions import controller
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.launch import Server
@@ -341,6 +341,7 @@ def test_an_error_of_a_file_names_its_path_and_the_room_that_is_left(tmp_path, e
         line = explain(OSError(error_number, text, path), tmp_path)
         assert line.startswith(f"{path or tmp_path}: {text}")
         assert bool(re.search(r"\d+ MB and \d+ inodes", line)) == shows_room
+    assert str(tmp_path) not in explain(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), tmp_path)
 
 
 def test_shared_memory_without_inodes_is_noticed(tmp_path, monkeypatch):
@@ -350,6 +351,31 @@ def test_shared_memory_without_inodes_is_noticed(tmp_path, monkeypatch):
     assert [line.partition(" ")[0] for line in check_space(tmp_path, 2)] == ["/dev/shm"]
     monkeypatch.setattr(os, "statvfs", lambda path: room)
     assert [*check_space(tmp_path, 2)] == []
+
+
+def test_a_temporary_directory_that_cannot_be_written_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/tmp")
+    assert [line.partition(" ")[0] for line in check_space(tmp_path, 0)] == ["/tmp"]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)), ServerError),
+        (RuntimeError("can't start new thread"), ServerError),
+        (MemoryError(), ServerError),
+        (RuntimeError("a fault of ours"), RuntimeError),
+    ],
+)
+def test_a_limit_that_is_reached_during_the_start_is_one_line(tmp_path, monkeypatch, error, raised):
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(serve, "_serve", fail)
+    monkeypatch.setattr(serve, "SIGNALS", ())
+    with pytest.raises(raised, match=str(error.args[-1]) if error.args else "memory") as caught:
+        serve.serve(read_settings(data_dir=tmp_path / "data"), [])
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_disk_that_takes_nothing_more_is_one_line(tmp_path):
