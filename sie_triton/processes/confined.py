@@ -101,7 +101,7 @@ def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
     limit_resources(memory_bytes=memory_bytes, file_bytes=file_bytes, seconds=seconds)
     code = b"".join(_filter())
     program = _Program(len(code) // 8, code)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     _prctl(PR_SET_DUMPABLE, 0)
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
     _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program))
@@ -116,6 +116,11 @@ def limit_resources(*, memory_bytes: int, file_bytes: int, seconds: int) -> None
     _limit(resource.RLIMIT_CPU, seconds * (os.cpu_count() or 1))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process once the thread that started it ends."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def die_first() -> None:

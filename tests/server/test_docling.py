@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from benchmarks.library_comparison import served
 from sie_triton import InputError, SIEClient
 from sie_triton.cli import cli
+from sie_triton.errors import DeadlinePassed
 from sie_triton.families.docling import PACKAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -34,6 +35,23 @@ DOCX = {
     "word/document.xml": '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>'
     "<w:p><w:r><w:t>They climb walls.</w:t></w:r></w:p></w:body></w:document>",
 }
+# Text is in two cells of 17 billion.
+SHEET = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+OFFICE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+XLSX = {
+    "[Content_Types].xml": DOCX["[Content_Types].xml"].partition("<Override")[0]
+    + f'<Override PartName="/xl/workbook.xml" ContentType="{OFFICE}.sheet.main+xml"/>'
+    f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{OFFICE}.worksheet+xml"/></Types>',
+    "_rels/.rels": DOCX["_rels/.rels"].replace("word/document.xml", "xl/workbook.xml"),
+    "xl/workbook.xml": f'<workbook xmlns="{SHEET}" '
+    'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships">'
+    '<sheets><sheet name="a" sheetId="1" r:id="r1"/></sheets></workbook>',
+    "xl/_rels/workbook.xml.rels": DOCX["_rels/.rels"]
+    .replace("word/document.xml", "worksheets/sheet1.xml")
+    .replace("relationships/officeDocument", "relationships/worksheet"),
+    "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{SHEET}"><sheetData><row r="1"><c r="A1"><v>1</v></c></row>'
+    '<row r="1048576"><c r="XFD1048576"><v>1</v></c></row></sheetData></worksheet>',
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +64,10 @@ def client(tmp_path_factory):
         yield client
 
 
-def docx() -> bytes:
+def office(parts: dict[str, str]) -> bytes:
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in DOCX.items():
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in parts.items():
             archive.writestr(name, content)
     return file.getvalue()
 
@@ -79,7 +97,7 @@ def pdf(text: str, pages: int = 1) -> bytes:
 
 
 def test_documents_of_every_kind_in_one_request(client: SIEClient):
-    files = [HTML, b"# Walls\n\nVines climb them.\n", docx(), pdf("Vines climb walls")]
+    files = [HTML, b"# Walls\n\nVines climb them.\n", office(DOCX), pdf("Vines climb walls")]
     found = client.extract("docling", [{"document": file, "id": str(i)} for i, file in enumerate(files)])
     html, markdown, word, page = (each["data"] for each in found)
     assert "# Vines" in html["markdown"]
@@ -95,7 +113,7 @@ def test_documents_of_every_kind_in_one_request(client: SIEClient):
     ("file", "said"),
     [
         (b"%PDF-1.4 nothing more", r"items\[1\]: cannot be converted"),
-        (docx()[:200], r"document\[1\]: is not a document"),
+        (office(DOCX)[:200], r"document\[1\]: is not a document"),
         (pdf("x", 201), r"items\[1\]: cannot be converted"),
         (bytes(100), r"document\[1\]: is not a document"),
     ],
@@ -104,3 +122,20 @@ def test_a_document_that_cannot_be_converted_is_named_in_the_error(client: SIECl
     with pytest.raises(InputError, match=said):
         client.extract("docling", [{"document": HTML}, {"document": file}])
     assert client.extract("docling", {"document": HTML})["data"]["text"]
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        office(XLSX),
+        b">" * 3000 + b" a",
+        b"".join(b" " * 2 * depth + b"- a\n" for depth in range(1000)),
+        b"<!doctype html>" + b"<div>" * 20_000,
+        b"![" * 50_000,
+        b"|a|\n|-|\n" + b"|b|\n" * 200_000,
+    ],
+)
+def test_a_document_of_much_work_ends_with_its_request(client: SIEClient, file):
+    with pytest.raises((InputError, DeadlinePassed)):
+        client.extract("docling", {"document": file}, timeout=4)
+    assert client.extract("docling", {"document": HTML}, timeout=60)["data"]["text"]

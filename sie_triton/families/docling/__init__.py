@@ -26,8 +26,9 @@ CONVERTED_LENGTHS = Tensor("converted_lengths", "INT32", (-1,), "[n] bytes of ea
 CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", CONVERTED_LENGTHS.name)
 ERROR = "error"
 
-# Bytes that cost as much as a token, roughly. How long a document takes is not known in advance.
-BYTES_A_TOKEN = 256
+# How long a document takes is not known in advance. Each costs a whole forward pass, so that none waits for another
+# within its pass; bytes that cost as much as a token, roughly.
+DOCUMENT_COST, BYTES_A_TOKEN = 1 << 14, 256
 
 PARTS = "format-pdf,format-docx,format-html,format-pptx,format-xlsx,format-markdown,convert-core"
 PACKAGES = f"'docling-slim[{PARTS}]' torch transformers"

@@ -9,7 +9,7 @@ import numpy as np
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.contract.tensors import DOCUMENT, IMAGE, READ
 from sie_triton.errors import InputError
-from sie_triton.families.docling import BYTES_A_TOKEN, CONTENT, OCR
+from sie_triton.families.docling import BYTES_A_TOKEN, CONTENT, DOCUMENT_COST, OCR
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.documents import check_document
 from sie_triton.spec import ModelSpec
@@ -42,7 +42,7 @@ class DocumentProcessor(Processor):
         contents = [np.frombuffer(item[DOCUMENT.name].content, np.uint8) for item in framed]
         lengths = np.array(list(map(len, contents)), np.int32)
         return {
-            READ.name: Ragged(1 + lengths // BYTES_A_TOKEN),
+            READ.name: Ragged(DOCUMENT_COST + lengths // BYTES_A_TOKEN),
             CONTENT.name: Ragged(np.concatenate(contents), lengths),
         }
 

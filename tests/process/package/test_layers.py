@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "inputs": {*FOUNDATION, "checkpoints", "pdf"},
     "pdf": {"errors", "processes"},
     "engines": {*FOUNDATION, "checkpoints", "native"},
-    "families": {*FOUNDATION, "checkpoints", "engines", "inputs", "transforms"},
+    "families": {*FOUNDATION, "checkpoints", "engines", "inputs", "processes", "transforms"},
     "environments": {"errors", "host"},
     "catalog": {
         *FOUNDATION,

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from sie_triton.catalog import select
+from sie_triton.catalog.config import DEFAULT_BATCH_COST
 from sie_triton.contract import VERBS, Part
 from sie_triton.errors import InputError, LoadError
 from sie_triton.families import family, load_processor, model_of
-from sie_triton.families.docling import CONTENT, CONVERTED
+from sie_triton.families.docling import CONTENT, CONVERTED, DOCUMENT_COST
 from sie_triton.families.docling.adapter import DoclingAdapter
-from sie_triton.inputs.documents import DocumentFile, check_document, format_of
+from sie_triton.inputs.documents import MAX_ENTRIES, DocumentFile, check_document, format_of
 from sie_triton.inputs.images import ImageFile
 from tests.support.stages import spec
 from tests.support.unreadable import unreadable
@@ -74,6 +75,17 @@ def test_the_unpacked_size_of_an_archive_is_limited():
         check_document(DocumentFile(bytes(content), "document[0]"), 1 << 26)
 
 
+def test_an_archive_of_too_many_entries_is_refused_before_it_is_read(monkeypatch):
+    """56 MB of directory became 1.7 GB of Python objects. The number that the archive's end tells is not believed."""
+    file = bytearray(office("word/"))
+    entry = file.index(b"PK\x01\x02")
+    end = file.index(b"PK\x05\x06")
+    file[end:end] = file[entry:end] * MAX_ENTRIES
+    monkeypatch.setattr("zipfile.ZipFile", None)
+    with pytest.raises(InputError, match=r"^document\[0\]: is an archive of 20002 entries; send at most 10000"):
+        check_document(DocumentFile(bytes(file), "document[0]"), 1 << 26)
+
+
 def test_images_are_no_documents():
     for content, _ in unreadable().values():
         assert format_of(content) in ("", "pdf", "md", "html")
@@ -89,7 +101,8 @@ def test_documents_go_to_the_worker_as_they_are(processor):
     items = [{"document": file} for file in files]
     assert all(map(processor.is_slow, items))
     features = processor.encode(list(map(processor.prepare, items)))
-    assert features["read"].values.tolist() == [1, 1 + 1016 // 256]
+    assert features["read"].values.tolist() == [DOCUMENT_COST, DOCUMENT_COST + 1016 // 256]
+    assert DOCUMENT_COST >= DEFAULT_BATCH_COST, "a document shares its forward pass with no other"
     content, lengths = features[CONTENT.name]
     assert content.tobytes() == FORMATS["md"] + FORMATS["pdf"] + bytes(1000)
     assert lengths.tolist() == [len(FORMATS["md"]), 1016]
@@ -120,7 +133,7 @@ def test_without_docling_its_environment_is_named():
     with pytest.raises(
         LoadError, match=r"run sie-triton env add docling 'docling-slim\[format-pdf.*torch transformers"
     ) as told:
-        DoclingAdapter(10)
+        DoclingAdapter(10, 60.0)
     assert told.value.reason == "dependency"
 
 
