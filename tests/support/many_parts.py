@@ -84,6 +84,28 @@ def of_unread_parts() -> dict[str, bytes]:
     }
 
 
+def of_each() -> list[bytes]:
+    """Return small files that have each kind of part a few times."""
+    tags: list[Tag] = [(ORIENTATION, SHORT, 1, 6), (RESOLUTION, RATIONAL, 2, bytes(range(16))), (EXIF, LONG, 1, 8)]
+    exif = ifd([*tags, (50_000, SHORT, 9, bytes(18))])
+    resource = b"Photoshop 3.0\0" + b"8BIM\3\xed\0\0\0\0\0\x10" + bytes(16)
+    index = ifd([(0xB001, LONG, 1, 2), (0xB002, UNDEFINED, 32, bytes(32))])
+    jpegs = segment(0xE1, b"Exif\0\0" + exif) + segment(0xE2, b"ICC_PROFILE\0\1\1x") + segment(0xED, resource)
+    text = zlib.compress(bytes(9999))
+    chunks = {b"eXIf": exif, b"zTXt": b"a\0\0" + text, b"iCCP": b"b\0\0" + text, b"iTXt": b"c\0\1\0\0\0" + text}
+    chunks |= {b"tEXt": b"Raw profile type exif\0\n\n\n" + exif.hex().encode(), b"acTL": struct.pack(">II", 2, 0)}
+    return [
+        jpeg(jpegs + segment(0xFE, b"comment") + b"\xff\xff\xff\0"),
+        jpeg(segment(0xE2, b"MPF\0" + index) + segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0<x/>")),
+        png(b"".join(chunk(name, data) for name, data in chunks.items()), chunk(b"tIME", bytes(7))),
+        gif(b"!\xfe\7comment\3abc\0!\xff\x0bNETSCAPE2.0\3\1\0\0\0!\xf9\4\1\0\0\0\0"),
+        bmp(b"\1\7\0\0\0\2\1\1\0\4abcd\xff\1" * 9, 40),
+        tiff(*tags, (COLORS, SHORT, 768, bytes(1536))),
+        tiff((STRIPS, LONG, SIDE, b"\x08\0\0\0" * SIDE), (278, SHORT, 1, 1)),
+        saved(picture(SIDE, SIDE), "WEBP", exif=b"Exif\0\0" + exif, icc_profile=b"x", xmp=b"<x/>"),
+    ]
+
+
 def segment(marker: int, data: bytes) -> bytes:
     return bytes([0xFF, marker]) + struct.pack(">H", 2 + len(data)) + data
 

@@ -15,16 +15,21 @@ from sie_triton.inputs.documents import FORMATS, DocumentFile, check_document
 from sie_triton.inputs.images import ImageFile, ImageReader
 from sie_triton.spec import Runtime
 from tests.fuzz.checksums import repaired_ogg, repaired_png
+from tests.fuzz.containers import restructured
 from tests.fuzz.damage import damaged
+from tests.fuzz.steps import bounded_work
 from tests.fuzz.target import Target
 from tests.fuzz.targets.stages import check_error
-from tests.support import pictures, sounds, unhearable, unreadable
+from tests.support import many_parts, pictures, sounds, unhearable, unreadable
 
 # Limits that make a case quick.
-LIMITS = Runtime(max_image_pixels=250_000, max_audio_s=3.0, max_document_bytes=50_000)
+LIMITS = Runtime(max_image_pixels=250_000, max_audio_s=3.0)
 
 # Files beyond this size, in bytes, would take long to damage.
 MAX_BYTES = 60_000
+
+# Maximum size of an Ogg file whose checksums are corrected, in bytes.
+MAX_REPAIRED = 1 << 18
 
 # Rates at which sounds are read.
 RATES = (8000, 16_000, 48_000)
@@ -34,18 +39,15 @@ RATES = (8000, 16_000, 48_000)
 def images(directory: Path) -> Iterator[Target]:
     files = [*pictures.of_all_kinds().values(), *unreadable.readable().values()] * 3
     files += [file for file, _ in unreadable.unreadable().values()]
-    reader = ImageReader(LIMITS)
-    yield Target(
-        damaged([file for file in files if len(file) < MAX_BYTES], repaired_png),
-        lambda file: seen(reader, file),
-        (InputError,),
-    )
+    small, reader = [file for file in files if len(file) < MAX_BYTES], ImageReader(LIMITS)
+    cases = st.one_of(damaged(small, repaired_png), restructured([*small, *many_parts.of_each()], repaired_png))
+    yield Target(cases, lambda file: seen(reader, file), (InputError,))
 
 
 def seen(reader: ImageReader, file: bytes) -> None:
     """Read an image, and all of its pixels."""
     try:
-        with reader.opened(ImageFile(file, "image[0]")) as picture:
+        with bounded_work(3_000_000), reader.opened(ImageFile(file, "image[0]")) as picture:
             assert picture.mode == "RGB"
             assert 0 < picture.width * picture.height <= LIMITS.max_image_pixels
             picture.resize((8, 8)).tobytes()
@@ -72,14 +74,16 @@ def audio(directory: Path) -> Iterator[Target]:
     files = 2 * files + [file for file, _ in unhearable.unreadable().values()]
     readers = [AudioReader(LIMITS, rate) for rate in RATES]
     small = [file for file in files if len(file) < MAX_BYTES]
-    cases = st.tuples(damaged(small, repaired_ogg), st.integers(0, len(readers) - 1))
+    changed = st.one_of(damaged(small, repaired_ogg), restructured(small, repaired_ogg, MAX_REPAIRED))
+    cases = st.tuples(changed, st.integers(0, len(readers) - 1))
     yield Target(cases, lambda case: heard(readers[case[1]], case[0]), (InputError,))
 
 
 def heard(reader: AudioReader, file: bytes) -> None:
     """Read a sound."""
     try:
-        samples = reader.samples(AudioFile(file, "audio[0]"))
+        with bounded_work(1_000_000):
+            samples = reader.samples(AudioFile(file, "audio[0]"))
     except InputError as exc:
         check_error(exc, "audio[0]: ")
         raise
@@ -105,6 +109,7 @@ def documents(directory: Path) -> Iterator[Target]:
     ]
 
     def run(file: bytes) -> None:
-        assert check_document(DocumentFile(file, "document[0]"), LIMITS.max_document_bytes) in FORMATS
+        with bounded_work(500_000):
+            assert check_document(DocumentFile(file, "document[0]"), LIMITS.max_document_bytes) in FORMATS
 
-    yield Target(damaged(files), run, (InputError,))
+    yield Target(st.one_of(damaged(files), restructured(files)), run, (InputError,))
