@@ -1,4 +1,4 @@
-"""Import classes that are named as `module:Class`, from this package or another installed one."""
+"""Import classes that this package or another installed one names as `module:Class`: never by a name in a file."""
 
 from importlib import import_module
 from typing import TypeVar
@@ -20,7 +20,7 @@ def class_named(path: str, kind: type[Kind], what: str) -> type[Kind]:
     module, _, name = path.partition(":")
     try:
         found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as exc:
+    except Exception as exc:  # another package's module may raise anything
         raise LoadError(f"{what}: cannot be imported ({exc})", "dependency") from exc
     if not (isinstance(found, type) and issubclass(found, kind)):
         raise LoadError(f"{what}: is not a {kind.__module__.removesuffix('.base')}.{kind.__name__}", "unsupported")

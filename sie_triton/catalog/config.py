@@ -1,11 +1,12 @@
 """The model file: its weights, its tasks and its profiles. Immutable once read."""
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
@@ -15,14 +16,17 @@ from sie_triton.catalog.names import ModelName
 from sie_triton.catalog.options import LORA, Frozen, ProfileConfig, RuntimeOptions, extended
 from sie_triton.catalog.served import denied, not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
+from sie_triton.checkpoints.files import first_line
 from sie_triton.contract import SCORE_MODES
 from sie_triton.environments.venv import check_name as check_environment
-from sie_triton.errors import CatalogError, UnbuiltFamily
+from sie_triton.errors import CatalogError, SIEError, UnbuiltFamily
 from sie_triton.families import Family, family, family_of
 from sie_triton.loras import PATHS
 from sie_triton.serving.serving_file import file_of, is_model_file
 from sie_triton.spec import ANY_LENGTH, REMOTE, ModelSpec, MuveraConfig, Runtime
 from sie_triton.validation import requirement
+
+log = logging.getLogger(__name__)
 
 DEFAULT_BATCH_COST = 16384
 
@@ -54,10 +58,23 @@ class ModelConfig(Frozen):
     tasks: Tasks
     max_sequence_length: Tokens | None = None
     batch_cost: Literal["tokens", "attention"] = "tokens"
+    hf_tokenizer_dependencies: Mapping[str, str | None] = Field(default={})
     profiles: dict[str, ProfileConfig] = Field(min_length=1)
     _source: str = PrivateAttr("")
     _base: str = PrivateAttr("")
     _reason: str = PrivateAttr("")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_default(cls, given: Any) -> Any:
+        """Take the only profile of a file for its default, and refuse a file for generation in one line."""
+        tasks, profiles = (given.get(key) if isinstance(given, dict) else None for key in ("tasks", "profiles"))
+        if isinstance(tasks, dict) and tasks.get("generate") is not None:
+            raise ValueError("tasks.generate: models that generate text are not served")
+        if not isinstance(profiles, dict) or len(profiles) != 1 or "default" in profiles:
+            return given
+        ((name, profile),) = profiles.items()
+        return {**given, "profiles": {"default": profile, name: {"extends": "default"}}}
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -110,7 +127,12 @@ class ModelConfig(Frozen):
 
     def profile(self, name: str) -> ProfileConfig:
         """Return the profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
-        return extended(self.profiles, name)
+        found = extended(self.profiles, name)
+        if not found.is_of_sglang:
+            return found
+        others = (extended(self.profiles, other) for other in self.profiles if other != name)
+        computed = next((other for other in others if not other.is_of_sglang), None)
+        return found if computed is None else found.as_computed_by(computed)
 
     @property
     def dims(self) -> dict[str, int]:
@@ -200,6 +222,12 @@ class ModelConfig(Frozen):
     def notes(self) -> list[str]:
         """Return notes about keys that only other servers need."""
         lines = [line for name, each in self._served_profiles().items() for line in not_needed(name, each)]
+        if self.hf_tokenizer_dependencies:
+            lines.append("hf_tokenizer_dependencies: is not needed: tokenizers come with the model or its encoder")
+        for name in self.profiles:
+            if extended(self.profiles, name).is_of_sglang and not (each := self.profile(name)).is_of_sglang:
+                loads = "is not read, and SGLang is not run"
+                lines.append(f"profiles.{name}.adapter_options.loadtime: {loads}: {each.adapter_path} serves the profile")
         return [f"note: {self.source}: {line}" for line in lines]
 
     @property
@@ -267,6 +295,15 @@ class ModelConfig(Frozen):
 
     def resolve(self, runtime: Runtime) -> ModelSpec:
         """Return the spec that the model's stages need; CatalogError if this server cannot run the model."""
+        try:
+            return self._resolved(runtime)
+        except SIEError:
+            raise
+        except Exception as exc:  # a family of another package may raise anything
+            log.exception("%s", self.source)
+            raise CatalogError(f"{self.source}: cannot be resolved: {first_line(exc)}") from exc
+
+    def _resolved(self, runtime: Runtime) -> ModelSpec:
         profile, kind = self.profile("default"), family(self.family)
         if reason := kind.not_served.get(self.hf_id or ""):
             raise UnbuiltFamily(f"{self.source}: hf_id: {self.hf_id} is not served by this version: {reason}")

@@ -6,6 +6,7 @@ CONTRIBUTING's example family, served as printed there.
 import os
 import signal
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from tests.conftest import TINY, fresh_settings, model_file, tiny_model_file
 from tests.server.test_contributing import BLOCKS
 from tests.server.test_own_family import Served, mapped, within
 from tests.server.test_serve import port_flags, sie
-from tests.support.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, linked, save_arrays
+from tests.support.environments import ARRAYS, FAMILY, SITE_PACKAGES, SOURCE, TASKS, declare, linked, save_arrays
 from tests.support.models import save_frames
 
 MODEL = "test/arrays"
@@ -55,6 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, environments: Path, tiny_di
     site = private_directory(settings.data_dir / "python")  # where Triton's stubs look first
     save_example(root, site)
     (site / SOURCE.name).symlink_to(SOURCE / SOURCE.name)
+    declare(site, FAMILY)
     flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", f"--environments-dir={environments}"]
     ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
     path = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
@@ -74,6 +76,8 @@ def save_example(root: Path, site: Path) -> None:
     """Save the example's package, weights and model file."""
     (site / "my_package").mkdir()
     (site / "my_package" / "my_module.py").write_text(BLOCKS["python"])
+    (group,) = tomllib.loads(BLOCKS["toml"])["project"]["entry-points"].values()
+    declare(site, *group.values())
     (root / "frames").mkdir()
     np.save(root / "frames" / "matrix.npy", np.random.default_rng(3).normal(size=(2, 8)))
     model = yaml.safe_load(BLOCKS["yaml"])

@@ -81,6 +81,14 @@ def loader_of(spec: ModelSpec, root: Path) -> Loader:
     return Loader(spec, "cpu", StatusWriter(root, "m", "inference", 0), Event(), lambda worker: None)
 
 
+def declare(site: Path, family: str) -> None:
+    """Let a package in `site`, a directory of sys.path, declare a family as pip would note it."""
+    directory = site / f"{family.partition(':')[0]}-1.dist-info"
+    directory.mkdir()
+    (directory / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {family.partition(':')[0]}\nVersion: 1\n")
+    (directory / "entry_points.txt").write_text(f"[sie_triton.families]\nits = {family}\n")
+
+
 # Where this process has its libraries.
 SITE_PACKAGES = Path(np.__file__).parents[1]
 

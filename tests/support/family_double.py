@@ -1,7 +1,13 @@
-"""A family as a third-party package would bring it: an output, a feature, an option and a parameter of its own."""
+"""A family as a third-party package would bring it: an output, a feature, an option and a parameter of its own.
 
+Importing this module stands for installing the package, which declares the family.
+"""
+
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -12,6 +18,7 @@ from sie_triton.contract.tensors import DENSE, Tensor
 from sie_triton.engines import Encoder, Engine
 from sie_triton.families import Adapter, Family, Options
 from sie_triton.inputs import Processor
+from tests.support.environments import declare
 
 LETTERS = Tensor("letters", "INT32", (-1,), "", "num_letters", 0)
 PAIRS = Tensor("pairs", "FP32", (-1, 2), "", "num_letters")
@@ -21,6 +28,10 @@ TAGS = Tensor("tags", "FP32", (-1, -1), "", "tags_lengths")
 TAGS_LENGTHS = Tensor("tags_lengths", "INT32", (-1,))
 
 NAME = f"{__name__}:Own"
+
+SITE = TemporaryDirectory(prefix="sie-site-")
+declare(Path(SITE.name), NAME)
+sys.path.append(SITE.name)
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,7 @@ def test_a_wrong_file_is_refused_by_its_field(run):
             (b"\xff", "not valid UTF-8"),
             (A.replace(b"t/a", b"t/a/../.."), "sie_id"),
             (A + b"colour: blue\n", "colour: unknown key"),
+            (A.replace(b"sentence_transformer", b"unittest.__main__:x"), "profiles.default: adapter_path"),
         ):
             status, message = await refused(client, "POST", MODELS, data=text)
             assert (status, reason in message) == (400, True), message

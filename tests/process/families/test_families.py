@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from sie_triton import families
 from sie_triton.catalog import recognise
+from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract import ENCODE_OUTPUTS, TASKS
@@ -19,6 +21,8 @@ from sie_triton.families import FAMILIES, Family, Recognised, family, family_of,
 from sie_triton.families.shared.token_batch import limits_of
 from sie_triton.families.splade import Splade
 from sie_triton.measurements import Measurements
+from sie_triton.spec import Runtime
+from sie_triton.weights import locate
 from tests.support import family_double
 from tests.support.family_double import NAME, Own, OwnAdapter, OwnEngine
 from tests.support.stages import spec
@@ -36,27 +40,53 @@ def test_a_family_is_found_by_name_or_by_import_path():
     assert family(NAME) is family(NAME)
 
 
+@pytest.mark.parametrize("name", ["nothing", "no_such_package:Family", f"{family_double.__name__}:OwnEngine", ""])
+def test_an_unknown_family_is_reported(name):
+    with pytest.raises(LoadError, match=f"^family {name}: ") as caught:
+        family(name)
+    assert caught.value.reason == "dependency"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nothing", "dependency"),
         ("no_such_package:Family", "dependency"),
         (f"{family_double.__name__}:Nothing", "dependency"),
         (f"{family_double.__name__}:NoEngine", "unsupported"),
         (f"{family_double.__name__}:NAME", "unsupported"),
-        ("", "dependency"),
+        ("fails_as_it_is_imported:Family", "dependency"),
     ],
 )
-def test_an_unknown_family_is_reported(name, reason):
+def test_a_declaration_of_what_is_no_family_is_reported(name, reason, monkeypatch, tmp_path):
+    (tmp_path / "fails_as_it_is_imported.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(families, "declared", lambda: [name])
     with pytest.raises(LoadError, match=f"^family {name}: ") as caught:
         family(name)
     assert caught.value.reason == reason
+    with pytest.raises(CatalogError, match=f"^here: adapter_path: '{name}': family {name}: "):
+        family_of(name, "here")
+
+
+@pytest.mark.parametrize("name", ["sprung:Family", "sprung.part:Family", "../sprung:Family", "sprung", "sprung.part"])
+def test_nothing_is_imported_by_a_name_in_a_model_file(name, monkeypatch, tmp_path):
+    (tmp_path / "sprung.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    tasks = {"encode": {"dense": {"dim": 8}}}
+    for path, engine in ((name, "torch"), ("sentence_transformer", name)):
+        profiles = {"default": {"adapter_path": path, "engine": engine}}
+        with pytest.raises(CatalogError, match=f"here.yaml: .*'{name}'"):
+            ModelConfig(sie_id="a/b", hf_id="a/b", tasks=tasks, profiles=profiles).record_source(
+                Path("here.yaml")
+            ).resolve(Runtime())
+    with pytest.raises(LoadError):
+        locate(f"package://{name}/x", allow_hub=False)
 
 
 def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
     assert family_of("sie_server.adapters.bge_m3.adapter:BGEM3Adapter", "here") == "bge_m3"
     assert family_of(NAME, "here") == NAME
-    with pytest.raises(CatalogError, match=r"^here: adapter_path: 'no_such_package:X': family no_su"):
+    with pytest.raises(CatalogError, match=r"^here: adapter_path: 'no_such_package:X' is no family"):
         family_of("no_such_package:X", "here")
     for path in ("own_family", None):
         with pytest.raises(
@@ -80,7 +110,9 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
     ],
 )
 def test_an_unknown_family_gets_the_known_ones_and_the_nearest(name, meant):
-    with pytest.raises(LoadError, match=f"^family {name}: .* families are bge_m3, .* an installed package{meant}$"):
+    with pytest.raises(
+        LoadError, match=f"^family {name}: .* families are bge_m3, .* entry point of sie_triton.families{meant}$"
+    ):
         family(name)
 
 

@@ -89,6 +89,13 @@ def test_a_recogniser_that_fails_is_named(directory, monkeypatch):
         recognise(directory, "test/letters", {"weights_path": str(directory)})
 
 
+def test_a_family_that_fails_spoils_only_its_models(directory, monkeypatch):
+    found = config(directory)
+    monkeypatch.setattr(Frames, "refusals", lambda self, spec: 1 / 0)
+    with pytest.raises(CatalogError, match=f"^{found.source}: "):
+        found.resolve(Runtime())
+
+
 def test_files_of_an_own_family_count_as_weights(directory):
     """They are fetched, count as memory, and measurements are valid only for them."""
     assert "*.npz" in recognised_by()
