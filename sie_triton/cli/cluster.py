@@ -45,7 +45,8 @@ def gateway(**flags: Any) -> None:
 
     settings = _settings(flags)
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
-    with until_signal(), doors(settings, {}, _say, module="sie_triton.cluster.gateway"):
+    module = "sie_triton.cluster.gateway"
+    with until_signal(), doors(settings, {}, _say, module, also_ports=[settings.grpc_port]):
         click.echo("SIE gateway started")
         wait_for_signal()
 

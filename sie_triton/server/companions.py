@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -48,16 +48,20 @@ def controller(settings: Settings, control_token: str, say: Say = lambda line: N
 
 @contextmanager
 def doors(
-    settings: Settings, marked: Mapping[str, str], say: Say = lambda line: None, module: str = "sie_triton.doors"
+    settings: Settings,
+    marked: Mapping[str, str],
+    say: Say = lambda line: None,
+    module: str = "sie_triton.doors",
+    also_ports: Sequence[int] = (),
 ) -> Iterator[list[Companion]]:
-    """Run the processes of `module` that share the door's port. At the end, all of them drain at once."""
+    """Run the processes of `module` that share the door's port, and `also_ports`. At the end, all drain at once."""
     log = log_of(settings, DOOR_LOG)
     environment = {**resolved(settings), **marked, **LARGE_BLOCKS, **counts_variables(settings.status_dir)}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
     options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
     processes = [Companion(name, [module], log, environment, say, **options) for name in names]
     started = []
-    with reserved(settings.host, [settings.door_port]):
+    with reserved(settings.host, [settings.door_port, *also_ports]):
         try:
             for each in processes:
                 each.__enter__()
