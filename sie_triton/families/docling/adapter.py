@@ -98,8 +98,9 @@ class DoclingAdapter(Adapter):
         """Convert a document in the process forked for it."""
         confined.die_with_parent()
         confined.die_first()
-        confined.limit_resources(memory_bytes=MEMORY_BYTES, file_bytes=0, seconds=1 + int(most_s))
-        processor_s = LEAST_S + len(content) // BYTES_A_SECOND
+        seconds = 1 + int(most_s)
+        confined.limit_resources(memory_bytes=MEMORY_BYTES, file_bytes=0, seconds=seconds)
+        processor_s = min(seconds, LEAST_S + len(content) // BYTES_A_SECOND)
         resource.setrlimit(resource.RLIMIT_CPU, (processor_s, processor_s))
         to.send_bytes(self._convert(content))
 

@@ -92,8 +92,11 @@ def test_a_hostile_document_fails_alone(docling, hostile, told):
     assert before == after == {"text": "x", "markdown": "x", "document": {}}
 
 
-def test_a_document_ends_with_its_deadline(docling, monkeypatch):
-    monkeypatch.setattr(adapter, "LEAST_S", 1000)
+def test_a_large_document_is_converted(docling):
+    assert converted(docling, bytes(10_000_000), bytes(300)) == 2 * [{"text": "x", "markdown": "x", "document": {}}]
+
+
+def test_a_document_ends_with_its_deadline(docling):
     assert converted(docling, b"two cells", deadline_ns=monotonic_ns() + 10**8) == [TOO_MUCH]
     assert converted(docling, b"# a", deadline_ns=monotonic_ns() - 1) == [{"error": "its deadline has passed"}]
 
@@ -103,8 +106,7 @@ def test_a_document_ends_after_its_processor_time(docling, monkeypatch):
     assert converted(docling, b"two cells") == [TOO_MUCH]
 
 
-def test_a_document_ends_before_the_worker_would_be_ended(docling, monkeypatch):
-    monkeypatch.setattr(adapter, "LEAST_S", 1000)
+def test_a_document_ends_before_the_worker_would_be_ended(docling):
     docling._most_s = 0.2
     assert converted(docling, b"two cells") == [TOO_MUCH]
 
