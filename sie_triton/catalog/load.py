@@ -1,5 +1,6 @@
 """Read model files; every error names the file, the key and the allowed values."""
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,19 @@ from pydantic import BaseModel, ValidationError
 
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.family_keys import error_detail
-from sie_triton.checkpoints.files import has_file, shortened
-from sie_triton.errors import CatalogError
+from sie_triton.checkpoints.files import first_line, has_file, read_bytes, shortened
+from sie_triton.errors import CatalogError, LoadError
 from sie_triton.names import triton_name
 from sie_triton.validation import requirement
-from sie_triton.yaml_reader import read_yaml
+from sie_triton.yaml_reader import MAX_CHARACTERS, read_yaml
+
+log = logging.getLogger(__name__)
 
 # Name in errors of a model file that was sent.
 SENT = Path("model file")
+
+# A character has up to four bytes.
+MAX_BYTES = 4 * MAX_CHARACTERS
 
 # Required keys of a model file; weights_path may replace hf_id.
 NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
@@ -28,9 +34,11 @@ NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
 def load_file(path: Path) -> ModelConfig:
     """Read one model file; CatalogError names the file, the key and the allowed values."""
     try:
-        return read_model(path.read_bytes(), path)
+        return read_model(read_bytes(path, MAX_BYTES), path)
     except OSError as exc:
         raise CatalogError(f"{path}: cannot be read ({exc.strerror})") from exc
+    except LoadError as exc:
+        raise CatalogError(str(exc)) from exc
 
 
 def read_model(content: bytes, path: Path) -> ModelConfig:
@@ -88,6 +96,9 @@ def load_files(paths: Iterable[Path]) -> LoadedModels:
             models.append(load_file(path))
         except CatalogError as exc:
             problems[str(path)] = str(exc)
+        except Exception as exc:  # a family of another package may raise anything
+            log.exception("%s", path)
+            problems[str(path)] = f"{path}: cannot be read: {first_line(exc)}"
     return LoadedModels(models, problems)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sie_triton.catalog.recognise import family_in
-from sie_triton.checkpoints.contents import check_complete, check_safetensors
+from sie_triton.checkpoints.contents import SAFETENSORS, check_complete, check_safetensors
 from sie_triton.checkpoints.files import inside, read_fields
 from sie_triton.checkpoints.lora import LoraFiles
 from sie_triton.checkpoints.special_tokens import is_before_fast
@@ -13,7 +13,6 @@ from sie_triton.families import Recognised, family, fitted, load_processor
 from sie_triton.spec import ONNX, ModelSpec
 from sie_triton.weights.locate import HUB, locate
 
-SAFETENSORS = ("*.safetensors", "*/*.safetensors")
 INDEXES = tuple(f"{pattern}.index.json" for pattern in SAFETENSORS)
 
 # Reasons of a recogniser's LoadError that no model file can correct.

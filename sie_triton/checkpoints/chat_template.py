@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
+from sie_triton.checkpoints.files import Fields, first_line, has_file, read_bytes, read_fields
 from sie_triton.checkpoints.image_processor import NESTED
 from sie_triton.checkpoints.transformer_settings import settings_of
 from sie_triton.errors import LoadError
@@ -40,8 +40,7 @@ def _text(path: Path) -> str:
     if not has_file(path):
         return ""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1).decode()
+        return read_bytes(path, MAX_BYTES).decode()
     except (OSError, ValueError) as exc:
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
 

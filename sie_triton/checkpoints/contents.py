@@ -5,10 +5,11 @@ Standard library only: render and preprocess read these without torch.
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from sie_triton.checkpoints.files import Fields, has_file, inside, read_fields, shortened
+from sie_triton.checkpoints.files import Fields, has_file, inside, opened, read_fields, shortened
 from sie_triton.checkpoints.onnx import PATTERNS, graphs
 from sie_triton.checkpoints.special_tokens import has_vocabulary
 from sie_triton.errors import LoadError
@@ -49,9 +50,13 @@ OTHER_INPUTS = {
     "conv_kernel": "audio",
 }
 
-# A safetensors file begins with the length of its header, an integer of this many bytes.
+# Weights of a model and of its modules.
+SAFETENSORS = ("*.safetensors", "*/*.safetensors")
+
+# A safetensors file begins with the length of its header, an integer of this many bytes. The largest headers of models
+# have 2 MB. A header of 73 MB took 25 s and 850 MB to read.
 LENGTH_BYTES = 8
-MAX_HEADER = 100_000_000
+MAX_HEADER = 8_000_000
 # Bytes of a number in it, of those that are converted to another format.
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
 MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -103,15 +108,12 @@ def check_complete(transformer: Path, *layers: Path, takes_onnx: bool = False) -
 def check_safetensors(path: Path) -> None:
     """Raise LoadError if the file is shorter or longer than its header says."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            start = file.read(len(LFS_POINTER))
-            if start == LFS_POINTER:
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 raise LoadError(f"{path}: is a Git LFS pointer, not the weights; run git lfs pull", "corrupt")
-            length = int.from_bytes(start[:LENGTH_BYTES], "little")
-            file.seek(LENGTH_BYTES)
-            header = file.read(length) if length < min(size, MAX_HEADER) else b""
-        expected = LENGTH_BYTES + length + _end_of_data(json.loads(header))
+            length, header = _header(file, path, size)
+        expected = LENGTH_BYTES + length + _end_of_data(header)
     except FileNotFoundError as exc:
         raise LoadError(f"{path.name} is missing in {path.parent}", "not found") from exc
     except MALFORMED as exc:
@@ -122,18 +124,38 @@ def check_safetensors(path: Path) -> None:
         raise LoadError(message, "corrupt")
 
 
+def check_headers(directory: Path) -> None:
+    """Raise LoadError if a file of weights would block its reader, or take it long: a pipe, a device, a long header."""
+    for path in (path for pattern in SAFETENSORS for path in directory.glob(pattern)):
+        with suppress(OSError), opened(path) as file:
+            _length_of_header(file, path, os.fstat(file.fileno()).st_size)
+
+
 def converted_bytes(path: Path, width: int) -> int:
     """Memory of the weights in a file of safetensors whose floats take `width` bytes each; of another file its size."""
     size = path.stat().st_size
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            header = json.loads(file.read(length)) if length < min(size, MAX_HEADER) else {}
+        with opened(path) as file:
+            _, header = _header(file, path, size)
         tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
         total = sum(_bytes_of(tensor) * width // FLOATS.get(tensor["dtype"], width) for tensor in tensors)
-    except MALFORMED:
+    except (*MALFORMED, LoadError):
         return size
     return total if 0 < total <= size * width else size
+
+
+def _header(file: BinaryIO, path: Path, size: int) -> tuple[int, Any]:
+    """Return length and content of the header of a safetensors file of `size` bytes."""
+    file.seek(0)
+    length = _length_of_header(file, path, size)
+    return length, json.loads(file.read(length) if length < size else b"")
+
+
+def _length_of_header(file: BinaryIO, path: Path, size: int) -> int:
+    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+    if MAX_HEADER < length < size:
+        raise LoadError(f"{path}: its header has {length} bytes; at most {MAX_HEADER} are read", "unsupported")
+    return length
 
 
 def onnx_graphs(directory: Path) -> list[str]:

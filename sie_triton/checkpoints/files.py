@@ -4,17 +4,22 @@ Standard library only: render and preprocess read these without torch.
 """
 
 import json
+import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from reprlib import Repr
-from typing import Any
+from typing import Any, BinaryIO
 
 from sie_triton.errors import LoadError
 
 # Larger than any real length, size or token id.
 MOST = 10_000_000
+
+# Larger than any real file of settings, or index of weights. Parsed JSON takes up to 24 times as much memory.
+MAX_JSON_BYTES = 16 << 20
 
 # Value of `allow_pickle` in a model file that permits converting pickled weights.
 TENSORS = "tensors"
@@ -106,17 +111,15 @@ class Fields:
         return LoadError(f"{self.where}: {key}: must be {allowed} ({given})", "corrupt")
 
 
-def read_fields(path: Path, *, required: bool = True) -> Fields:
-    """Read the object in a file. A missing file is an error if `required`, else an empty object."""
-    return Fields.of(str(path), read_json(path, default=None if required else {}))
+def read_fields(path: Path, *, required: bool = True, most: int = MAX_JSON_BYTES) -> Fields:
+    """Read the object in a file of `most` bytes at most. A missing file is an error if `required`, else empty."""
+    return Fields.of(str(path), read_json(path, default=None if required else {}, most=most))
 
 
-def read_json(path: Path, default: Any = None) -> Any:
-    """Read a JSON file; `default` if it does not exist. Raise LoadError if it is missing or unreadable."""
+def read_json(path: Path, default: Any = None, *, most: int = MAX_JSON_BYTES) -> Any:
+    """Read a JSON file of at most `most` bytes; `default` if it does not exist. LoadError if missing or unreadable."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise LoadError(f"{path}: is not a regular file", "corrupt")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path, most).decode())
     except (FileNotFoundError, NotADirectoryError) as exc:
         if default is not None and not path.is_symlink():
             return default
@@ -125,6 +128,24 @@ def read_json(path: Path, default: Any = None) -> Any:
         raise LoadError(f"{path}: cannot be read: nested too deeply", "corrupt") from exc
     except (OSError, ValueError) as exc:
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return the content of a file. Raise LoadError if it has more than `most` bytes, or is a pipe or a device."""
+    with opened(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise LoadError(f"{path}: may have at most {most} bytes", "unsupported")
+    return content
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading. Raise LoadError if it is a pipe, which could block, or a device, which may never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise LoadError(f"{path}: is not a regular file", "corrupt")
+        yield file
 
 
 def has_file(path: Path) -> bool:

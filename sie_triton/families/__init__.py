@@ -1,8 +1,8 @@
 """Model families, in a lazy table: a family is one folder, and one line here.
 
-A model file names a family of another package as `my_package.my_module:MyFamily`. Entry points of the group
-FAMILIES_GROUP let such a family recognise directories too. Importing this module does not import torch; a family
-imports torch when its weights are first needed.
+A model file names a family of another package as `my_package.my_module:MyFamily`. The package must declare it as an
+entry point of the group FAMILIES_GROUP: model files come from outside, and must not choose what is imported. Importing
+this module does not import torch; a family imports torch when its weights are first needed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +11,7 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from sie_triton.checkpoints.contents import check_headers
 from sie_triton.contract import ENCODE_OUTPUTS, Extraction, Model
 from sie_triton.engines import Engine, Overflow
 from sie_triton.errors import CatalogError, LoadError, UnbuiltFamily
@@ -77,22 +78,26 @@ FAMILIES: Mapping[str, str] = {
 SIE_PACKAGE = "sie_server."
 SIE_PACKAGES = (SIE_PACKAGE, "sie_server_rust.")
 
-# Entry points of installed packages, whose families are tried before ours.
+# Entry points by which installed packages declare families, which are tried before ours.
 FAMILIES_GROUP = "sie_triton.families"
 
 
 @cache
 def family(name: str) -> Family:
-    """Return one of FAMILIES, or `module:Class` of an installed package; raise LoadError if it does not exist."""
-    if name not in FAMILIES and ":" not in name:
+    """Return one of FAMILIES, or one that an installed package declares; raise LoadError if it does not exist."""
+    if name not in FAMILIES and name not in declared():
         raise LoadError(f"family {name}: {_unknown(name)}", "dependency")
     return class_named(FAMILIES.get(name, name), Family, f"family {name}")()
 
 
 def families() -> Iterator[tuple[str, Family]]:
     """Yield all installed families, by their names in model files, in the order in which they are tried."""
-    names = [entry.value for entry in entry_points(group=FAMILIES_GROUP)]
-    return ((name, family(name)) for name in (*names, *FAMILIES))
+    return ((name, family(name)) for name in (*declared(), *FAMILIES))
+
+
+def declared() -> list[str]:
+    """Return the families that installed packages declare, as `module:Class`."""
+    return [entry.value for entry in entry_points(group=FAMILIES_GROUP)]
 
 
 def family_of(adapter_path: str | None, source: str) -> str:
@@ -107,21 +112,24 @@ def family_of(adapter_path: str | None, source: str) -> str:
             return known
     if (adapter_path or "").startswith(SIE_PACKAGES):
         raise UnbuiltFamily(f"{where} is not served by this version; its families are {', '.join(FAMILIES)}")
-    if ":" in name:
-        try:
-            family(name)
-        except LoadError as exc:
-            raise CatalogError(f"{where}: {exc}") from exc
-        return name
-    raise CatalogError(f"{where} {_unknown(name)}")
+    if name not in declared():
+        raise CatalogError(f"{where} {_unknown(name)}")
+    try:
+        family(name)
+    except LoadError as exc:
+        raise CatalogError(f"{where}: {exc}") from exc
+    return name
 
 
 def _unknown(name: str) -> str:
     """Return the end of an error message about an unknown family name."""
+    others = f"an entry point of {FAMILIES_GROUP}"
+    if ":" in name:
+        return f"is no family: no installed package declares it as {others}"
     giving = [each for each in FAMILIES if name in (output.name for output in family(each).outputs)]
     meant = f"; {name} is an output of {', '.join(giving)}" if giving else did_you_mean(name, FAMILIES)
-    known = ", ".join(FAMILIES)
-    return f"is not a family this version serves; families are {known}, or module:Class of an installed package{meant}"
+    known = f"{', '.join(FAMILIES)}, or module:Class that an installed package declares as {others}"
+    return f"is not a family this version serves; families are {known}{meant}"
 
 
 def _in_our_words(adapter_path: str) -> str:
@@ -130,7 +138,9 @@ def _in_our_words(adapter_path: str) -> str:
     >>> _in_our_words("sie_server.adapters.clip.adapter:CLIPAdapter"), _in_our_words("splade")
     ('clip:CLIPAdapter', 'splade')
     """
-    module, colon, name = adapter_path.removeprefix(f"{SIE_PACKAGE}adapters.").partition(":")
+    for package in SIE_PACKAGES:
+        adapter_path = adapter_path.removeprefix(f"{package}adapters.")
+    module, colon, name = adapter_path.partition(":")
     return module.removesuffix(".adapter") + colon + name
 
 
@@ -164,6 +174,7 @@ def load_processor(spec: ModelSpec, directory: Path) -> Processor:
 def load_adapter(spec: ModelSpec, directory: Path, engine: Engine) -> Adapter:
     """Load the weights in `directory`; raise LoadError saying what is wrong with them or with the model file."""
     kind = family(spec.family)
+    check_headers(directory)
     try:
         adapter: Adapter | None = kind.load(spec, directory, engine)
     except Overflow:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from sie_triton.checkpoints.files import read_json
+from sie_triton.errors import LoadError
 from sie_triton.weights.listing import listing
 
 # Directory of our records in a repository's directory; huggingface_hub reads only refs, snapshots and blobs.
@@ -77,7 +79,7 @@ def is_complete(snapshot: Path) -> bool:
             for each in _shards(snapshot / name)
         }
         modules = _module_directories(snapshot / "modules.json") if "modules.json" in present else set()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (LoadError, KeyError, TypeError, AttributeError):
         return False
     return shards <= present and all(any(name.startswith(f"{module}/") for name in present) for module in modules)
 
@@ -90,10 +92,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _shards(index: Path) -> set[str]:
-    return set(json.loads(index.read_text())["weight_map"].values())
+    return set(read_json(index)["weight_map"].values())
 
 
 def _module_directories(path: Path) -> set[str]:
     """Directories of modules with files; a module such as Normalize may have none."""
-    modules = json.loads(path.read_text())
+    modules = read_json(path)
     return {each["path"] for each in modules if each.get("path") and not each["type"].endswith("Normalize")}

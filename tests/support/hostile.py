@@ -80,6 +80,11 @@ def instead(name: str, make: Callable[[Path], object]) -> Spoil:
     return spoil
 
 
+def huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
 def link_to(target: str) -> Callable[[Path], None]:
     return lambda path: path.symlink_to(target)
 
@@ -97,6 +102,8 @@ def contents() -> Iterator[tuple[str, str, Spoil]]:
         yield "dense", f"{name} is a dangling link", instead(name, link_to("nowhere"))
         yield "dense", f"{name} is a link to itself", instead(name, link_to(Path(name).name))
         yield "dense", f"{name} is a pipe", instead(name, os.mkfifo)
+        yield "dense", f"{name} is a device", instead(name, link_to("/dev/zero"))
+        yield "dense", f"{name} is huge", instead(name, huge)
     for name in JSON_FILES[2:]:
         yield "dense", f"{name} is missing", without(name)
     yield "dense", "config.json is missing", without("config.json")
@@ -199,6 +206,9 @@ def broken_weights() -> Iterator[tuple[str, str, Spoil]]:
         yield base, f"{name} has other weights", put(name, len(header).to_bytes(8, "little") + header + b"1" * 36)
         yield base, f"{name} is a directory", instead(name, Path.mkdir)
         yield base, f"{name} is a dangling link", instead(name, link_to("nowhere"))
+        yield base, f"{name} is a pipe", instead(name, os.mkfifo)
+        yield base, f"{name} is a device", instead(name, link_to("/dev/zero"))
+        yield base, f"{name} has a header of 80 MB", put(name, (80 << 20).to_bytes(8, "little") + b" " * (81 << 20))
         yield base, f"{name} is missing", without(name)
     for key, value in (
         ("model_type", "nothing"),
@@ -249,8 +259,14 @@ def broken_tokenizers() -> Iterator[tuple[str, str, Spoil]]:
     yield "dense", "tokenizer.json is missing", without("tokenizer.json")
     yield "dense", "tokenizer.json is a directory", instead("tokenizer.json", Path.mkdir)
     yield "dense", "tokenizer.json is a dangling link", instead("tokenizer.json", link_to("nowhere"))
+    yield "dense", "tokenizer.json is a pipe", instead("tokenizer.json", os.mkfifo)
+    yield "dense", "tokenizer.json is a device", instead("tokenizer.json", link_to("/dev/zero"))
+    yield "dense", "tokenizer.json is huge", instead("tokenizer.json", huge)
     for key, value in (("model", {"type": "BPE"}), ("model", 5), ("version", "9.0"), ("post_processor", 5)):
         yield "dense", f"tokenizer.json has {key} {value!r}", changed("tokenizer.json", **{key: value})
+    steps = [{"type": "Replace", "pattern": {"String": a}, "content": b * 100} for a, b in ("ab", "bc", "cd", "de")]
+    growing = changed("tokenizer.json", normalizer={"type": "Sequence", "normalizers": steps})
+    yield "dense", "tokenizer.json makes gigabytes of a letter", growing
     unknown = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[NO]", "type_id": 0}}], "pair": []}
     template = {**unknown, "special_tokens": {}}
     yield (

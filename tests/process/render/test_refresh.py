@@ -1,13 +1,14 @@
 """A running server's repository follows its model files; a faulty model file affects no other."""
 
 import os
+import pathlib
 import re
 import stat
 from dataclasses import replace
 
 import pytest
 
-from sie_triton.catalog import mention, recognise
+from sie_triton.catalog import load, mention, recognise
 from sie_triton.controller.refresh import refresh as refresh_in_child
 from sie_triton.controller.wanted import look
 from sie_triton.errors import CatalogError
@@ -17,6 +18,7 @@ from sie_triton.render.repository import all_ensembles
 from sie_triton.serving.known_file import KnownFile
 from sie_triton.settings import read_settings
 from sie_triton.spec import ModelSpec
+from tests.support import hostile
 from tests.support.lora_families import set_takes_loras
 from tests.support.refreshing import STAGES, RefreshedServer, model_file
 
@@ -51,6 +53,26 @@ def test_steps_of_a_new_revision_are_cold_and_precompiled(server):
     inference = from_text((server.repository / "test__a@1-inference" / "config.pbtxt").read_text())
     assert inference.parameters["generation"].string_value == "1"
     assert list((server.repository / "test__a@1-inference" / "1" / "__pycache__").glob("model.*.pyc"))
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, hostile.link_to("/dev/zero"), hostile.huge, pathlib.Path.mkdir, hostile.link_to("nowhere")]
+)
+def test_what_is_no_model_file_holds_up_no_other_one(server, make):
+    make(path := server.models_dir / "c.yaml")
+    server.file("b", 128)
+    outcome = server.refresh()
+    assert (outcome.changed, list(outcome.problems)) == (["test__b"], [str(path)])
+    assert outcome.problems[str(path)].startswith(f"{path}: ")
+
+
+def test_an_unexpected_fault_of_a_model_file_holds_up_no_other_one(server, monkeypatch, caplog):
+    path, read = server.file("c"), load.read_yaml
+    monkeypatch.setattr(load, "read_yaml", lambda text: read(text) if "test/c" not in text else 1 / 0)
+    server.file("b", 128)
+    outcome = server.refresh()
+    assert (outcome.changed, list(outcome.problems)) == (["test__b"], [str(path)])
+    assert str(path) in caplog.text
 
 
 def test_a_change_without_effect_renders_nothing(server):
@@ -92,6 +114,8 @@ def test_a_model_comes_and_goes_with_its_file(server):
         (model_file("test/a", unknown=1), "unknown: unknown key"),
         (model_file("test/a", inputs={"image": True}), "inputs.image: true cannot be served"),
         (model_file("test/a", weights_path="/nowhere"), "weights: /nowhere is not a directory"),
+        (model_file("test/a", profiles={"default": {"adapter_path": "unittest.__main__:x"}}), "is no family"),
+        (model_file("test/a", profiles={"default": {"adapter_path": "../x:Y"}}), "is no family"),
     ],
 )
 def test_a_model_is_still_served_after_its_file_becomes_invalid(server, wrong, said):
