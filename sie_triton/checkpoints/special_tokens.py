@@ -7,6 +7,9 @@ from sie_triton.errors import LoadError
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 
+# A larger file of a tokenizer is not read. The largest ones have 60 MB.
+MAX_BYTES = 128 << 20
+
 # Files of which one holds a tokenizer's vocabulary.
 VOCABULARIES = (
     TOKENIZER,

@@ -12,6 +12,7 @@ from functools import partial
 
 import tokenizers
 
+from sie_triton.inputs.growth import check_grown
 from sie_triton.inputs.text import Unreadable
 
 # Tokens kept beyond those that are read: WordPiece may turn a word of 100 characters into 100 tokens, and a longer word
@@ -74,6 +75,7 @@ def _part(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int, cut: Call
     longest = max(LONGEST_START, GROWTH * size)
     while size < min(len(text), longest):
         part = cut(text, size)
+        check_grown(part, tokenizer)
         if _count(tokenizer, part) >= needed:
             return part
         size *= GROWTH
@@ -82,6 +84,7 @@ def _part(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int, cut: Call
             f"has {len(text)} characters, of which {longest} make fewer than {needed} tokens; send at most {longest} "
             "characters, or words in place of spaces and symbols"
         )
+    check_grown(text, tokenizer)
     return text
 
 

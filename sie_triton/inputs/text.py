@@ -1,6 +1,6 @@
 """Texts, in UTF-8."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,9 +9,6 @@ import numpy as np
 from sie_triton.contract.tensors import ENTITIES, LABELS, QUERY, TEXT
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import InputKind
-
-# Maximum length of a text that a model reads whole: its tokenizer takes about 200 bytes and 2 µs for each character.
-MAX_CHARACTERS = 2_000_000
 
 
 class TextInput(InputKind):
@@ -41,13 +38,6 @@ class TextInput(InputKind):
 
 class Unreadable(Exception):
     """Raised for a text that is too long to tokenize; `reading` turns it into an InputError that names the field."""
-
-
-def check_whole(texts: Iterable[str]) -> None:
-    """Raise Unreadable if a text that is read whole, in pieces or windows, has more than MAX_CHARACTERS."""
-    for text in texts:
-        if len(text) > MAX_CHARACTERS:
-            raise Unreadable(f"has {len(text)} characters; send at most {MAX_CHARACTERS}, and a longer text in parts")
 
 
 @contextmanager

@@ -11,14 +11,15 @@ import numpy as np
 import tokenizers
 
 from sie_triton.checkpoints.chat_template import is_rendered
-from sie_triton.checkpoints.files import first_line, has_file, read_fields, shortened
+from sie_triton.checkpoints.files import first_line, has_file, read_bytes, read_fields, shortened
 from sie_triton.checkpoints.modules import TextFiles
-from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER
+from sie_triton.checkpoints.special_tokens import CONFIG, MAX_BYTES, REFUSED, TOKENIZER
 from sie_triton.contract import TRUNCATION_SIDE, Features, Part, Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TRUNCATED
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.inputs.base import Frame, Processor
 from sie_triton.inputs.cutting import encoded, kept, truncation_side
+from sie_triton.inputs.growth import check_growth
 from sie_triton.inputs.prompt import Prompt, Question, overridden, prompt_of
 from sie_triton.spec import Profile
 
@@ -177,9 +178,11 @@ def open_tokenizer(directory: Path, *, pairs: bool = False) -> tokenizers.Tokeni
     if not has_file(path):
         raise LoadError(f"{TOKENIZER} is missing in {directory}; save the tokenizer beside the model", "not found")
     try:
-        tokenizer = tokenizers.Tokenizer.from_buffer(path.read_bytes())
+        tokenizer = tokenizers.Tokenizer.from_buffer(read_bytes(path, MAX_BYTES))
+        check_growth(tokenizer, path)
+        tokenizer.no_padding()
         tokenizer.encode("a", "b" if pairs else None)
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, LoadError):
         raise
     except BaseException as exc:  # the library raises plain Exception, and its panics are not even that
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc

@@ -17,7 +17,7 @@ from sie_triton.contract import Ragged
 from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
 from sie_triton.errors import LoadError
 from sie_triton.inputs.base import Processor
-from sie_triton.inputs.text import check_whole
+from sie_triton.inputs.growth import check_whole
 from sie_triton.inputs.tokenizer import read_tokenizer
 
 # Overlap of two windows in tokens, or a quarter of a window if that is less.
@@ -93,7 +93,7 @@ class WindowProcessor(Processor):
 
     def _token_ids(self, texts: Sequence[str]) -> list[Ints]:
         """Tokenize whole texts without special tokens; Unreadable if a text is too long."""
-        check_whole(texts)
+        check_whole(texts, self._tokenizer)
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 

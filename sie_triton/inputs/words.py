@@ -27,7 +27,7 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.errors import InputError
 from sie_triton.inputs.base import Frame, Processor
-from sie_triton.inputs.text import check_whole
+from sie_triton.inputs.growth import check_whole
 
 P = TypeVar("P")
 
@@ -84,7 +84,7 @@ class WordTokenizer:
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         inner, around = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
         at = next(i for i in range(len(around)) if around[i : i + len(inner)] == inner)
         self.prefix, self.suffix = np.array(around[:at], np.int32), np.array(around[at + len(inner) :], np.int32)
@@ -94,7 +94,7 @@ class WordTokenizer:
 
         Raise Unreadable if a text is too long.
         """
-        check_whole(texts)
+        check_whole(texts, self.tokenizer)
         spans = [[match.span() for match in WORD.finditer(text)] for text in texts]
         return [
             Words(np.array(places, np.int32).reshape(-1, 2)[kept], ids, starts)
@@ -107,7 +107,7 @@ class WordTokenizer:
 
     def tokens(self, words: Sequence[Sequence[str]]) -> list[tuple[Ints, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """Return for each list of words: token ids, indices of the words with tokens, and starts of these words."""
-        encodings = self._tokenizer.encode_batch(list(words), is_pretokenized=True, add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch(list(words), is_pretokenized=True, add_special_tokens=False)
         found = []
         for encoding in encodings:
             of_word = np.array(encoding.word_ids, np.int64)

@@ -16,10 +16,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
+from sie_triton.checkpoints.files import Fields, first_line, has_file, read_bytes, read_fields
 from sie_triton.checkpoints.gliner import ENCODER, LABELS_TOKENIZER
 from sie_triton.checkpoints.modules import modules_of, tokenizer_kwargs
-from sie_triton.checkpoints.special_tokens import CONFIG, REFUSED, TOKENIZER, VOCABULARIES, has_vocabulary
+from sie_triton.checkpoints.special_tokens import CONFIG, MAX_BYTES, REFUSED, TOKENIZER, VOCABULARIES, has_vocabulary
+from sie_triton.checkpoints.tokenizer_steps import check_tokenizer
 from sie_triton.errors import LoadError
 from sie_triton.families import family
 from sie_triton.host.private import private_directory, temporary_directory
@@ -44,9 +45,6 @@ AROUND = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereToken
 # Packages whose releases make other tokenizers.
 PACKAGES = ("sie-triton", "transformers", "tokenizers", "sentencepiece", "tiktoken")
 
-# A larger file is not read. The largest tokenizers have 40 MB.
-MAX_BYTES = 256 << 20
-
 ReportProgress = Callable[[str], None]
 Write = Callable[[WriteTokenizer], None]
 
@@ -59,6 +57,8 @@ def with_tokenizers(spec: ModelSpec, directory: Path, status_dir: Path, report_p
     fails the model when it is opened. Raise LoadError if a tokenizer cannot be read or stored.
     """
     if family(spec.family).keeps_tokenizer(directory):
+        for home in _homes(directory):
+            check_tokenizer(read_fields(home / TOKENIZER, required=False, most=MAX_BYTES))
         return directory
     waiting = partial(report_progress, "making the tokenizer")
     write = partial(write_tokenizer, fork_server=fork_server_directory(status_dir, ""), waiting=waiting)
@@ -166,16 +166,21 @@ def _around(settings: Fields) -> Mapping[str, bool]:
 
 def _made(order: WriteTokenizer, cache: Path, write: Write, waiting: Callable[[], object]) -> Path:
     """Return the directory of the tokenizer that `write` makes of these files, now or earlier."""
-    for path in order.files.values():
-        if path.stat().st_size > MAX_BYTES:
-            raise LoadError(f"{path}: a tokenizer's file may have at most {MAX_BYTES} bytes", "unsupported")
-    target = cache / _key(order)
+    # Read once: a file that changes meanwhile must not be kept under the hash of its former content.
+    content = {name: read_bytes(path, MAX_BYTES) for name, path in sorted(order.files.items())}
+    if (total := sum(map(len, content.values()))) > MAX_BYTES:
+        names = ", ".join(content)
+        raise LoadError(f"{names}: may together have at most {MAX_BYTES} bytes (given {total})", "unsupported")
+    target = cache / _key(order, content)
     with locked(cache / f"{target.name}.lock", waiting), TemporaryDirectory(dir=cache, prefix=".") as fresh:
         if target.is_dir():
             return target
-        made = Path(fresh) / "made"
+        given, made = Path(fresh) / "given", Path(fresh) / "made"
+        given.mkdir()
         made.mkdir()
-        write(replace(order, target=made))
+        for name, each in content.items():
+            (given / name).write_bytes(each)
+        write(replace(order, files={name: given / name for name in content}, target=made))
         for name in (TOKENIZER, CONFIG):
             with (made / name).open("rb") as file:
                 os.fsync(file.fileno())
@@ -183,9 +188,9 @@ def _made(order: WriteTokenizer, cache: Path, write: Write, waiting: Callable[[]
     return target
 
 
-def _key(order: WriteTokenizer) -> str:
+def _key(order: WriteTokenizer, content: Mapping[str, bytes]) -> str:
     """Return a hash of everything that the tokenizer depends on."""
-    facts = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sorted(order.files.items())]
+    facts = [f"{name} {hashlib.sha256(each).hexdigest()}" for name, each in content.items()]
     facts += [json.dumps([order.arguments, order.around, order.append_eos], sort_keys=True), *map(_version, PACKAGES)]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 

@@ -10,14 +10,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import thread_time
 from types import SimpleNamespace
 from typing import Any
 
 import tokenizers
 from tokenizers import processors
 
-from sie_triton.checkpoints.files import MOST, first_line, read_fields
-from sie_triton.checkpoints.special_tokens import CONFIG, TOKENIZER
+from sie_triton.checkpoints.files import MOST, Fields, first_line, read_fields
+from sie_triton.checkpoints.special_tokens import CONFIG, MAX_BYTES, TOKENIZER
+from sie_triton.checkpoints.tokenizer_steps import check_tokenizer
 from sie_triton.errors import LoadError
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.worker.messages import WriteTokenizer
@@ -36,6 +38,11 @@ TEXTS = (
 )
 MAX_ADDED = 100
 
+# Texts for which a pattern of the tokenizer may take very long, and the limit in seconds of processor time. They take a
+# millisecond by those of known models.
+LONG = tuple((part * 1000)[:1000] for part in ("x", " ", "1", "-", "\n", "é", "字", "It's 42 words, or so. "))
+MAX_S = 0.25
+
 # Written as the maximum length, so that only the direction of a truncation remains.
 UNLIMITED = 10**9
 
@@ -50,9 +57,13 @@ def write_tokenizer(order: WriteTokenizer) -> None:
         for name, path in order.files.items():
             os.symlink(path.absolute(), Path(place) / name)
         try:
+            if TOKENIZER in order.files:
+                check_tokenizer(read_fields(Path(place) / TOKENIZER, most=MAX_BYTES))
             _write(_made(Path(place), order.arguments), order)
-        except (KeyboardInterrupt, SystemExit, MemoryError, LoadError):
+        except (KeyboardInterrupt, SystemExit, MemoryError):
             raise
+        except LoadError as exc:
+            raise LoadError(str(exc).replace(f"{place}/", ""), exc.reason) from exc
         except BaseException as exc:  # the files can make the library raise anything, and its panics are no Exception
             said = first_line(ValueError(str(exc).replace(place, "the model's directory")))
             # A class in the model's own repository is code, which is never run.
@@ -82,7 +93,9 @@ def _write(made: Any, order: WriteTokenizer) -> None:
         append(backend, made.eos_token)
     backend.no_padding()
     backend.enable_truncation(UNLIMITED, direction=made.truncation_side)
-    (order.target / TOKENIZER).write_text(backend.to_str(pretty=True), encoding="utf-8")
+    text = backend.to_str(pretty=True)
+    check_tokenizer(Fields("the tokenizer", json.loads(text)))
+    (order.target / TOKENIZER).write_text(text, encoding="utf-8")
     settings = {
         **{name: token for name, token in made.special_tokens_map.items() if isinstance(token, str)},
         "tokenizer_class": type(made).__name__,
@@ -100,6 +113,12 @@ def check(directory: Path, made: Any) -> None:
     """Raise LoadError unless the files in `directory` tokenize as `made`, the library's tokenizer, does."""
     ours = open_tokenizer(directory)
     ours.no_truncation()
+    for text in LONG:
+        began = thread_time()
+        ours.encode(text)
+        if (seconds := thread_time() - began) > MAX_S:
+            message = f"the tokenizer takes {seconds:.1f} s for {len(text)} characters, as {text[:20]!r}…"
+            raise LoadError(f"{message}; at most {MAX_S:g} s are allowed", "unsupported")
     added = [str(token) for token in made.added_tokens_decoder.values()][:MAX_ADDED]
     for text in (*TEXTS, *(f"{token} a {token}{token}" for token in added)):
         if ours.encode(text).ids != made([text])["input_ids"][0]:

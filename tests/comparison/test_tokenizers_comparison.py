@@ -121,6 +121,16 @@ def test_tokens_are_those_of_the_library(name, tmp_path, minilm_directory):
     compare(directory, tmp_path)
 
 
+STEPS = ({"type": "Replace", "pattern": {"String": a}, "content": b * 100} for a, b in ("ab", "bc", "cd", "de"))
+GROWING = {"type": "Sequence", "normalizers": list(STEPS)}
+NO_CLASS: Change = {"config.json": {"model_type": "custom"}, "tokenizer_config.json": {"tokenizer_class": None}}
+SLOW, GIVING_UP = (
+    {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    for pattern in ("x*x*(?<=y)", "x*x*x*(?<=y)")
+)
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+REPEATING = {"type": "TemplateProcessing", "single": [TEXT] * 9, "pair": [], "special_tokens": {}}
+
 REFUSED: dict[str, tuple[str, Change, str]] = {
     "a class of Python only": ("bert", {"tokenizer_config.json": {"tokenizer_class": "ByT5Tokenizer"}}, "unsupported"),
     "a class of the repository": (
@@ -134,6 +144,11 @@ REFUSED: dict[str, tuple[str, Change, str]] = {
     "no class at all": ("bert", {"tokenizer_config.json": {"tokenizer_class": "AutoModel"}}, "corrupt"),
     "a token that is no text": ("bert", {"tokenizer_config.json": {"added_tokens_decoder": {"5": 7}}}, "corrupt"),
     "a vocabulary that is no list": ("clip", {"vocab.json": {"a": "b"}}, "corrupt"),
+    "normalizers that make gigabytes of a letter": ("bert", {"tokenizer.json": {"normalizer": GROWING}}, "unsupported"),
+    "texts that are repeated": ("bert", {"tokenizer.json": {"post_processor": REPEATING}}, "unsupported"),
+    "a pattern that takes cubic time": ("bert", {"tokenizer.json": {"pre_tokenizer": SLOW}, **NO_CLASS}, "unsupported"),
+    "a pattern that gives up": ("bert", {"tokenizer.json": {"pre_tokenizer": GIVING_UP}, **NO_CLASS}, "corrupt"),
+    "no JSON": ("bert", {"tokenizer.json": {"model": float("nan")}}, "corrupt"),
 }
 
 

@@ -15,7 +15,7 @@ from sie_triton.errors import InputError, LoadError
 from sie_triton.families.gliclass import SEPARATOR
 from sie_triton.families.gliclass.files import GliclassFiles
 from sie_triton.inputs.base import Frame
-from sie_triton.inputs.text import check_whole
+from sie_triton.inputs.growth import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.windows import TextWindow, WindowProcessor, packed, windows
 from sie_triton.inputs.words import PromptedTexts
@@ -61,7 +61,7 @@ class GliclassTokenizer(WindowProcessor):
         )
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        check_whole(text for _, text in framed)
+        check_whole((text for _, text in framed), self._tokenizer)
         before = [END + prompt.instruction if self._labels_first else "" for prompt, _ in framed]
         # The tokens of a text may differ after a separator, so both are tokenized together.
         texts = [start + text for start, (_, text) in zip(before, framed, strict=True)]

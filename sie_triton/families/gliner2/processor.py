@@ -21,7 +21,7 @@ from sie_triton.families.gliner2.tensors import CHOICE_LABELS, CHOICE_TOKENS, LA
 from sie_triton.families.gliner2.words import word_spans
 from sie_triton.inputs import Processor
 from sie_triton.inputs.base import Frame
-from sie_triton.inputs.text import check_whole
+from sie_triton.inputs.growth import check_whole
 from sie_triton.inputs.tokenizer import open_tokenizer
 from sie_triton.inputs.words import KEPT_PROMPTS, Pieces, PromptedTexts, Words, WordTokenizer
 from sie_triton.spec import ModelSpec
@@ -83,7 +83,7 @@ class Gliner2Tokenizer(Processor):
 
     def _read(self, texts: Sequence[str]) -> list[Words]:
         """Split texts into words; a word without tokens points to the next token. Unreadable if a text is too long."""
-        check_whole(texts)
+        check_whole(texts, self._words.tokenizer)
         spans = [word_spans(text) for text in texts]
         tokens = self._words.tokens(
             [[text[a:b].lower() for a, b in places] for text, places in zip(texts, spans, strict=True)]

@@ -11,7 +11,7 @@ from sie_triton.arrays import Ints
 from sie_triton.contract import Features, Part, Ragged
 from sie_triton.families.stablebridge_pruner.tensors import PASSAGE
 from sie_triton.inputs.base import Frame
-from sie_triton.inputs.text import check_whole
+from sie_triton.inputs.growth import check_whole
 from sie_triton.inputs.windows import TextWindow, WindowProcessor, packed, windows
 from sie_triton.inputs.words import PromptedTexts
 from sie_triton.spec import ModelSpec
@@ -42,7 +42,7 @@ class PassageTokenizer(WindowProcessor):
         return PromptedTexts(lambda: Query(self._token_ids([asked])[0], query is not None), len(asked))
 
     def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
-        check_whole(text for _, text in framed)
+        check_whole((text for _, text in framed), self._tokenizer)
         encodings = self._tokenizer.encode_batch([text for _, text in framed], add_special_tokens=False)
         read = [
             row

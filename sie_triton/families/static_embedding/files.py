@@ -14,6 +14,7 @@ from sie_triton.checkpoints.modules import (
     only,
     saved_settings,
 )
+from sie_triton.checkpoints.special_tokens import MAX_BYTES
 from sie_triton.errors import LoadError
 from sie_triton.spec import ANY_LENGTH
 
@@ -54,7 +55,7 @@ class StaticFiles:
             raise LoadError(message, "unsupported")
         check_saved_as(directory, ("SentenceTransformer",))
         home = only(kinds, (MODULE,), directory)
-        truncation = read_fields(home / "tokenizer.json").fields("truncation")
+        truncation = read_fields(home / "tokenizer.json", most=MAX_BYTES).fields("truncation")
         saved = saved_settings(directory)
         prompts = saved.text_map("prompts")
         return cls(

@@ -1,5 +1,6 @@
 """Texts in words and pieces: offsets in the text, windows, and results at their edges."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from sie_triton.errors import InputError
 from sie_triton.families.gliclass.processor import GliclassTokenizer
 from sie_triton.families.gliner2.processor import Gliner2Tokenizer
 from sie_triton.families.stablebridge_pruner.processor import PassageTokenizer
-from sie_triton.inputs.text import MAX_CHARACTERS, Unreadable
+from sie_triton.inputs.growth import MAX_CHARACTERS
+from sie_triton.inputs.text import Unreadable
 from sie_triton.inputs.windows import WindowProcessor
 from sie_triton.inputs.words import Pieces, Words
 from sie_triton.records.status import StatusWriter
@@ -148,7 +150,9 @@ READERS = {
 @pytest.mark.parametrize("name", READERS)
 def test_the_limit_comes_before_any_work(name):
     with pytest.raises(Unreadable, match="has 2000001 characters; send at most 2000000"):
-        READERS[name](None, ["a" * (MAX_CHARACTERS + 1)])
+        READERS[name](
+            SimpleNamespace(_tokenizer=None, _words=SimpleNamespace(tokenizer=None)), ["a" * (MAX_CHARACTERS + 1)]
+        )
 
 
 def test_labels_that_take_too_many_tokens_are_refused_by_number(gliner):

@@ -78,6 +78,20 @@ def test_a_tokenizer_is_made_once_for_each_state_of_its_files_and_of_the_library
     assert len(write.orders) == 7
 
 
+def test_a_file_that_changes_while_its_tokenizer_is_made(model, tmp_path):
+    """Otherwise another model with the former files would get this tokenizer."""
+    before = (model / "tokenizer_config.json").read_text()
+    seen = []
+
+    def write(order):
+        (model / "tokenizer_config.json").write_text("{}")
+        seen.append(order.files["tokenizer_config.json"].read_text() if "tokenizer_config.json" in order.files else "")
+        Writer()(order)
+
+    overlay(model, tmp_path / "cache", write)
+    assert before in seen
+
+
 def test_a_directory_without_a_tokenizer_stays_as_it_is(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert overlay(tmp_path, tmp_path / "cache", Writer()) == tmp_path
