@@ -23,9 +23,10 @@ from sie_triton.spec import Runtime
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# A progressive JPEG is decoded again for each of its scans. Cameras and editors write about ten.
+# A progressive JPEG is decoded again for each of its scans. Cameras and editors write about ten. Maximum number of
+# scans, and of the pixels of all of them.
 START_OF_SCAN = b"\xff\xda"
-MAX_SCANS = 100
+MAX_SCANS, MAX_SCANNED_PIXELS = 100, 2_000_000_000
 
 # In the directory of status records.
 MEMORY_FILE = "images.memory"
@@ -100,6 +101,7 @@ class ImageReader:
             image = open_image(file.content, where, most)
         with image:
             self._check_size(where, image.width, image.height)
+            self._check_scans(file, image)
             with _blaming(where, most):
                 taken = peak_bytes(image, where, most)
             with self._room(where, taken):
@@ -127,9 +129,13 @@ class ImageReader:
             raise InputError.at(
                 file.where, f"has {len(file.content)} bytes; send at most {most}, or raise max_image_bytes"
             )
+
+    def _check_scans(self, file: ImageFile, image: "Image") -> None:
         num_scans = file.content.count(START_OF_SCAN) if file.content.startswith(b"\xff\xd8") else 0
-        if num_scans > MAX_SCANS:
-            raise InputError.at(file.where, f"is a JPEG with {num_scans} scans; send one with at most {MAX_SCANS}")
+        is_progressive, num_pixels = "progressive" in image.info, image.width * image.height
+        most = min(MAX_SCANS, MAX_SCANNED_PIXELS // num_pixels) if is_progressive else MAX_SCANS
+        if num_scans > most:
+            raise InputError.at(file.where, f"is a JPEG with {num_scans} scans; send one with at most {most}")
 
     def _check_size(self, where: str, width: int, height: int) -> None:
         most = self._runtime.max_image_pixels

@@ -54,6 +54,9 @@ def _too_large() -> Iterator[tuple[str, tuple[bytes, str]]]:
     yield "a tiff of 64 × 64 in a tile of 28,000 × 28,000", (tiled_tiff(64, 28_000), "tiles of 28000 × 28000 pixels")
     yield "a tiff of 64 × 64 in a tile of 4,000,000,000", (tiled_tiff(64, 4_000_000_000), "tiles of 4000000000")
     yield "a tiff in tiles of no size", (tiled_tiff(64, 0), "tiles of 0 × 0")
+    large = saved(picture(), "JPEG", progressive=True)
+    large = patched(large, large.index(b"\xff\xc2") + 5, struct.pack(">HH", 9000, 9000))
+    yield "a jpeg of 81 million pixels and 30 scans", (large[:-2] + b"\xff\xda\x00\x08" * 20 + large[-2:], "scans")
     yield "a jpeg of a thousand scans", (saved(picture(), "JPEG") + b"\xff\xda\x00\x08" * 1000, "scans")
 
 
