@@ -16,7 +16,7 @@ import orjson
 from tests.attack.attacks import PATIENCE_S, Attack, Unanswered, value
 from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served
 from tests.pure.doors.test_doors_hostile import FIELDS, odd_body, odd_value
-from tests.support import pdfs, pictures, sounds, unhearable, unreadable
+from tests.support import many_parts, pdfs, pictures, sounds, unhearable, unreadable
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 VERBS = ("encode", "score", "extract")
@@ -140,6 +140,7 @@ def files(rng: random.Random, served: Served) -> str:
             (CLIP, "image", [each for each, _ in unreadable.unreadable().values()]),
             (CLIP, "image", [*unreadable.readable().values(), tiff_of_one_tile()]),
             (CLIP, "image", pictures.pictures()),
+            (CLIP, "image", [*many_parts.of_many_parts().values()]),
             (CLIP, "image", [each for each, _ in pdfs.unreadable().values()]),
             (CLAP, "audio", [each for each, _ in unhearable.unreadable().values()]),
             (CLAP, "audio", [*unhearable.readable().values(), *sounds.sounds()]),

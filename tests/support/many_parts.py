@@ -3,6 +3,7 @@
 import struct
 import zlib
 from collections.abc import Sequence
+from functools import cache
 
 from sie_triton.inputs.decoding import HEADER_BYTES, HEADER_PARTS, MAX_EXIF_BYTES, MAX_PARTS, MAX_RLE_PIXELS
 from tests.support.pictures import picture, saved
@@ -19,6 +20,7 @@ GIF = saved(picture(SIDE, SIDE).convert("P"), "GIF")
 PIXELS = PNG.index(b"IDAT") - 4
 
 
+@cache
 def of_many_parts() -> dict[str, bytes]:
     """Return files that must be refused, by name."""
     exif = ifd([(ORIENTATION, RATIONAL, MAX_EXIF_BYTES // 8, b"\0\0\0\1" * (MAX_EXIF_BYTES // 4))])
