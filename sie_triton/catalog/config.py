@@ -128,10 +128,10 @@ class ModelConfig(Frozen):
     def profile(self, name: str) -> ProfileConfig:
         """Return the profile with its chain of `extends` applied; ValueError if the chain is broken or circular."""
         found = extended(self.profiles, name)
-        if not found.is_of_sglang:
+        if not found.is_for_another_engine:
             return found
         others = (extended(self.profiles, other) for other in self.profiles if other != name)
-        computed = next((other for other in others if not other.is_of_sglang), None)
+        computed = next((other for other in others if not other.is_for_another_engine), None)
         return found if computed is None else found.as_computed_by(computed)
 
     @property
@@ -161,7 +161,7 @@ class ModelConfig(Frozen):
     def _unknown_options(self) -> Iterator[str]:
         """Yield a line for each unknown option, in all profiles whose family this version implements."""
         for name in self.profiles:
-            if other := self._family(name):
+            if (other := self._family(name)) and not self.profile(name).is_smve:
                 yield from unknown_options(name, self.profile(name), other, family(other))
 
     def _family(self, name: str) -> str:
@@ -214,20 +214,25 @@ class ModelConfig(Frozen):
                 differs = f"{', '.join(keys)} differs from profiles.default"
                 lines.append(f"profiles.{name}: is served as a separate model, {self.sie_id}.{name}: {differs}")
             elif not self._is_served(name):
-                lines.append(f"profiles.{name}: is not served: the family {self.family} takes no LoRA adapters")
+                lacks = "has no smve" if self.profile(name).is_smve else "takes no LoRA adapters"
+                lines.append(f"profiles.{name}: is not served: the family {self.family} {lacks}")
             else:
                 lines += without_effect(name, self.profile(name), self.family, kind)
         return [f"warning: {self.source}: {line}" for line in lines]
 
     def notes(self) -> list[str]:
-        """Return notes about keys that only other servers need."""
-        lines = [line for name, each in self._served_profiles().items() for line in not_needed(name, each)]
+        """Return notes about keys that only other servers need, each key once."""
+        found: dict[str, str] = {}
+        for name, each in self._served_profiles().items():
+            found |= {line: name for line in not_needed(each) if line not in found}
+        lines = [f"profiles.{name}.{line}" for line, name in found.items()]
         if self.hf_tokenizer_dependencies:
             lines.append("hf_tokenizer_dependencies: is not needed: tokenizers come with the model or its encoder")
         for name in self.profiles:
-            if extended(self.profiles, name).is_of_sglang and not (each := self.profile(name)).is_of_sglang:
-                loads = "is not read, and SGLang is not run"
-                lines.append(f"profiles.{name}.adapter_options.loadtime: {loads}: {each.adapter_path} serves the profile")
+            asked, each = extended(self.profiles, name), self.profile(name)
+            if asked.adapter_path != each.adapter_path:
+                loads = f"{asked.adapter_path} and its loadtime are not read"
+                lines.append(f"profiles.{name}.adapter_path: {loads}: {each.adapter_path} serves the profile")
         return [f"note: {self.source}: {line}" for line in lines]
 
     @property
@@ -253,8 +258,9 @@ class ModelConfig(Frozen):
 
     def _is_served(self, name: str) -> bool:
         """Return False if the profile needs weights of its own, or a LoRA adapter that the family cannot apply."""
-        can_be = not self.profile(name).adapter_options.runtime.lora_id or family(self.family).takes_loras
-        return name == "default" or (can_be and name not in self.apart)
+        profile = self.profile(name)
+        can_be = not profile.adapter_options.runtime.lora_id or family(self.family).takes_loras
+        return name == "default" or (can_be and not profile.is_smve and name not in self.apart)
 
     def _check_served(self, kind: Family) -> None:
         """Raise CatalogError with a line for each key of the file that the family cannot serve."""
@@ -308,7 +314,7 @@ class ModelConfig(Frozen):
         if reason := kind.not_served.get(self.hf_id or ""):
             raise UnbuiltFamily(f"{self.source}: hf_id: {self.hf_id} is not served by this version: {reason}")
         self._check_served(kind)
-        options, profiles = profile.adapter_options.runtime, self._served_profiles()
+        profiles = self._served_profiles()
         runtimes = {name: with_defaults(name, each, kind, self.source) for name, each in profiles.items()}
         muvera, found = self._muvera(runtimes), adapters(self.loras, runtimes, self.source)
         dims = self._dims(muvera)
@@ -323,7 +329,9 @@ class ModelConfig(Frozen):
             endpoint=profile.endpoint.resolved(self.hf_id or self.sie_id) if profile.endpoint else None,
             environment=self.environment or kind.environment,
             inputs=tuple(each for each in type(self.inputs).model_fields if each in kind.inputs),
-            max_sequence_length=min(self.max_sequence_length or ANY_LENGTH, options.max_seq_length or ANY_LENGTH),
+            max_sequence_length=min(
+                self.max_sequence_length or ANY_LENGTH, runtimes["default"].max_seq_length or ANY_LENGTH
+            ),
             max_batch_cost=profile.max_batch_tokens or DEFAULT_BATCH_COST,
             batch_cost=self.batch_cost,
             allow_pickle=self.allow_pickle or "",

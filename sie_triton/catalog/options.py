@@ -12,7 +12,10 @@ from sie_triton.spec import ONNX, REMOTE
 LORA = "adapter_options.runtime.lora_id"
 
 # Options that may be given under loadtime or under runtime.
-OF_BOTH = ("normalize", "default_instruction")
+OF_BOTH = ("normalize", "default_instruction", "max_seq_length")
+
+# SIE's adapters by which SGLang or Candle computes what another adapter in the same file computes, too.
+OTHER_ENGINES = ("sglang_vision_extract.adapter:SGLangVisionExtractAdapter", "candle:CandleEmbeddingAdapter")
 
 
 class Frozen(BaseModel):
@@ -34,7 +37,7 @@ class MuveraOptions(Frozen):
 class LoadtimeOptions(BaseModel):
     """Options that apply when a model is loaded. All keys are the family's; see sie_triton.families.Options.
 
-    `normalize` and `default_instruction` are defaults for the same runtime options.
+    OF_BOTH are defaults for the same runtime options.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -87,6 +90,8 @@ class AdapterOptions(Frozen):
 
 
 class ProfileConfig(Frozen):
+    """A profile. `adaptive_batching` is for SIE's own batcher."""
+
     extends: str | None = None
     max_batch_tokens: Annotated[int, Field(gt=0, lt=2**31)] | None = None
     compute_precision: Literal["float16", "bfloat16", "float32", "int8"] | None = None
@@ -95,6 +100,7 @@ class ProfileConfig(Frozen):
     onnx_file: Annotated[str, Field(pattern=r"^(onnx/)?[^/]+\.onnx$")] | None = None
     endpoint: Annotated[EndpointOptions | None, BeforeValidator(as_written)] = None
     adapter_options: AdapterOptions = AdapterOptions()
+    adaptive_batching: Mapping[str, Any] | bool | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "ProfileConfig":
@@ -142,7 +148,7 @@ class ProfileConfig(Frozen):
             "compute_precision": self.compute_precision,
             **{f"adapter_options.loadtime.{key}": loadtime.own.get(key) for key in sorted(options)},
             **{f"adapter_options.runtime.{key}": runtime.own.get(key) for key in sorted(options)},
-            "adapter_options.runtime.max_seq_length": runtime.max_seq_length,
+            "adapter_options.runtime.max_seq_length": runtime.max_seq_length or loadtime.own.get("max_seq_length"),
         }
 
     def with_defaults(self, options: frozenset[str], parameters: frozenset[str] = frozenset()) -> RuntimeOptions:
@@ -157,6 +163,20 @@ class ProfileConfig(Frozen):
         if said.get("muvera") == {} and given.get("muvera_config") is not None:
             said["muvera"] = given["muvera_config"]
         return RuntimeOptions.model_validate({**filled, **said})
+
+    @property
+    def is_for_another_engine(self) -> bool:
+        return (self.adapter_path or "").endswith(OTHER_ENGINES)
+
+    @property
+    def is_smve(self) -> bool:
+        """True if SIE would return the multivectors as one sparse vector, which this version does not."""
+        return "smve" in self.adapter_options.runtime.own
+
+    def as_computed_by(self, other: "ProfileConfig") -> "ProfileConfig":
+        """Return this profile with the adapter and the loading of `other`."""
+        options = AdapterOptions(loadtime=other.adapter_options.loadtime, runtime=self.adapter_options.runtime)
+        return self.model_copy(update={"adapter_path": other.adapter_path, "adapter_options": options})
 
 
 def extended(profiles: Mapping[str, ProfileConfig], name: str) -> ProfileConfig:

@@ -23,9 +23,18 @@ ELSEWHERE_LOADTIME: Mapping[str, str] = {
     "uses_legacy_transformers_cache": "this server has no such cache",
     "mem_fraction_static": "the controller divides memory among models",
     "dropout": "it only matters in training",
+    **dict.fromkeys(("cuda_graphs", "cuda_graph_tokens"), "CUDA graphs are made where they are faster"),
+    **dict.fromkeys(("fused_kernels", "fused_rope", "modernbert_flash"), "kernels are chosen for the device"),
+    **dict.fromkeys(("prefix_reuse", "prefix_cache_mb"), "no prefix is kept from one request to the next"),
+    "max_concurrent_dispatch": "batches are formed by cost",
+    "document_timeout_s": "the deadline of a request is the document's",
+    "max_file_size_bytes": "SIE_MAX_DOCUMENT_BYTES limits documents of all models",
+    **dict.fromkeys(("base_processor_model", "base_processor_revision"), "the model has a processor of its own"),
+    "smve_config": "it only matters to profiles with smve, which are not served",
 }
 ELSEWHERE_RUNTIME: Mapping[str, str] = {
     "batch_size": "batches are formed by cost",
+    "output_dtype": "a request names the type of its vectors; float32 is the default",
     "precompute_labels": "a bi-encoder's label embeddings are always cached",
 }
 
@@ -104,9 +113,11 @@ def _ignored_by_engine(name: str, profile: ProfileConfig, kind: Family) -> Itera
     yield from (f"profiles.{name}.{key}: has no effect with the engine {engine}" for key in keys)
 
 
-def not_needed(name: str, profile: ProfileConfig) -> Iterator[str]:
+def not_needed(profile: ProfileConfig) -> Iterator[str]:
     """Yield a line for each key of a served profile that only SIE's own adapters need."""
-    options, where = profile.adapter_options, f"profiles.{name}.adapter_options"
+    options, where = profile.adapter_options, "adapter_options"
+    if profile.adaptive_batching is not None:
+        yield "adaptive_batching: is not needed: batches form while the device works"
     for key in sorted(options.loadtime.own.keys() & ELSEWHERE_LOADTIME.keys()):
         yield f"{where}.loadtime.{key}: is not needed: {ELSEWHERE_LOADTIME[key]}"
     for key in sorted(options.runtime.own.keys() & ELSEWHERE_RUNTIME.keys()):

@@ -61,6 +61,7 @@ class Florence2Options(Options):
 
 class Florence2(Family):
     inputs = ("image",)
+    unread_inputs = ("text",)
     extraction = Extraction((GENERATED,), findings, "optional")
     features = (READ, INPUT_IDS, PIXELS, NEW_TOKENS, TASK, ORIGINAL_SIZES)
     parameters = READER_PARAMETERS

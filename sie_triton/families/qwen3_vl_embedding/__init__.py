@@ -27,6 +27,7 @@ PAGE = (448, 336)
 
 class Qwen3VLEmbedding(Family):
     inputs = ("text", "image")
+    unread_inputs = ("video",)
     outputs = (ENCODE_OUTPUTS["dense"],)
     features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
     takes_loras = True

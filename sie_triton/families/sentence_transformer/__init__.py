@@ -95,6 +95,7 @@ class SentenceTransformer(TextFamily):
         "pytorch_embedding:PyTorchEmbeddingAdapter",
         "sglang:SGLangEmbeddingAdapter",
         "sglang.embedding:SGLangEmbeddingAdapter",
+        "candle:CandleEmbeddingAdapter",
     )
 
     def recognise(self, directory: Path) -> Recognised:
