@@ -100,7 +100,7 @@ class ProfileConfig(Frozen):
     onnx_file: Annotated[str, Field(pattern=r"^(onnx/)?[^/]+\.onnx$")] | None = None
     endpoint: Annotated[EndpointOptions | None, BeforeValidator(as_written)] = None
     adapter_options: AdapterOptions = AdapterOptions()
-    adaptive_batching: Mapping[str, Any] | bool | None = None
+    adaptive_batching: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> "ProfileConfig":
