@@ -13,6 +13,9 @@ from sie_triton.pdf.document import is_pdf, opened
 
 RANGE = re.compile(r"([0-9]{1,9})(-([0-9]{1,9})?)?")
 
+# Maximum length of the parameter pages, in characters.
+MAX_LENGTH = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class PageSelection:
@@ -27,12 +30,16 @@ class PageSelection:
         >>> PageSelection.read("2-3, 8-").ranges
         ((2, 3), (8, None))
         """
+        if len(text) > MAX_LENGTH:
+            raise InputError.at(
+                f"parameter {PAGES.name}", f"has {len(text)} characters; send at most {MAX_LENGTH}, as in 1-3,8 or 5-"
+            )
         return cls(tuple(map(_range, text.split(","))) if text else ())
 
-    def of(self, num_pages: int, where: str) -> list[int]:
-        """Return the selected page numbers, ascending, each once. Raise InputError if the file lacks one.
+    def of(self, num_pages: int, where: str, most: int) -> list[int]:
+        """Return the selected page numbers, ascending, each once. Raise InputError if the file lacks one, or for more.
 
-        >>> PageSelection.read("9,2-3,3").of(9, "image[0]"), PageSelection().of(2, "image[0]")
+        >>> PageSelection.read("9,2-3,3").of(9, "image[0]", 5), PageSelection().of(2, "image[0]", 5)
         ([2, 3, 9], [1, 2])
         """
         found: set[int] = set()
@@ -41,7 +48,13 @@ class PageSelection:
                 raise InputError.at(
                     f"parameter {PAGES.name}", f"{where} has {num_pages} pages, but no page {max(first, last or 0)}"
                 )
-            found.update(range(first, (last or num_pages) + 1))
+            found.update(range(first, min(last or num_pages, first + most) + 1))
+            if len(found) > most:
+                raise InputError.at(
+                    where,
+                    f"more than {most} pages of {num_pages} are selected; select fewer with the parameter "
+                    f"{PAGES.name}, or raise max_pages",
+                )
         return sorted(found)
 
 
@@ -75,14 +88,7 @@ class PageReader:
                 f"is a PDF of {len(file.content)} bytes; send at most {self.max_bytes}, or raise max_document_bytes",
             )
         with opened(file.content, file.where, self.is_over) as document:
-            numbers = self.selection.of(document.num_pages, file.where)
-            if len(numbers) > self.max_pages:
-                raise InputError.at(
-                    file.where,
-                    f"{len(numbers)} pages are selected; at most {self.max_pages} are read: select "
-                    f"fewer with the parameter {PAGES.name}, or raise max_pages",
-                )
-            for number in numbers:
+            for number in self.selection.of(document.num_pages, file.where, self.max_pages):
                 drawing = document.draw(number)
                 yield number, Page(drawing.pixels, f"{file.where}, page {number}", drawing)
 

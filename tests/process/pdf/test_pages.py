@@ -1,6 +1,7 @@
 """PDFs as images: the look of their pages, the choice of pages, and limits on the cost of hostile files."""
 
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -110,9 +111,24 @@ def test_an_invalid_page_selection_is_refused(text):
         PageSelection.read(text)
 
 
+def test_a_selection_takes_no_more_memory_than_the_pages_that_are_allowed():
+    """The confined process says how many pages there are, and a file may have taken it over."""
+    selection = PageSelection.read("1-," * 3000 + "5-")
+    tracemalloc.start()
+    with pytest.raises(InputError) as told:
+        selection.of(1_000_000, "image[0]", 100)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert told.value.field == "image[0]"
+    assert peak < 100_000
+    with pytest.raises(InputError) as told:
+        PageSelection.read("1," * 5001)
+    assert told.value.field == "pages"
+
+
 def test_limits_name_the_image_and_the_setting():
     assert refusal(PDF, PageReader(ALL, 2, 1 << 26)) == (
-        "image[4]: 3 pages are selected; at most 2 are read: select fewer with the parameter pages, or raise max_pages"
+        "image[4]: more than 2 pages of 3 are selected; select fewer with the parameter pages, or raise max_pages"
     )
     assert len(drawn(PDF, PageReader(PageSelection.read("1,3"), 2, 1 << 26))) == 2
     assert "send at most 99, or raise max_document_bytes" in refusal(PDF, PageReader(ALL, 9, 99))
