@@ -41,10 +41,12 @@ def is_pattern(text: str) -> bool:
 
 
 def split_profile(model: str) -> tuple[str, str]:
-    """Split `org/name:profile` into the model's name and the profile's, which is empty if none is given.
+    """Split `org/name:profile`, or `org/name@profile` as SIE's clients have it, into the names of model and profile.
 
-    >>> split_profile("org/name:fast"), split_profile("org/name"), split_profile("org/name:default")
-    (('org/name', 'fast'), ('org/name', ''), ('org/name', ''))
+    That of the profile is empty if none is given.
+
+    >>> split_profile("org/name:fast"), split_profile("org/name@fast"), split_profile("org/name:default")
+    (('org/name', 'fast'), ('org/name', 'fast'), ('org/name', ''))
     """
-    name, _, profile = model.partition(":")
+    name, _, profile = model.replace("@", ":", 1).partition(":")
     return name, "" if profile == "default" else profile

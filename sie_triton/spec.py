@@ -205,6 +205,11 @@ class ModelSpec:
         return {profile.name: profile for profile in self.profiles}[name]
 
     @property
+    def revision(self) -> str | None:
+        """Revision of a model of the hub, if its model file names one."""
+        return self.weights.partition("@")[2] or None if self.weights.startswith("hub://") else None
+
+    @property
     def admission_cost(self) -> int:
         """Maximum cost of a batch in Triton's queue: about one forward pass, so that the next forms meanwhile."""
         is_computed_here = self.runtime.device == "cpu" and self.endpoint is None

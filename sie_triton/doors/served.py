@@ -135,6 +135,8 @@ def described(spec: ModelSpec, state: Mapping[str, Any] | None) -> dict[str, Any
         "state": state_of(told),
         "last_error": _failure(told.get("failure")),
         "max_sequence_length": spec.max_sequence_length,
+        "revision": spec.revision,
+        "aliases": [],
         "profiles": {name: {"is_default": name == "default"} for name in profiles},
     }
 

@@ -21,6 +21,7 @@ from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, sco
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from sie_triton.names import split_profile
+from sie_triton.spec import ModelSpec
 
 SHORTEN = f"shorten it, or send {OVERFLOW} truncate_text"
 
@@ -45,7 +46,8 @@ async def encode(request: DoorRequest) -> Answer:
     _check_names(parameters.get("output_types"), "params.output_types")
     asked = parameters.get("output_types")
     refuses_long = _refuses_long(parameters, "params.options")
-    named = await _named(door, model, asked.split(",") if isinstance(asked, str) else asked)
+    spec = await _spec(door, model)
+    named = _named(spec, model, asked.split(",") if isinstance(asked, str) else asked)
     if named:
         parameters["output_types"] = list(named)
     async with Explaining(door, model, "encode", items):
@@ -56,18 +58,24 @@ async def encode(request: DoorRequest) -> Answer:
     dims = dict(await door.served.dims(model)) if needs_dims(results[0], dtype) else {}
     if (size := whole(parameters.get("dimensions"))) is not None:
         dims[DENSE.name] = size
-    return _answer(request, encoded(model, results, dtype, dims, named))
+    return _answer(request, encoded(model, results, dtype, dims, named), spec)
 
 
-async def _named(door: Door, model: str, asked: list[str] | None) -> Mapping[str, str]:
+async def _spec(door: Door, model: str) -> ModelSpec | None:
+    """Return the model's specification; None if it cannot be had: the call says why."""
+    try:
+        return await door.served.spec(model)
+    except SIEError:
+        return None
+
+
+def _named(spec: ModelSpec | None, model: str, asked: list[str] | None) -> Mapping[str, str]:
     """Return the outputs that SIE's server would answer, with their names there; empty if the profile's are meant.
 
     SIE answers dense unless the request or the profile names other outputs. MUVERA's vector is the dense output of a
     model without another.
     """
-    try:
-        spec = await door.served.spec(model)
-    except SIEError:  # the call says why
+    if spec is None:
         return {name: name for name in asked or ()}
     dense = DENSE.name if DENSE.name in spec.dims or MUVERA.name not in spec.dims else MUVERA.name
     if asked is None:
@@ -95,7 +103,7 @@ async def score(request: DoorRequest) -> Answer:
     if refuses_long:
         entries = {entry["item_id"]: entry for entry in result["scores"]}
         check_lengths([entries.get(item.get("id", f"item-{i}"), {}) for i, item in enumerate(items)], "items", SHORTEN)
-    return _answer(request, scored(result))
+    return _answer(request, scored(result), await _spec(door, model))
 
 
 async def extract(request: DoorRequest) -> Answer:
@@ -105,14 +113,14 @@ async def extract(request: DoorRequest) -> Answer:
     labels = _labels(parameters.pop("labels", None))
     check_query("".join(labels), items, "params.labels", door.settings.door_max_body_bytes)
     refuses_long = _refuses_long(parameters, "params.options")
-    known = None
-    if await _reads_entities(door, model):
+    known, spec = None, await _spec(door, model)
+    if spec is not None and model_of(spec).extraction.entities:
         known = [entities_in(item, f"items[{i}]") for i, item in enumerate(found["items"])]
     async with Explaining(door, model, "extract", items):
         results = await door.backend.extract(model, items, labels, known, request.seconds, parameters)
     if refuses_long:
         check_lengths(results, "items", SHORTEN)
-    return _answer(request, extracted(model, results))
+    return _answer(request, extracted(model, results), spec)
 
 
 def _refuses_long(parameters: dict[str, Any], where: str) -> bool:
@@ -121,13 +129,6 @@ def _refuses_long(parameters: dict[str, Any], where: str) -> bool:
     if policy not in (None, *POLICIES):
         raise invalid(f"{where}.{OVERFLOW}", f"must be one of {', '.join(POLICIES)}; got {shown(policy)}")
     return bool(policy == "error")
-
-
-async def _reads_entities(door: Door, model: str) -> bool:
-    try:
-        return model_of(await door.served.spec(model)).extraction.entities
-    except SIEError:  # the call says why
-        return False
 
 
 def _body(request: DoorRequest, places: Places) -> dict[str, Any]:
@@ -175,7 +176,9 @@ def _check_names(given: Any, name: str, *, allow_text: bool = True) -> None:
         raise invalid(name, f"must be a list of strings, not {type(given).__name__}")
 
 
-def _answer(request: DoorRequest, answer: dict[str, Any]) -> Answer:
+def _answer(request: DoorRequest, answer: dict[str, Any], spec: ModelSpec | None) -> Answer:
     timing = request.timed(answer["timing"])
     headers = {"X-SIE-Units-Input-Tokens": str(answer["usage"]["input_tokens"]), **timing_headers(timing)}
+    if spec is not None and spec.revision:
+        headers["X-SIE-Model-Revision"] = spec.revision
     return request.answer(answer | {"timing": timing}, headers)

@@ -26,11 +26,11 @@ ALONE = {"multivector": 4}
         ({**LATE, "dense": 4}, "muvera", None, ["muvera"], "muvera"),
     ],
 )
-@pytest.mark.parametrize("is_named", [False, True])
-def test_the_outputs_are_those_of_sies_server(monkeypatch, dims, profile, asked, computed, answered, is_named):
+@pytest.mark.parametrize("name", ["", ":p", "@p"])
+def test_the_outputs_are_those_of_sies_server(monkeypatch, dims, profile, asked, computed, answered, name):
     door, backend = door_of()
     profiles = (Profile("default"), Profile("p", {"output_types": profile}))
-    served = spec(dims=dims, profiles=profiles if is_named else (Profile("default", {"output_types": profile}),))
+    served = spec(dims=dims, profiles=profiles if name else (Profile("default", {"output_types": profile}),))
 
     async def specification(_name):
         return served
@@ -38,7 +38,7 @@ def test_the_outputs_are_those_of_sies_server(monkeypatch, dims, profile, asked,
     monkeypatch.setattr(door.served, "spec", specification)
     backend.outputs = computed
     body = {"items": ["a"], "params": {} if asked is None else {"output_types": asked}}
-    answer = post(door, body, "/v1/encode/org/m:p" if is_named else "/v1/encode/org/m").json()
+    answer = post(door, body, f"/v1/encode/org/m{name}").json()
     assert backend.asked[0][3]["output_types"] == computed
     assert [*answer["items"][0]] == [answered]
 
@@ -65,6 +65,22 @@ def test_the_request_says_whether_a_text_may_be_too_long(verb, where, policy, st
     if code == "INPUT_TOO_LONG":
         assert answer.json()["detail"]["message"].startswith("items[1]: ")
     assert not any("overflow_policy" in each[-1] for each in backend.asked)
+
+
+@pytest.mark.parametrize("verb", ["encode", "score", "extract"])
+@pytest.mark.parametrize(
+    ("weights", "revision"),
+    [("hub://org/m@abc", "abc"), ("hub://org/m", None), ("package://a/b@c", None), ("/models/a@b", None)],
+)
+def test_the_revision_that_a_model_file_names_is_in_a_header(monkeypatch, verb, weights, revision):
+    door, _ = door_of()
+
+    async def specification(_name):
+        return spec(weights=weights)
+
+    monkeypatch.setattr(door.served, "spec", specification)
+    body = {"items": ["a"], **({"query": "q"} if verb == "score" else {})}
+    assert post(door, body, f"/v1/{verb}/org/m").headers.get("X-SIE-Model-Revision") == revision
 
 
 def test_the_tokens_read_are_reported_in_the_body_and_in_a_header():
