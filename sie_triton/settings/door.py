@@ -20,7 +20,7 @@ class DoorSettings(BaseModel):
     )
     door_workers: int = Field(1, ge=1, le=64, description="number of processes that share door_port")
     door_timeout_s: float = Field(
-        25,
+        120,
         gt=0,
         le=3600,
         description="timeout of a request to door_port, in seconds; a request's X-Request-Timeout header overrides it",
