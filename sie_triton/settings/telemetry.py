@@ -13,7 +13,9 @@ class TelemetrySettings(BaseModel):
         description="write all logs as JSON lines, into their files and to standard output; false: lines for people, "
         "into the files only",
     )
-    log_requests: bool = Field(False, description="write a log line about each request")
+    log_requests: bool = Field(
+        False, description="write a log line about each request; also with log_json, unless this is false"
+    )
     log_slow_ms: float = Field(
         0, ge=0, description="write a log line about each request that takes longer, in milliseconds; 0: none"
     )
@@ -30,4 +32,5 @@ class TelemetrySettings(BaseModel):
     @property
     def telemetry(self) -> Telemetry:
         """Settings of logs and traces, which every process reads from its environment."""
-        return Telemetry(self.log_json, self.log_requests, self.log_slow_ms, self.tracing_enabled, self.instrumentation)
+        of_requests = self.log_requests or (self.log_json and "log_requests" not in self.model_fields_set)
+        return Telemetry(self.log_json, of_requests, self.log_slow_ms, self.tracing_enabled, self.instrumentation)

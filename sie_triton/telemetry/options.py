@@ -36,7 +36,7 @@ class Telemetry:
         """Read the settings. A stock tritonserver checks no value before, so a wrong one counts as not set."""
         return cls(
             is_true(environment.get(LOG_JSON, "")),
-            is_true(environment.get(LOG_REQUESTS, "")),
+            is_true(environment.get(LOG_REQUESTS, environment.get(LOG_JSON, ""))),
             number(environment.get(LOG_SLOW_MS, "")),
             is_true(environment.get(TRACING, "")),
             is_true(environment.get(INSTRUMENTATION, "")),
