@@ -9,6 +9,7 @@ import click
 from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.errors import ServerError
+from sie_triton.printing import echo
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
 from sie_triton.settings import Settings, read_settings, settings_of_server
@@ -21,21 +22,21 @@ OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
 # Settings of commands that call the config service.
 OF_CLIENT = ["config_service_url", "config_port", "admin_token", "data_dir"]
 
-OF_QUEUE = [name for name in ClusterSettings.model_fields if name.startswith(("nats", "queue"))]
+OF_NATS = [name for name in ClusterSettings.model_fields if name.startswith("nats")]
 OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url"]
 OF_GATEWAY += ["worker_config_poll_interval_ms", "gateway_configured_gpus", "gateway_configured_pools"]
 OF_GATEWAY += ["admin_token", "bundle"]
 OF_SIDECAR = ["host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens"]
 OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent", "admin_token"]
-OF_SIDECAR += [name for name in ClusterSettings.model_fields if not name.startswith(("gateway_", "config_"))]
+OF_SIDECAR += [name for name in ClusterSettings.model_fields if not name.startswith(("gateway_", "config_", "queue_"))]
 OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]
-OF_CONFIG += OF_QUEUE
+OF_CONFIG += [*OF_NATS, "pool", "queue_replicas", "queue_max_bytes", "queue_max_messages"]
 
 NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
 
 
 @click.command()
-@settings_options([*OF_GATEWAY, *OF_QUEUE, *OF_DOOR, *TelemetrySettings.model_fields])
+@settings_options([*OF_GATEWAY, *OF_NATS, *OF_DOOR, *TelemetrySettings.model_fields])
 def gateway(**flags: Any) -> None:
     """Run a gateway: SIE's, OpenAI's and Cohere's HTTP and Triton's gRPC, in front of the workers of a queue.
 
@@ -47,7 +48,7 @@ def gateway(**flags: Any) -> None:
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
     module = "sie_triton.cluster.gateway"
     with until_signal(), doors(settings, {}, _say, module, also_ports=[settings.grpc_port]):
-        click.echo("SIE gateway started")
+        echo("SIE gateway started")
         wait_for_signal()
 
 
@@ -68,7 +69,7 @@ def sidecar(**flags: Any) -> None:
 @click.command()
 @settings_options([*OF_CONFIG, *TelemetrySettings.model_fields])
 def config_service(**flags: Any) -> None:
-    """Run the config service: the model files of a cluster, which all its workers get from the queue.
+    """Run the config service, which makes the queue of a cluster, and keeps the model files of all its workers.
 
     POST /v1/configs/models takes a model file, with the admin token; so does sie-triton cluster add. The files are in
     NATS, so several config services may run, and none has data of its own.
@@ -135,11 +136,11 @@ def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
 
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
     with until_signal(), running(settings, models, workers, _say):
-        click.echo(f"page     http://{settings.host}:{settings.door_port}/  (status and playground, in a browser)")
-        click.echo(f"SIE      http://{settings.host}:{settings.door_port}  (SIE's own SDK)")
-        click.echo(f"gRPC     {settings.host}:{settings.grpc_port}  (Triton's clients)")
-        click.echo(f"logs     {settings.data_dir / 'cluster'}")
-        click.echo("SIE cluster ready")
+        echo(f"page     http://{settings.host}:{settings.door_port}/  (status and playground, in a browser)")
+        echo(f"SIE      http://{settings.host}:{settings.door_port}  (SIE's own SDK)")
+        echo(f"gRPC     {settings.host}:{settings.grpc_port}  (Triton's clients)")
+        echo(f"logs     {settings.data_dir / 'cluster'}")
+        echo("SIE cluster ready")
         wait_for_signal()
 
 
@@ -155,7 +156,7 @@ def nats_config(host: str, port: int, store: str) -> None:
     """
     from sie_triton.cluster.up import nats_config as config
 
-    click.echo(config(host, port, store), nl=False)
+    echo(config(host, port, store), nl=False)
 
 
 def _settings(flags: dict[str, Any], read: Callable[..., Settings] = settings_of_server) -> Settings:
@@ -167,7 +168,7 @@ def _settings(flags: dict[str, Any], read: Callable[..., Settings] = settings_of
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    echo(line, err=True)
 
 
 def _check_ports(ports: dict[str, int], settings: Settings) -> None:

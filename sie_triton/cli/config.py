@@ -4,8 +4,10 @@ import json
 from typing import Any, NamedTuple
 
 import click
+from rich.text import Text
 
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
+from sie_triton.printing import Console, echo
 from sie_triton.settings import Settings, read_settings, set_cluster_variables
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
 
@@ -35,18 +37,19 @@ def config(changed: bool, as_json: bool, **flags: Any) -> None:
     sie-triton config --changed --json          only what is set, for programs
     """
     warn_of_unknown_variables()
+    console = Console()
     for name, value, source, effect in effective(flags):
         if changed and source == DEFAULT:
             continue
         if as_json:
-            click.echo(json.dumps({"name": name, "value": value, "source": source, "effect": effect}))
+            echo(json.dumps({"name": name, "value": value, "source": source, "effect": effect}))
             continue
-        click.echo(f"{click.style(name, bold=True)}: {value}  ({source})")
-        click.echo(click.style(f"    {effect}", dim=True))
+        console.print(Text.assemble((name, "bold"), f": {value}  ({source})"), soft_wrap=True)
+        console.print(f"    {effect}", style="dim", highlight=False, soft_wrap=True)
     if as_json:
         return
     for name in set_cluster_variables():
-        click.echo(f"{name}: {OF_CLUSTERS}")
+        echo(f"{name}: {OF_CLUSTERS}")
 
 
 def effective(flags: dict[str, Any]) -> list[Setting]:

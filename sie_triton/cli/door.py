@@ -7,6 +7,7 @@ import click
 from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import ServerError
+from sie_triton.printing import echo
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
 from sie_triton.settings import settings_of_server
@@ -31,7 +32,7 @@ def door(**flags: Any) -> None:
     raise_limit()
     if problems := list(preflight.check_ports({"door-port": (settings.host, settings.door_port)})):
         raise ServerError("\n".join(problems))
-    with until_signal(), doors(settings, {}, lambda line: click.echo(line, err=True)):
+    with until_signal(), doors(settings, {}, lambda line: echo(line, err=True)):
         wait_for_door(settings)
-        click.echo("SIE door ready")
+        echo("SIE door ready")
         wait_for_signal()

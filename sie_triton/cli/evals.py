@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.options import ADDRESS, address_of, address_options, read_model_settings, running_options
+from sie_triton.printing import echo
 
 POSITIVE = click.IntRange(1, 100_000)
 
@@ -81,11 +82,10 @@ def evaluate(
     A dataset is a directory with corpus.jsonl, queries.jsonl and qrels/test.tsv. Quality is computed by the library
     mteb. The exit status is 1 if the first source misses a target by more than --tolerance.
     """
-    from rich.console import Console
-
     from sie_triton.evals.run import Evaluation
     from sie_triton.evals.run import evaluate as run
     from sie_triton.evals.speed import Load
+    from sie_triton.printing import Console
 
     server = address_of(**{name: flags.pop(name) for name in ADDRESS})
     load = Load(rounds, clients, batch, texts, singles) if kind == "perf" else None
@@ -96,7 +96,7 @@ def evaluate(
     if plot is not None:
         report.draw(plot)
     for miss in report.misses:
-        click.echo(f"missed target: {miss}", err=True)
+        echo(f"missed target: {miss}", err=True)
     if as_json:
-        click.echo(report.to_json())
+        echo(report.to_json())
     sys.exit(1 if report.misses else 0)

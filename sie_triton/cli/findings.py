@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import Record, Sink, is_error, write_out
 from sie_triton.client import Entity
+from sie_triton.printing import Console
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

@@ -1,6 +1,7 @@
 """Command line: `sie-triton serve | render | models | lora | env | encode | score | extract | eval` and others."""
 
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from sie_triton.cli.score import score
 from sie_triton.cli.simulate import simulate
 from sie_triton.cli.top import top
 from sie_triton.errors import SIEError
+from sie_triton.printing import echo
 from sie_triton.processes.hidden_arguments import blank
 from sie_triton.settings import (
     STAGE_SETTINGS,
@@ -90,7 +92,7 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
     settings = settings_of_server(**flags)
     warn_of_unknown_variables()
     for name in set_cluster_variables():
-        click.echo(f"warning: {name} {OF_CLUSTERS}", err=True)
+        echo(f"warning: {name} {OF_CLUSTERS}", err=True)
     sys.exit(run(settings, (*models, *known_names(settings)) if all_models else models, verbose=verbose))
 
 
@@ -110,10 +112,10 @@ def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, 
     if only_check:
         differences = check_repository(output, settings, models)
         for line in differences:
-            click.echo(line)
+            echo(line)
         sys.exit(1 if differences else 0)
     for line in write_repository(output, settings, models, hook=hook):
-        click.echo(line)
+        echo(line)
 
 
 CONTROLLER_SETTINGS = (
@@ -228,14 +230,15 @@ def main() -> None:
     try:
         cli(standalone_mode=False)
     except click.ClickException as exc:
-        exc.show()
+        exc.show(said := StringIO())
+        echo(said.getvalue(), err=True, nl=False)
         sys.exit(exc.exit_code)
     except click.Abort:
         sys.exit(130)
     except SIEError as exc:
         for line in str(exc).splitlines():
-            click.echo(f"error: {line}", err=True)
+            echo(f"error: {line}", err=True)
         sys.exit(2)
     except OSError as exc:
-        click.echo(f"error: {f'{exc.filename}: {exc.strerror}' if exc.filename else exc}", err=True)
+        echo(f"error: {f'{exc.filename}: {exc.strerror}' if exc.filename else exc}", err=True)
         sys.exit(2)

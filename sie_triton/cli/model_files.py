@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-from rich.console import Console
 from rich.table import Table
 
 from sie_triton.catalog import ModelConfig, load_file, select
@@ -17,6 +15,7 @@ from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.catalog.select import apart, hub_source, recognised_directory, small_files, with_variants
 from sie_triton.controller.commands import MODELS, NoAnswer, ask
 from sie_triton.errors import CatalogError, UnbuiltFamily
+from sie_triton.printing import Console, echo
 from sie_triton.render.build import selected, specs_of
 from sie_triton.render.unloadable import environment_causes
 from sie_triton.serving.serving_file import SUFFIXES, fault_lines, file_of
@@ -37,12 +36,12 @@ def list_running(settings: Settings) -> bool:
         answer = ask(settings, MODELS)
     except NoAnswer:
         address = f"{settings.inner_host}:{settings.controller_port}"
-        click.echo(f"no server answers at {address}; `serve` would start:", err=True)
+        echo(f"no server answers at {address}; `serve` would start:", err=True)
         return False
     for model in answer["models"]:
-        click.echo(f"{model['model']:50} {model['state']:10} {model.get('source', '')}".rstrip())
+        echo(f"{model['model']:50} {model['state']:10} {model.get('source', '')}".rstrip())
     for line in fault_lines(answer["problems"], (model.get("source", "") for model in answer["models"])):
-        click.echo(line, err=True)
+        echo(line, err=True)
     return True
 
 
@@ -52,9 +51,9 @@ def list_served(settings: Settings) -> None:
     for model in found.models:
         further = [verb for verb in model.verbs if verb != "encode"]
         gives = ", ".join([*(f"{name} {dim}" for name, dim in model.dims.items()), *further])
-        click.echo(f"{model.sie_id:50} {gives:40} {model.family:22} {model.weights}")
+        echo(f"{model.sie_id:50} {gives:40} {model.family:22} {model.weights}")
     for problem in found.problems.values():
-        click.echo(f"not served: {problem}", err=True)
+        echo(f"not served: {problem}", err=True)
 
 
 def show(model: str, settings: Settings) -> None:
@@ -77,7 +76,7 @@ def check(paths: Sequence[Path], settings: Settings) -> bool:
     num_directories = sum(model.is_dir() for model in models)
     kinds = {"files": len(models) - num_directories, "directories": num_directories}
     counts = {**{kind: count for kind, count in kinds.items() if count}, **dict(sorted(results.items()))}
-    click.echo(", ".join(f"{count} {what}" for what, count in counts.items()))
+    echo(", ".join(f"{count} {what}" for what, count in counts.items()))
     return not results[WRONG]
 
 
@@ -178,12 +177,12 @@ def _checked(file: Path, settings: Settings, clashes: Sequence[str]) -> str:
         errors += [f"{file}: {line}" for line in missing if config.environment]
         lines += [f"warning: {file}: {line}" for line in missing if not config.environment]
     except UnbuiltFamily as exc:
-        click.echo(f"not served: {exc}")
+        echo(f"not served: {exc}")
         return "not served"
     except CatalogError as exc:
         errors, lines = str(exc).splitlines(), []
     for line in [*(f"error: {line}" for line in errors), *lines]:
-        click.echo(line)
+        echo(line)
     return WRONG if errors else "valid"
 
 

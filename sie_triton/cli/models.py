@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.options import read_model_settings, running_options, settings_of_running, settings_options
+from sie_triton.printing import echo
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
@@ -40,7 +41,7 @@ def ls(known: bool, **flags: Any) -> None:
     from sie_triton.cli.model_files import list_running, list_served
 
     if known:
-        click.echo("\n".join(known_models()))
+        echo("\n".join(known_models()))
     elif flags["models_dir"] or flags["model_filter"] or not list_running(settings_of_running(**flags)):
         list_served(read_model_settings(**flags))
 
@@ -87,10 +88,10 @@ def init(model: str, name: str | None, family: str, output: Path | None, **flags
         raise click.UsageError(f"{output} already exists; remove it first")
     text = model_file(model, read_model_settings(**flags), name=name, family=family)
     if output is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
     else:
         output.write_text(text, encoding="utf-8")
-        click.echo(f"wrote {output}; check it with sie-triton models check {output}", err=True)
+        echo(f"wrote {output}; check it with sie-triton models check {output}", err=True)
 
 
 @models.command()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
+from sie_triton.printing import echo
 from sie_triton.settings import Settings, read_settings, unknown_variables, words
 from sie_triton.settings.groups import GROUPS, USUAL
 from sie_triton.settings.sources import PREFIX, flag
@@ -47,7 +48,7 @@ class SettingsCommand(click.Command):
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
         ctx.meta[ALL] = True
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
         ctx.exit()
 
 
@@ -108,7 +109,7 @@ def address_of(*, url: str | None, ca_file: str | None, **flags: Any) -> "Addres
 
 def warn_of_unknown_variables() -> None:
     for line in unknown_variables():
-        click.echo(f"warning: {line}", err=True)
+        echo(f"warning: {line}", err=True)
 
 
 def _option(name: str, field: FieldInfo, meaning: str) -> Callable[[Command], Command]:

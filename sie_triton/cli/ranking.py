@@ -5,13 +5,13 @@ from heapq import nlargest
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.part import ranked
 from sie_triton.cli.bulk.records import Record, Sink, is_error, to_json, write_out
+from sie_triton.printing import Console
 
 # How many rows a table has at most.
 MAX_ROWS = 50

@@ -63,9 +63,9 @@ def simulate(
     The default parameters are measurements of all-MiniLM-L6-v2 on two CPU cores, requests of 32 texts. --output writes
     them to simulation.json; a file of other values for some of them is read by --parameters.
     """
-    from rich.console import Console
     from rich.progress import Progress
 
+    from sie_triton.printing import Console
     from sie_triton.simulation.parameters import read_parameters
     from sie_triton.simulation.report import table_of, write
     from sie_triton.simulation.run import Plan

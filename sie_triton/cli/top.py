@@ -8,12 +8,12 @@ from statistics import median
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from sie_triton.cli.options import settings_of_running, settings_options
 from sie_triton.errors import ServerError
+from sie_triton.printing import Console
 from sie_triton.telemetry.batches import DIRECTORY, BatchDetail, BatchTail
 
 # Maximum number of passes of a model that a table is made of.

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import Record, Sink, is_error
+from sie_triton.printing import Console
 
 # How many numbers of a vector, and entries of a sparse one, are shown.
 NUM_SHOWN, NUM_ENTRIES_SHOWN = 4, 3

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +13,7 @@ from rich.text import Text
 from sie_triton.cluster.up import CLUSTER_DIR, CONFIG_DIR
 from sie_triton.controller.commands import ADMIN, CLIENT, OWN_DIRECTORY, Where, fetch
 from sie_triton.controller.token import find_token
+from sie_triton.printing import Console
 from sie_triton.settings import LOOPBACK, Settings, words
 
 MODELS = "/v1/configs/models"
@@ -30,7 +31,7 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> N
     """Print the workers of a cluster, as its gateway knows them; `watch` keeps the table up to date."""
     console = Console()
     if as_json:
-        console.print_json(data=_health(settings))
+        console.print_data(_health(settings))
     elif not watch:
         console.print(table_of(_health(settings)))
     else:

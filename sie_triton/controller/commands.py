@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
 from sie_triton.controller.status_table import faults, table_of
 from sie_triton.controller.token import find_token
 from sie_triton.errors import ServerError
+from sie_triton.printing import Console
 from sie_triton.settings import Settings, words
 
 MODELS = "/v1/models"
@@ -42,7 +43,7 @@ class NoAnswer(ServerError):
 def show(settings: Settings, *, watch: bool = False, as_json: bool = False, picture: Path | None = None) -> None:
     """Print the table or its data as JSON; `watch` keeps the table up to date. `picture` is an SVG file to write."""
     if as_json:
-        Console().print_json(data=ask(settings, MODELS))
+        Console().print_data(ask(settings, MODELS))
         return
     console = Console(record=picture is not None, width=PICTURE_COLUMNS if picture else None)
     if not watch:
@@ -50,9 +51,9 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
         console.print(table_of(answer, console.width))
         kernels = [f"kernels: {answer['kernels']}"] if answer.get("kernels") else []
         for line in (*kernels, *(f"faster: {speedup}" for speedup in answer.get("speedups", []))):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
         for line in faults(answer):
-            console.print(line, style="red", markup=False, highlight=False, soft_wrap=True)
+            console.print(line, style="red", highlight=False, soft_wrap=True)
         if picture is not None:
             console.save_svg(str(picture), title="sie-triton status")
         return

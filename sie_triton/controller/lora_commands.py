@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sie_triton.controller.commands import ask, path_of
 from sie_triton.controller.status_table import STYLES
 from sie_triton.loras import PATHS
+from sie_triton.printing import Console
 from sie_triton.settings import Settings
 
 
 def show(settings: Settings, model: str, *, as_json: bool = False) -> None:
     answer = ask(settings, _path(model))
     if as_json:
-        Console().print_json(data=answer)
+        Console().print_data(answer)
     elif answer["loras"]:
         Console().print(table(answer))
     elif answer["takes_loras"]:
@@ -56,7 +57,7 @@ def table(answer: Any) -> Table:
             lora["name"],
             lora["source"],
             lora["from"],
-            f"[{STYLES[lora['state']]}]{lora['state']}" + (f": {lora['failure']}" if lora["failure"] else ""),
+            Text(": ".join(filter(None, (lora["state"], lora["failure"]))), style=STYLES[lora["state"]]),
             f"{lora['memory_bytes'] / 2**20:.1f} MiB" if lora["memory_bytes"] else "",
             "never" if lora["idle_s"] is None else f"{lora['idle_s']:.0f} s ago",
         )
@@ -64,7 +65,7 @@ def table(answer: Any) -> Table:
 
 
 def _print_line(line: str) -> None:
-    Console().print(line, highlight=False, soft_wrap=True, markup=False)
+    Console().print(line, highlight=False, soft_wrap=True)
 
 
 def _path(model: str) -> str:

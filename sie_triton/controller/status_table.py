@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sie_triton.printing import Console
 from sie_triton.serving.serving_file import fault_lines
 
 STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}

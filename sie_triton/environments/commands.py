@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 from rich.text import Text
@@ -12,6 +11,7 @@ from rich.text import Text
 from sie_triton.environments import make
 from sie_triton.environments.venv import Venv, find, try_out
 from sie_triton.errors import LoadError
+from sie_triton.printing import Console
 
 
 def add(environments: Path, name: str, packages: Sequence[str], python: str) -> None:
@@ -24,7 +24,7 @@ def add(environments: Path, name: str, packages: Sequence[str], python: str) -> 
         def say(line: str) -> None:
             progress.update(task, description=line)
             if not console.is_terminal:
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                console.print(line, highlight=False, soft_wrap=True)
 
         venv = make.add(environments, name, packages, python, say)
     _say(f"{venv.directory}: Python {venv.python_version}, {_size(venv)}")
@@ -72,4 +72,4 @@ def _size(venv: Venv) -> str:
 
 
 def _say(line: str, style: str = "") -> None:
-    Console().print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    Console().print(line, style=style, highlight=False, soft_wrap=True)

@@ -8,13 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from sie_triton.client.address import Address
 from sie_triton.errors import InputError, ServerError
 from sie_triton.evals.dataset import LAYOUT, Dataset, read_dataset
 from sie_triton.evals.report import Report
 from sie_triton.evals.targets import misses, read_targets
+from sie_triton.printing import Console
 
 if TYPE_CHECKING:
     from sie_triton.evals.sources import Source

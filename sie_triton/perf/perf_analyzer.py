@@ -22,6 +22,7 @@ from sie_triton.client.failures import not_served, our_errors
 from sie_triton.errors import InputError, ServerError
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts, write_input_data
+from sie_triton.printing import echo
 
 # The last release whose binary runs on glibc 2.35; newer ones need 2.38.
 PACKAGE = "tritonclient==2.48.0"
@@ -134,7 +135,7 @@ def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
         with started(given, subprocess.PIPE) as process:
             lines = [_shown(line) for line in process.stdout or ()]
     for warning in spreads(lines):
-        print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
+        echo(f"warning: {warning}", err=True)
     return process.returncode
 
 

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
 from sie_triton.catalog import select
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.printing import Console
 from sie_triton.server.fetch import fetch
 from sie_triton.settings import Settings
 from sie_triton.weights.cluster import Cluster
@@ -89,7 +89,7 @@ def _entry(record: Path) -> Entry:
 
 
 def _push(cluster: Cluster, entry: Entry) -> int:
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"pushing {entry.repo}", total=entry.size)
         return cluster.push(
@@ -147,4 +147,4 @@ def _print(table: Table, otherwise: str) -> None:
 
 
 def _say(line: str, style: str = "") -> None:
-    Console().print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+    Console().print(line, style=style, highlight=False, soft_wrap=True)

@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sie_triton.catalog import ModelConfig
 from sie_triton.errors import LoadError
 from sie_triton.families import family
 from sie_triton.names import triton_name
+from sie_triton.printing import Console
 from sie_triton.settings import Settings
 from sie_triton.spec import ModelSpec
 from sie_triton.weights import loadable, pin_of
@@ -55,7 +55,7 @@ def fetch(spec: ModelSpec, console: Console, uses: Uses, pin: Path | None = None
 def _shown(console: Console) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows progress: a bar on a terminal, else a line every SAY_EVERY_S."""
     say_after = 0.0
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("looking for weights", total=None)
 

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from types import FrameType
 from typing import IO
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sie_triton.catalog import ModelConfig
@@ -26,6 +25,7 @@ from sie_triton.host.gpu_memory import check_gpu_name, gpu_type
 from sie_triton.host.ports import reserved
 from sie_triton.names import triton_name
 from sie_triton.native import INSTALL, kernels_in_use
+from sie_triton.printing import Console
 from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.records.preloads import Preloads
@@ -117,7 +117,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     room = MemoryPlan(settings, len(first.models))
     specs = [model.resolve(settings.runtime) for model in first.models]
     for warning in (*first.outcome.warnings, *room.warnings(specs)):
-        console.print(warning, style="yellow", markup=False, soft_wrap=True)
+        console.print(warning, style="yellow", soft_wrap=True)
     fetch_preloaded(settings, first.models, console)
     server = Server(settings, repository, verbose=verbose, say=say)
     remember(held, server.shm_prefix)
@@ -204,7 +204,7 @@ def _wait_preloaded(settings: Settings, server: Server, console: Console) -> Non
 @contextmanager
 def _waiting(console: Console, title: str) -> Iterator[Callable[[str], None]]:
     """Show a spinner with the title; yield a function that replaces the title."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(title)
         yield lambda line: progress.update(task, description=line)
@@ -224,7 +224,7 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     if kernels := kernels_in_use(settings.runtime.device):
         console.print(f"kernels  {kernels}", highlight=False, soft_wrap=True)
     for speedup in settings.speedups:
-        console.print(f"faster   {speedup}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"faster   {speedup}", highlight=False, soft_wrap=True)
     if settings.door:
         door = f"http://{settings.host}:{settings.door_port}"
         console.print(f"page     {door}/  (status and playground, in a browser)", highlight=False)

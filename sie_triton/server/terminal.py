@@ -2,13 +2,11 @@
 
 import io
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from rich.console import Console
-
+from sie_triton.printing import Console, echo, shown
 from sie_triton.telemetry.lines import Form, as_json
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
@@ -35,7 +33,7 @@ class Terminal:
     def say(self, line: str) -> None:
         """Print a line; a signal handler must not enter a print that it has interrupted."""
         with suppress(OSError):  # the terminal may be gone
-            os.write(self.descriptor, f"{self.form(line)}\n".encode())
+            os.write(self.descriptor, f"{shown(self.form(line))}\n".encode())
 
     def console(self) -> Console:
         """Return a console for colours and progress, or for the same lines as JSON."""
@@ -44,13 +42,13 @@ class Terminal:
     def ready(self) -> None:
         """Print the line that programs wait for, on standard output."""
         if self.is_for_people:
-            print(READY, flush=True)
+            echo(READY)
         else:
             self.say(READY)
 
     def show(self, text: str) -> None:
         if self.is_for_people:
-            print(text, file=sys.stderr)
+            echo(text, err=True)
         else:
             self.say(text.strip())
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-import click
-
 from sie_triton.cli.bulk.lines import Source, Stream, chunks
 from sie_triton.cli.bulk.options import BulkOptions
 from sie_triton.cli.bulk.part import JsonPart, Run
@@ -14,6 +12,7 @@ from sie_triton.cli.bulk.progress import Progress, progress
 from sie_triton.cli.bulk.records import JsonOut, Sink
 from sie_triton.cli.bulk.run import Call, run
 from sie_triton.client import SIEClient
+from sie_triton.printing import echo
 
 # How many requests are in flight, unless the option says otherwise; as SIEClient's.
 MAX_CONCURRENCY = 4
@@ -70,13 +69,13 @@ def execute(
 def _report(sink: Sink, options: BulkOptions, bar: Progress) -> None:
     """Say what a run has done. Exit with status 1 if some lines have an error."""
     if options.output:
-        click.echo(f"{options.output}: {bar.summary()}", err=True)
+        echo(f"{options.output}: {bar.summary()}", err=True)
     if sink.num_errors:
-        click.echo(f"{sink.num_errors:,} of {bar.num_lines:,} lines have an error", err=True)
+        echo(f"{sink.num_errors:,} of {bar.num_lines:,} lines have an error", err=True)
         sys.exit(1)
 
 
 def _say_how_to_go_on(source: Source, options: BulkOptions, bar: Progress) -> None:
     if options.output and bar.num_lines and source.identity is not None:
         told = f"{options.output}.part has {bar.num_lines:,} lines; the same command continues it"
-        click.echo(told, err=True)
+        echo(told, err=True)

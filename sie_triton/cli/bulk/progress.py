@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
-from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
 from sie_triton.cli.bulk.lines import Line, Source
+from sie_triton.printing import Console
 
 
 class Rate(ProgressColumn):
@@ -50,9 +50,9 @@ def progress(source: Source, num_skipped: int, *, is_shown: bool) -> Iterator[Pr
     """Context manager of a progress bar, drawn only if `is_shown` and stderr is a terminal."""
     console = Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[num_lines]:,} lines"),
+        TextColumn("{task.fields[num_lines]:,} lines", markup=False),
         Rate(),
         TimeRemainingColumn(),
     )

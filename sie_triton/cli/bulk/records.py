@@ -11,6 +11,7 @@ import orjson
 
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.errors import SIEError
+from sie_triton.printing import shown
 
 Record = Mapping[str, Any]
 
@@ -87,6 +88,8 @@ class JsonOut(Sink):
 
 def write_out(content: bytes) -> None:
     """Write to standard output. End the process if its reader has gone, as `head` does."""
+    if sys.stdout.isatty():
+        content = shown(content.decode()).encode()
     try:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()

@@ -252,7 +252,7 @@ def test_results_are_for_people_in_a_terminal_without_json(monkeypatch, flags, i
 
 def test_standard_output_that_cannot_be_written_is_one_line(monkeypatch):
     with open("/dev/full", "wb") as full:
-        monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=full))
+        monkeypatch.setattr("sys.stdout", SimpleNamespace(buffer=full, isatty=lambda: False))
         with pytest.raises(SIEError, match=r"standard output: cannot be written \(No space left on device\)"):
             write_out(b"x")
         with pytest.raises(OSError, match="No space"):
