@@ -44,7 +44,6 @@ BITS_PER_SAMPLE, SAMPLES_PER_PIXEL, ROWS_PER_STRIP, TILE_WIDTH, TILE_LENGTH = 25
 # Tags of a TIFF that lead to further directories.
 DIRECTORIES = (34665, 34853, 40965)
 
-
 # Function that is true once no client waits for what this thread decodes; reads of at least so many bytes call it.
 _IS_OVER: ContextVar[Callable[[], bool]] = ContextVar("_IS_OVER", default=lambda: False)
 PIXEL_BYTES = 1 << 12
