@@ -7,7 +7,9 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from sie_triton.checkpoints.chat_template import MAX_BYTES, read_chat_template
 from sie_triton.errors import InputError, LoadError
+from sie_triton.inputs import chat_template
 from sie_triton.inputs.chat_template import ChatTemplate
+from sie_triton.processes.chat_template import written
 from tests.support.ocr import CHATML, GLM_TEMPLATE, PADDLE_TEMPLATE, asked
 
 TALKS = [asked("Read it."), asked(system="You read."), asked("a\n  b ", "c", system="d"), asked()]
@@ -24,6 +26,13 @@ TEMPLATES = [
 ]
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """A process for each conversation would take long."""
+    monkeypatch.setattr(chat_template, "_written", lambda order: json.dumps(written(**json.loads(order))))
+
+
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_conversations_are_those_of_the_library(template):
     special = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -33,6 +42,7 @@ def test_conversations_are_those_of_the_library(template):
         assert ours.text(talk) == expected
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("template", "said"),
     [
@@ -54,7 +64,53 @@ def test_templates_with_unsafe_or_failing_operations_are_refused(template, said)
 
 def test_a_template_that_cannot_be_read():
     with pytest.raises(LoadError, match=r"^here: cannot be read: Encountered unknown tag 'endfor'"):
-        ChatTemplate("{% endfor %}", {}, "here")
+        ChatTemplate("{% endfor %}", {}, "here").text(TALKS[0])
+
+
+def test_a_template_is_run_by_a_process_with_limits():
+    ours = ChatTemplate(
+        "{{ messages[0].content }}{{ strftime_now('%Y')[:2] }}{{ bos_token }}", {"bos_token": "<s>"}, "here"
+    )
+    assert ours.text([{"role": "user", "content": "Größe"}]) == "Größe20<s>"
+    with pytest.raises(LoadError, match=r"^here: cannot be read"):
+        ChatTemplate("{% endfor %}", {}, "here").text([])
+    with pytest.raises(InputError, match="refuses the prompt: no system"):
+        ChatTemplate("{{ raise_exception('no system') }}", {}, "here").text([])
+
+
+DOUBLED = "{% set ns.x = ns.x ~ ns.x %}"
+LOOP = "{% for i in range(99999) %}"
+END = "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'x' * 1000000000 }}",
+        "{{ messages[0].content * 1000000000 }}",
+        "{{ 'x' | center(1000000000) }}",
+        "{{ '%1000000000d' | format(1) }}",
+        f"{{% set ns = namespace(x='x') %}}{DOUBLED * 40}{{{{ ns.x }}}}",
+        "{% macro a(n) %}{{ a(n) }}{{ a(n) }}{% endmacro %}{{ a(1) }}",
+        f"{LOOP}{LOOP}x{END}{END}",
+        "{{ lipsum(n=100000) }}",
+        "{{ 10 ** 10000000000 }}",
+        "{{ messages | tojson(indent=1000000000) }}",
+        "{{ 'x' * 2000000 }}",
+    ],
+)
+def test_a_template_that_makes_very_much_is_refused(template):
+    """As it is compiled, or as it runs."""
+    with pytest.raises(InputError, match="the model's chat template refuses the prompt"):
+        ChatTemplate(template, {}, "here").text([{"role": "user", "content": "x"}])
+
+
+def test_a_conversation_is_written_once(monkeypatch):
+    orders = []
+    monkeypatch.setattr(chat_template, "_written", lambda order: orders.append(order) or b'{"text": "a"}')
+    ours = ChatTemplate("a", {}, "here")
+    assert [ours.text(talk) for talk in (TALKS[0], TALKS[0], TALKS[1])] == ["a"] * 3
+    assert len(orders) == 2
 
 
 def test_the_chat_template_is_read_from_any_of_its_files(tmp_path):
