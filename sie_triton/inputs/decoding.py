@@ -59,6 +59,11 @@ def stopping(is_over: Callable[[], bool]) -> Iterator[None]:
         _IS_OVER.reset(token)
 
 
+def _check_awaited() -> None:
+    if _IS_OVER.get()():
+        raise Cancelled("the client no longer waits for this image")
+
+
 class BoundedFile(io.BytesIO):
     """An image file that Pillow may read in a limited number of parts. InputError begins with `where`.
 
@@ -83,8 +88,8 @@ class BoundedFile(io.BytesIO):
         if self._bytes < 0:
             problem = f"has more than {HEADER_BYTES} bytes of metadata; save the image again without it"
             raise InputError.at(self._where, problem)
-        if size and size >= PIXEL_BYTES and _IS_OVER.get()():
-            raise Cancelled("the client no longer waits for this image")
+        if size and size >= PIXEL_BYTES:
+            _check_awaited()
         return super().read(size)
 
 
@@ -151,6 +156,7 @@ def _block_bytes(image: "Image", where: str, max_pixels: int) -> int:
 
 def to_rgb(image: "Image", where: str) -> "Image":
     """Decode a picture to RGB, rotated by its EXIF orientation, with transparent parts on white."""
+    _check_awaited()
     return _on_white(_upright(image, where))
 
 

@@ -73,7 +73,11 @@ def test_decoding_ends_once_no_client_waits():
     asked = []
     with pytest.raises(Cancelled), stopping(lambda: asked.append(1) or len(asked) > 2):
         read(saved(picture(900, 900, seed=1), "JPEG", quality=100))
-    assert read(saved(picture(900, 900, seed=1), "JPEG")).ndim == 3
+    for kind in ("JPEG", "WEBP"):
+        content = saved(picture(900, 900, seed=1), kind)
+        with pytest.raises(Cancelled), stopping(lambda: True):
+            read(content)
+        assert read(content).ndim == 3
 
 
 @pytest.mark.parametrize(
