@@ -5,6 +5,7 @@ dead/GATEWAY.NUMBER                  of a request that was put aside
 """
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +26,11 @@ MAX_BYTES = 1024**3
 
 # Payloads that a sidecar reads at a time, and time in seconds that a request waits for its turn.
 MAX_READS, TURN_S = 4, 1.0
+
+
+def keep_files_private() -> None:
+    """Have all files that this process makes belong to its user alone: a payload store may be a directory."""
+    os.umask(0o077)
 
 
 class Payloads:

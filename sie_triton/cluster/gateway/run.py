@@ -6,6 +6,7 @@ from sie_triton.cluster.gateway.pool_routes import PoolRoutes
 from sie_triton.cluster.gateway.port import SHARES, Port
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.payloads import keep_files_private
 from sie_triton.doors import counts
 from sie_triton.doors.connections import affordable
 from sie_triton.doors.endpoint import Door
@@ -41,6 +42,7 @@ class GatewayBackend(QueueBackend):
 
 
 def run(settings: Settings) -> None:
+    keep_files_private()
     logs.configure(settings.telemetry)
     counts.reserve_files()
     most = affordable(settings.door_max_connections, SHARES)

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from sie_triton.cluster.payloads import keep_files_private
 from sie_triton.cluster.sidecar.metrics import REGISTRY
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
@@ -47,6 +48,7 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
 
 
 def run(settings: Settings) -> None:
+    keep_files_private()
     logs.configure(settings.telemetry)
     logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     try:

@@ -1,4 +1,4 @@
-"""A gateway's process that ends answers what it has taken, over HTTP and gRPC at the same time."""
+"""A gateway's process answers what it has taken before it ends, and stores what no other user can read."""
 
 import asyncio
 import subprocess
@@ -6,21 +6,33 @@ import sys
 from contextlib import suppress
 
 import httpx
+import numpy as np
 import pytest
-from tritonclient.grpc import aio
+from tritonclient.grpc import InferInput, aio
 from tritonclient.utils import InferenceServerException
 
 from benchmarks.ports import free_ports
 from sie_triton.cluster.permissions import GATEWAY
+from sie_triton.cluster.up import MAX_PAYLOAD_BYTES
 from sie_triton.server.companions import DRAIN_S, resolved
 from tests.process.cluster.conftest import MODEL, Cluster, until
 
 
-def test_calls_of_http_and_grpc_are_answered_before_the_process_ends(run):
+def large() -> InferInput:
+    array = np.array([b"x" * MAX_PAYLOAD_BYTES], object)
+    tensor = InferInput("text", array.shape, "BYTES")
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def test_calls_of_http_and_grpc_are_answered_before_the_process_ends(run, tmp_path):
+    """One of them is larger than a message of the queue, and waits in a directory."""
+
     async def test(cluster: Cluster) -> None:
         http, grpc = free_ports(2)
-        _, triton = await cluster.worker("w")
-        settings = cluster.server.user(cluster.settings(door_port=http, grpc_port=grpc), GATEWAY)
+        store = {"payload_store_url": str(tmp_path / "objects")}
+        _, triton = await cluster.worker("w", **store)
+        settings = cluster.server.user(cluster.settings(door_port=http, grpc_port=grpc, **store), GATEWAY)
         process = subprocess.Popen([sys.executable, "-m", "sie_triton.cluster.gateway"], env=resolved(settings))
         may_end = asyncio.Event()
 
@@ -38,8 +50,11 @@ def test_calls_of_http_and_grpc_are_answered_before_the_process_ends(run):
                 body = {"items": [{"text": "a"}]}
                 by_http = asyncio.create_task(client.post(f"http://127.0.0.1:{http}/v1/encode/t/m", json=body))
                 kserve = aio.InferenceServerClient(f"127.0.0.1:{grpc}")
-                by_grpc = asyncio.create_task(kserve.infer(MODEL, [], request_id="by grpc"))
+                by_grpc = asyncio.create_task(kserve.infer(MODEL, [large()], request_id="by grpc"))
                 await until(lambda: len(triton.seen) == 2)
+                modes = [path.stat().st_mode & 0o77 for path in (tmp_path / "objects").rglob("*")]
+                assert modes
+                assert not any(modes)
                 process.terminate()
                 while True:  # it takes no further ones
                     with suppress(httpx.HTTPError):

@@ -93,7 +93,7 @@ def test_calls_of_a_model_that_workers_have_not_got_yet_are_to_be_retried(run):
             backend.encode("org/new", ["a"], 5, {}),
             backend.encode("org/new:fast", ["a"], 5, {}),
             backend.score("org/new", "q", ["a"], 5, {}),
-            backend.extract("org/new", ["a"], ["b"], 5, {}),
+            backend.extract("org/new", ["a"], ["b"], None, 5, {}),
             backend.ask("is_model_ready", model_name="org__new-score"),
         ):
             with pytest.raises(Unreachable, match="has got the model file of org__new"):
