@@ -74,13 +74,14 @@ class Bucket(Generic[T]):
     async def open(self) -> None:
         """Open the bucket; NatsError or TimeoutError if that is not possible now.
 
-        If it is another one than before, what was in that one is forgotten.
+        If it is another one than before, or an older state of it, what was in that one is forgotten.
         """
         self._bucket = await self._opened()
-        made_at = (await self._bucket.status()).stream_info.created
-        if self._made_at not in (None, made_at):
+        found = (await self._bucket.status()).stream_info
+        if self._made_at not in (None, found.created) or found.state.last_seq < self.epoch:
             self._forget()
-        self._made_at = made_at
+            self.doubt()
+        self._made_at = found.created
 
     async def watch(self) -> None:
         """Follow the changes, until the connection is closed."""

@@ -21,7 +21,8 @@ class NatsServer:
         self.url = f"nats://{HOST}:{self.port}"
         self.passwords = passwords()
         self._config = directory / "nats.conf"
-        self._config.write_text(nats_config(HOST, self.port, str(directory / "store")))
+        self.store = directory / "store"
+        self._config.write_text(nats_config(HOST, self.port, str(self.store)))
         self._log = directory / "nats.log"
 
     def __enter__(self) -> "NatsServer":

@@ -72,6 +72,7 @@ class Book:
         """
         file = ModelFile(Version(model, pool, self._producer, time.time(), request), text)
         async with self._turn:
+            await self.bucket.open()  # what is known may be that of a bucket that the queue has lost since
             for _ in range(MAX_ATTEMPTS):
                 if (done := self._done(file, replaces)) is not None:
                     return done
@@ -104,6 +105,8 @@ class Book:
         return None
 
     def _learn(self, name: str, file: ModelFile | None, epoch: int) -> None:
+        if not epoch:  # of another bucket
+            self._requests.clear()
         if file is not None and (request := file.version.request):
             self._requests.setdefault(request, Done.of(file, epoch))
             if len(self._requests) > MAX_REQUESTS:

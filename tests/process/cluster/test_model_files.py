@@ -1,6 +1,7 @@
 """The config service gives model files to the workers; their servers are doubles, NATS is real."""
 
 import asyncio
+import shutil
 from http import HTTPStatus
 
 import aiohttp
@@ -263,6 +264,42 @@ def test_a_request_that_is_sent_again_changes_nothing(run):
         assert (await (await client.get(f"{MODELS}/t/a")).json())["file"] == later.decode()
 
     run(test)
+
+
+@pytest.mark.parametrize("has_backup", [False, True])
+def test_a_request_that_is_sent_again_is_done_again_after_the_queue_has_lost_it(run, has_backup):
+    """The queue's disk is lost, or what a backup had is there again."""
+
+    async def test(cluster: Cluster) -> None:
+        store, backup = cluster.server.store, cluster.server.store.with_name("backup")
+        _, client = await cluster.config()
+        await posted(client, A)
+        cluster.server.kill()
+        shutil.copytree(store, backup)
+        cluster.server.start()
+        key = {"Idempotency-Key": "one"}
+        await again(client, B, key)
+        cluster.server.kill()
+        shutil.rmtree(store)
+        if has_backup:
+            backup.rename(store)
+        cluster.server.start()
+        assert await again(client, B, key) == HTTPStatus.CREATED
+        assert await again(client, B, key) == HTTPStatus.OK
+        await cluster.worker("one")
+        await until(lambda: cluster.servers["one"].added.get("t__b") == B)
+        assert ("t__a" in cluster.servers["one"].added) == has_backup
+
+    run(test)
+
+
+async def again(client, text: bytes, headers: dict[str, str]) -> int:
+    """Send a change until the queue takes it, and return HTTP's status."""
+    while True:
+        answer = await client.post(MODELS, data=text, headers=headers)
+        if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+            return answer.status
+        await asyncio.sleep(0.05)
 
 
 def test_who_names_the_version_to_replace_overwrites_no_other_one(run):
