@@ -1,25 +1,22 @@
 """The connection to NATS, which is kept for ever: what is sent while it is down is sent once it is up again."""
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 import nats
 from nats.aio.client import Client
-from nats.js.api import (
-    AckPolicy,
-    ConsumerConfig,
-    DiscardPolicy,
-    KeyValueConfig,
-    RetentionPolicy,
-    StorageType,
-    StreamConfig,
-)
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+from nats.errors import NotJSMessageError
+from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.client import JetStreamContext
-from nats.js.errors import BadRequestError
-from nats.js.kv import KeyValue
+from nats.js.errors import NotFoundError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.permissions import inbox
@@ -52,8 +49,8 @@ MAX_HELD = 10_000
 # A consumer without workers for this long is removed, in seconds. What its model's requests left is not lost with it.
 UNUSED_S = 3600.0
 
-# Requests that ended their Tritons are kept for so many seconds, and at most so many bytes.
-DEAD_AGE_S, DEAD_BYTES = 7 * 24 * 3600.0, 256 * 1024**2
+# Pause between two requests for a stream, in seconds.
+AGAIN_S = 0.25
 
 
 async def connect(
@@ -101,45 +98,63 @@ class _Reporter:
             log.warning("queue: %s: %s", type(error).__name__, error)
 
 
-async def open_stream(js: JetStreamContext, pool: str, settings: Settings) -> None:
-    """Make the stream of a pool, or give an existing one today's settings."""
-    config = StreamConfig(
-        name=subjects.stream(pool),
-        subjects=[subjects.all_work(pool)],
-        retention=RetentionPolicy.WORK_QUEUE,
-        storage=StorageType.FILE,
-        discard=DiscardPolicy.NEW,
-        max_age=MAX_AGE_S,
-        max_msgs=settings.queue_max_messages,
-        max_bytes=settings.queue_max_bytes,
-        num_replicas=settings.queue_replicas,
-    )
-    await _made_or_updated(js, config)
+async def await_streams(client: Client, js: JetStreamContext, pool: str) -> None:
+    """Return once a pool has its streams: config services alone may make them, or give them today's settings."""
+    logged_at = monotonic()
+    while True:
+        await client.publish(subjects.streams(pool))
+        try:
+            await js.stream_info(subjects.stream(pool))
+            await js.stream_info(f"KV_{subjects.claims(pool)}")
+            return
+        except NotFoundError:
+            reason = "no config service has made it yet"
+        except (NatsError, TimeoutError) as exc:
+            reason = told(exc)
+        if monotonic() - logged_at >= QUIET_S:
+            logged_at = monotonic()
+            log.warning("queue: pool %s has no stream: %s", pool, reason)
+        await asyncio.sleep(AGAIN_S)
 
 
-async def open_dead_stream(js: JetStreamContext, settings: Settings) -> None:
-    """Make the stream of requests that ended the Tritons which ran them."""
-    config = StreamConfig(
-        name=subjects.DEAD_STREAM,
-        subjects=[subjects.DEAD_SUBJECTS],
-        storage=StorageType.FILE,
-        max_age=DEAD_AGE_S,
-        max_bytes=DEAD_BYTES,
-        num_replicas=settings.queue_replicas,
-    )
-    await _made_or_updated(js, config)
+async def listen(
+    client: Client, subject: str, callback: Callable[[Msg], Awaitable[None]], queue: str = ""
+) -> Subscription:
+    """Call `callback` with messages to `subject`, which may end with wildcards.
+
+    A consumer can be made to deliver a stream's messages to any subject. They keep their own one, and are dropped here.
+    """
+    beginning = subject.partition("*")[0]
+
+    async def hear(message: Msg) -> None:
+        if message.subject.startswith(beginning):
+            await callback(message)
+
+    return await client.subscribe(subject, queue=queue, cb=hear)
 
 
-async def _made_or_updated(js: JetStreamContext, config: StreamConfig) -> None:
-    try:
-        await js.add_stream(config)
-    except BadRequestError:
-        await js.update_stream(config)
+class OwnJetStream(JetStreamContext):
+    """JetStream whose subscriptions take messages of their own stream only.
+
+    A consumer of another stream can be made to deliver to any inbox; the server tells which stream a message is from.
+    """
+
+    async def subscribe(self, *args: Any, **options: Any) -> Any:
+        stream, callback = options["stream"], options.pop("cb")
+
+        async def take(message: Msg) -> None:
+            with suppress(NotJSMessageError):
+                if message.metadata.stream != stream:
+                    return
+                await callback(message)
+
+        return await super().subscribe(*args, **{**options, "cb": take})
 
 
 async def open_consumer(js: JetStreamContext, pool: str, model: str) -> None:
     """Make the consumer through which the workers of a pool share the work of a model; an existing one stays."""
     config = ConsumerConfig(
+        name=subjects.token(model),  # with a name, the subject of the request has the filter, so that it can be limited
         durable_name=subjects.token(model),
         filter_subject=subjects.work(pool, model),
         ack_policy=AckPolicy.EXPLICIT,
@@ -148,14 +163,6 @@ async def open_consumer(js: JetStreamContext, pool: str, model: str) -> None:
         inactive_threshold=UNUSED_S,
     )
     await js.add_consumer(subjects.stream(pool), config)
-
-
-async def open_bucket(js: JetStreamContext, name: str, settings: Settings, **more: Any) -> KeyValue:
-    """Make a bucket, or return the one of this name; `more` are fields of KeyValueConfig."""
-    try:
-        return await js.create_key_value(KeyValueConfig(bucket=name, replicas=settings.queue_replicas, **more))
-    except BadRequestError:  # it was made with other settings, which stay
-        return await js.key_value(name)
 
 
 def next_of(pool: str, model: str) -> str:

@@ -100,8 +100,9 @@ class Work(Header):
 class Answer(Header):
     """The answer to a Work or a Question, or one part of it. Its body is Triton's response, empty if it failed.
 
-    `receipt` is the subject to which the gateway publishes once it has all parts: it acknowledges the work. `status`
-    and `text` are those of gRPC. `waited_ms` is the time from the sidecar's reception to the call of Triton.
+    `receipt` is the subject that acknowledges the work; by it the gateway knows what to delete from the stream once it
+    has all parts. `status` and `text` are those of gRPC. `waited_ms` is the time from the sidecar's reception to the
+    call of Triton.
     """
 
     number: int
@@ -120,6 +121,19 @@ class Answer(Header):
         num_parts = max(1, -(-len(body) // room))
         for part in range(num_parts):
             yield replace(answer, part=part, num_parts=num_parts).packed(body[part * room : (part + 1) * room])
+
+
+def clock_in(heartbeat: bytes) -> float | None:
+    """Return the time that a gateway tells in its heartbeat, in seconds of the Unix epoch; None if it is none.
+
+    >>> clock_in(b"1795918188.137359"), clock_in(b"{}"), clock_in(b"inf")
+    (1795918188.137359, None, None)
+    """
+    try:
+        number = float(heartbeat[:32])
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
 
 
 def unknown_model(name: str) -> str:

@@ -11,34 +11,19 @@ GATEWAY, SIDECAR, CONFIG, OPERATOR = "gateway", "sidecar", "config", "operator"
 # Environment variables of nats-server with the passwords of the users.
 PASSWORDS = {name: f"SIE_{name.upper()}_PASSWORD" for name in (GATEWAY, SIDECAR, CONFIG, OPERATOR)}
 
-# The stream API that both parts need: whoever comes first makes the streams.
-STREAMS = ("$JS.API.INFO", *(f"$JS.API.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")))
+# Streams and buckets with one kind of writer: config services, gateways, and the requests that were put aside.
+MODEL_FILES, LEASES, DEAD = f"KV_{subjects.MODEL_FILES}", f"KV_{subjects.LEASES}", subjects.DEAD_STREAM
 
 
-def following(bucket: str) -> Sequence[str]:
-    """Return the subjects of a user that follows a bucket, without changing it."""
-    stream = f"KV_{bucket}"
+def following(stream: str) -> Sequence[str]:
+    """Return the subjects of a user that follows the bucket of a stream, without changing it."""
     return (
         f"$JS.API.STREAM.INFO.{stream}",
-        f"$JS.API.CONSUMER.CREATE.{stream}",
-        f"$JS.API.CONSUMER.CREATE.{stream}.>",
-        *(f"$JS.API.CONSUMER.{verb}.{stream}.*" for verb in ("INFO", "DELETE")),
-        f"$JS.API.DIRECT.GET.{stream}.>",
         f"$JS.API.STREAM.MSG.GET.{stream}",
+        f"$JS.API.CONSUMER.CREATE.{stream}",
+        f"$JS.API.CONSUMER.INFO.{stream}.*",
         "$JS.FC.>",
     )
-
-
-def changing(bucket: str) -> Sequence[str]:
-    """Return the subjects of a user that makes a bucket and writes to it."""
-    return (
-        f"$KV.{bucket}.>",
-        *(f"$JS.API.STREAM.{verb}.KV_{bucket}" for verb in ("CREATE", "UPDATE", "MSG.DELETE")),
-    )
-
-
-# Buckets with one writer: the config service, and the gateways.
-MODEL_FILES, LEASES = subjects.MODEL_FILES, subjects.LEASES
 
 
 class Permissions(NamedTuple):
@@ -54,31 +39,32 @@ def inbox(user: str) -> str:
     return f"_INBOX_{user}"
 
 
+# A wildcard of NATS stands for whole words, so the streams of pools, which have names of their own, are given by `*`,
+# and `deny` has the other ones. Only config services make and change streams: one that republishes, or has another one
+# as its source, would write to any subject, and copy any stream. For the same reason, direct get is allowed to none:
+# its answer goes to any subject, byte for byte. No gateway may acknowledge: an acknowledgement can fetch the next work.
 PERMISSIONS: Mapping[str, Permissions] = {
     GATEWAY: Permissions(
         publish=(
             *("sie.work.*.*", "sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_GATEWAYS),
-            *STREAMS,
-            *(*following(MODEL_FILES), *following(LEASES), f"$KV.{LEASES}.>"),
-            *("$JS.API.STREAM.MSG.DELETE.*", "$JS.API.STREAM.LIST", "$JS.API.STREAM.DELETE.*"),
-            "$JS.ACK.>",
+            *(subjects.ALL_STREAMS, "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.DELETE.*"),
+            *(*following(MODEL_FILES), *following(LEASES), f"$KV.{subjects.LEASES}.>"),
         ),
-        deny=(
-            *changing(MODEL_FILES),
-            *(f"$JS.API.STREAM.DELETE.{name}" for name in (f"KV_{MODEL_FILES}", f"KV_{LEASES}", subjects.DEAD_STREAM)),
-        ),
+        deny=tuple(f"$JS.API.STREAM.MSG.DELETE.{name}" for name in (MODEL_FILES, LEASES, DEAD)),
         subscribe=(f"{inbox(GATEWAY)}.>", "sie.answer.*", subjects.ALL_WORKERS, subjects.ALL_GATEWAYS),
     ),
     SIDECAR: Permissions(
         publish=(
-            *("sie.work.*.*", "sie.answer.*", "sie.dead.*.*", subjects.ALL_WORKERS),
-            *STREAMS,
-            *("$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.DURABLE.CREATE.>", "$JS.API.CONSUMER.DELETE.>"),
-            *("$JS.API.CONSUMER.INFO.>", "$JS.API.CONSUMER.MSG.NEXT.*.*", "$JS.API.DIRECT.GET.>"),
-            *("$JS.API.STREAM.MSG.GET.*", "$JS.FC.>", "$JS.ACK.>", "$KV.*.>"),
+            *("sie.work.*.*", "sie.answer.*", "sie.dead.*.*", subjects.ALL_WORKERS, subjects.ALL_STREAMS),
+            *("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.MSG.GET.*", "$JS.API.CONSUMER.CREATE.*"),
+            *("$JS.API.CONSUMER.CREATE.*.*.sie.work.*.*", "$JS.API.CONSUMER.INFO.*.*"),
+            *("$JS.API.CONSUMER.MSG.NEXT.*.*", "$JS.FC.>", "$JS.ACK.>", "$KV.*.>"),
             f"{inbox(GATEWAY)}.>",  # answers to questions
         ),
-        deny=(*changing(MODEL_FILES), *changing(LEASES)),
+        deny=(
+            *(f"$KV.{bucket}.>" for bucket in (subjects.MODEL_FILES, subjects.LEASES)),
+            *(f"$JS.API.STREAM.MSG.GET.{DEAD}", f"$JS.API.CONSUMER.CREATE.{DEAD}"),
+        ),
         subscribe=(
             f"{inbox(SIDECAR)}.>",
             *("sie.cancel.*", "sie.wanted.*", "sie.ask.*", "sie.ask.*.*", subjects.ALL_WORKERS),
@@ -86,8 +72,12 @@ PERMISSIONS: Mapping[str, Permissions] = {
         ),
     ),
     CONFIG: Permissions(
-        publish=("$JS.API.INFO", *following(MODEL_FILES), *changing(MODEL_FILES)),
-        subscribe=(f"{inbox(CONFIG)}.>", subjects.ALL_WORKERS),
+        publish=(
+            *(f"$JS.API.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO", "DELETE")),
+            *("$JS.API.STREAM.LIST", *following(MODEL_FILES), f"$KV.{subjects.MODEL_FILES}.>"),
+        ),
+        deny=tuple(f"$JS.API.STREAM.DELETE.{name}" for name in (MODEL_FILES, LEASES, DEAD)),
+        subscribe=(f"{inbox(CONFIG)}.>", subjects.ALL_WORKERS, subjects.ALL_STREAMS),
     ),
     # A person with the command nats: streams, backlog, dead letters.
     OPERATOR: Permissions(publish=(">",), subscribe=(">",)),

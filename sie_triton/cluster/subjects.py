@@ -7,6 +7,7 @@ sie.wanted.POOL              models that requests name and no worker has claimed
 sie.health.POOL.WORKER       heartbeat of a sidecar
 sie.gateway.GATEWAY          heartbeat of a gateway
 sie.ask.POOL                 questions that any worker of the pool can answer; sie.ask.POOL.WORKER: one of them
+sie.streams.POOL             asks the config service for the streams of a pool
 sie.dead.POOL.MODEL          stream SIE_DEAD: requests that ended the Triton that ran them, twice
 bucket SIE_CLAIMS_POOL       the workers that serve each model of a pool
 bucket SIE_LEASES            pools that clients have leased
@@ -25,10 +26,12 @@ GATEWAY = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 # A model's name in Triton. "=" does not occur in it, so that `token` is reversible.
 MODEL = re.compile(r"[A-Za-z0-9_.+-]{1,200}", re.ASCII)
 
-# Subject that acknowledges work of any pool, with or without a domain (NATS ADR-15): stream, consumer, five numbers.
+# Subject that acknowledges work of any pool, with or without a domain (NATS ADR-15): stream, consumer, number of
+# deliveries, number in the stream, three numbers.
 RECEIPT = re.compile(
     r"\$JS\.ACK\.([!-)+\-/-=?-~]{1,64}\.[!-)+\-/-=?-~]{1,64}\.)?"
-    r"SIE_WORK_[A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_+=-]{1,600}(\.[0-9]{1,20}){5}(\.[A-Za-z0-9]{1,64})?",
+    r"(?P<stream>SIE_WORK_[A-Za-z0-9_-]{1,64})\.[A-Za-z0-9_+=-]{1,600}"
+    r"\.[0-9]{1,20}\.(?P<number>[0-9]{1,20})(\.[0-9]{1,20}){3}(\.[A-Za-z0-9]{1,64})?",
     re.ASCII,
 )
 
@@ -94,6 +97,10 @@ def wanted(pool: str) -> str:
     return f"sie.wanted.{pool}"
 
 
+def streams(pool: str) -> str:
+    return f"sie.streams.{pool}"
+
+
 def worker_health(pool: str, worker: str) -> str:
     return f"sie.health.{pool}.{worker}"
 
@@ -107,11 +114,22 @@ def is_receipt(subject: str) -> bool:
     return RECEIPT.fullmatch(subject) is not None
 
 
+def delivered(receipt: str) -> tuple[str, int] | None:
+    """Return the stream of the work that a receipt acknowledges, and its number there; None if it is no receipt.
+
+    >>> delivered("$JS.ACK.SIE_WORK_default.m.1.7.3.1795918188137359161.0"), delivered("sie.cancel.default")
+    (('SIE_WORK_default', 7), None)
+    """
+    found = RECEIPT.fullmatch(receipt)
+    return (found["stream"], int(found["number"])) if found else None
+
+
 def all_of_pool(pool: str) -> str:
     return f"sie.health.{pool}.*"
 
 
 ALL_WORKERS = "sie.health.*.*"
+ALL_STREAMS = "sie.streams.*"
 ALL_GATEWAYS = "sie.gateway.*"
 
 

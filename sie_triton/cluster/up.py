@@ -183,9 +183,9 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
     with ExitStack() as stack:
         log = Log(directory / "logs" / "nats.log")
         stack.enter_context(nats(directory / "nats", port, users, log, say))
+        stack.enter_context(config_service(config, say))  # it makes the streams
         gateway_module, marked = "sie_triton.cluster.gateway", environment_of(gateway)
         stack.enter_context(doors(gateway, marked, say, gateway_module, also_ports=[gateway.grpc_port]))
-        stack.enter_context(config_service(config, say))
         for each in workers:
             stack.enter_context(worker(each, models, say))
         for each in workers:

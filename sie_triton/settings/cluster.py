@@ -101,7 +101,10 @@ class ClusterSettings(BaseModel):
         "gs://bucket/prefix, file:///directory or a directory; default: such requests are refused",
     )
     queue_replicas: int = Field(
-        1, ge=1, le=5, description="number of NATS servers that store each request of the queue"
+        1,
+        ge=1,
+        le=5,
+        description="number of NATS servers that store each request of the queue, which the config service makes",
     )
     queue_max_bytes: Bytes = Field(
         1024**3, ge=1024**2, description=f"maximum size of a pool's queue, {IN_BYTES}; beyond it requests are refused"

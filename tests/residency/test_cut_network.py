@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR
+from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR
 from sie_triton.cluster.up import PORTS, nats_config
 from sie_triton.host.ports import free_ports
 from tests.conftest import tiny_model_file
@@ -89,7 +89,7 @@ def test_a_worker_that_is_cut_off_is_replaced_and_comes_back(tmp_path: Path, min
     tiny = save_bert(tmp_path / "bert", minilm_directory)
     for model in MODELS:
         (tmp_path / "models" / f"{model[2:]}.yaml").write_text(tiny_model_file(model, tiny))
-    http, grpc, *ports = free_ports(2 + len(PORTS))
+    http, grpc, config, *ports = free_ports(3 + len(PORTS))
     of_worker = [f"--{name.replace('_', '-')}={port}" for name, port in zip(PORTS, ports, strict=True)]
     with ExitStack() as stack:
         link = stack.enter_context(Link())
@@ -106,6 +106,8 @@ def test_a_worker_that_is_cut_off_is_replaced_and_comes_back(tmp_path: Path, min
             stack.enter_context(running(tmp_path / f"{name}.serve", *serve, prefix=prefix))
             stack.enter_context(running(tmp_path / f"{name}.sidecar", "sidecar", *queue, *flags, *ours, prefix=prefix))
 
+        service = ["config-service", f"--nats-url={nats.url}", *user(CONFIG), f"--config-port={config}"]
+        stack.enter_context(running(tmp_path / "config.log", *service, f"--data-dir={tmp_path / 'config'}"))
         worker("near", HOST)
         worker("far", HERE, "ip", "netns", "exec", NAMESPACE)
         gateway = ["gateway", f"--nats-url={nats.url}", *user(GATEWAY), f"--door-port={http}", f"--grpc-port={grpc}"]

@@ -37,7 +37,7 @@ from tests.conftest import (
     fresh_settings,
 )
 from tests.support.controller import wait_for
-from tests.support.in_cluster import gateway_of, sidecar_of
+from tests.support.in_cluster import config_service_of, gateway_of, sidecar_of
 from tests.support.loras import save_lora
 from tests.support.nats import NatsServer
 from tests.support.pictures import pictures
@@ -84,6 +84,7 @@ def gateways(server, tmp_path_factory, request) -> Iterator[Gateways]:
     root = tmp_path_factory.mktemp("gateway")
     with ExitStack() as stack:
         nats = stack.enter_context(NatsServer(root))
+        stack.enter_context(config_service_of(nats))
         others = [stack.enter_context(like(server, root / f"server-{i}")) for i in range(1, request.param)]
         servers = [each.model_copy(update={"worker_id": f"w{i}"}) for i, each in enumerate([server.settings, *others])]
         for each in servers:
@@ -311,7 +312,8 @@ def test_all_requests_together_have_a_bound_of_memory(server, tmp_path):
     with NatsServer(tmp_path) as nats:
         settings = nats.user(server.settings.model_copy(update={"worker_id": "w"}), SIDECAR)
         limit = "--door-max-memory-bytes=20000000"
-        with sidecar_of(settings, MODELS), gateway_of(nats, tmp_path / "g", limit) as (_, grpc):
+        parts = config_service_of(nats), sidecar_of(settings, MODELS)
+        with parts[0], parts[1], gateway_of(nats, tmp_path / "g", limit) as (_, grpc):
             client = triton.InferenceServerClient(grpc)
             with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
                 client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))

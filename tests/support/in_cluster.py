@@ -3,39 +3,54 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 
 from benchmarks.ports import free_ports
-from sie_triton.cluster.permissions import GATEWAY, PASSWORDS
+from sie_triton.cluster.config.run import ConfigService
+from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.doors.backend import States
-from sie_triton.settings import Settings
+from sie_triton.settings import Settings, read_settings
 from tests.server.test_serve import sie
 from tests.support.controller import wait_for
 from tests.support.nats import NatsServer
 
 
-@contextmanager
-def sidecar_of(settings: Settings, models: Sequence[str]) -> Iterator[None]:
+def sidecar_of(settings: Settings, models: Sequence[str]) -> AbstractContextManager[None]:
     """Run a sidecar on a thread; there is no controller, so that all `models` count as resident."""
 
     async def states() -> States:
         known = {name: {"state": "resident", "memory_bytes": 1, "idle_s": 0.0} for name in models}
         return States({}, known, {"limit_bytes": 1, "used_bytes": 0}, time.monotonic())
 
-    async def serve() -> None:
+    @asynccontextmanager
+    async def sidecar() -> AsyncIterator[None]:
         server = replace(LocalServer.of(settings), states=states)
         async with Sidecar(settings, server):
+            yield
+        await server.close()
+
+    return on_a_thread(sidecar)
+
+
+def config_service_of(nats: NatsServer) -> AbstractContextManager[None]:
+    """Run a config service on a thread, without its HTTP: it makes the streams."""
+    return on_a_thread(lambda: ConfigService(nats.user(read_settings(), CONFIG)))
+
+
+@contextmanager
+def on_a_thread(part: Callable[[], AbstractAsyncContextManager[object]]) -> Iterator[None]:
+    async def serve() -> None:
+        async with part():
             has_started.set()
             while not is_over.is_set():
                 await asyncio.sleep(0.05)
-        await server.close()
 
     has_started, is_over = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(serve()))

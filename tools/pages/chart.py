@@ -99,7 +99,7 @@ class Gateway(Values):
 
 
 class Config(Values):
-    enabled: bool = Field(True, description="run a config service, which changes the models of all workers")
+    enabled: bool = Field(True, description="run a config service, which makes the queue of each pool")
     replicas: int = Field(1, ge=1, le=5, description="config services; their data is in NATS")
     port: Port = Field(8081, description="port of its HTTP")
     existing_secret: str = Field(

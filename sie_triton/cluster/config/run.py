@@ -5,13 +5,14 @@ import logging
 import os
 import signal
 
-from nats.js.client import JetStreamContext
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.config.api import application
 from sie_triton.cluster.config.book import Book
-from sie_triton.cluster.connection import connect, open_bucket
+from sie_triton.cluster.config.streams import Streams, open_bucket
+from sie_triton.cluster.connection import OwnJetStream, connect, listen
+from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.model_files import MAX_VERSIONS
 from sie_triton.cluster.permissions import CONFIG
 from sie_triton.cluster.workers import Workers
@@ -48,20 +49,21 @@ class ConfigService:
         self._settings = settings
         self.workers = Workers()
         self._is_closing = False
-        self._js: JetStreamContext
 
     async def __aenter__(self) -> "ConfigService":
         name = self._settings.config_producer
         self._nats = await connect(self._settings, CONFIG, name, self._reconnected, self._closed)
-        self._js = self._nats.jetstream(timeout=QUEUE_S)
-        await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.workers.hear)
+        self._js = OwnJetStream(self._nats, timeout=QUEUE_S)
+        await listen(self._nats, subjects.ALL_WORKERS, self.workers.hear)
         self.book = Book(self._bucket, name, words(self._settings.nats_config_trusted_producers))
-        self._following = asyncio.create_task(self.book.bucket.watch())
+        streams = Streams(self._nats, self._js, self._settings, self.workers)
+        self._tasks = [asyncio.create_task(kept_running(work)) for work in (self.book.bucket.watch, streams.keep)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
-        self._following.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._nats.close()
 
     async def _bucket(self) -> KeyValue:

@@ -10,11 +10,11 @@ from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket, Conflict
-from sie_triton.cluster.connection import open_bucket, told
+from sie_triton.cluster.connection import told
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import Lease
-from sie_triton.cluster.policies.leases import TTL_S, is_over
+from sie_triton.cluster.policies.leases import is_over
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings
 
@@ -39,8 +39,7 @@ class Leases:
         pools.leases = self.bucket.values
 
     async def _opened(self) -> KeyValue:
-        # The bucket forgets what has not been renewed.
-        return await open_bucket(self._js, subjects.LEASES, self._settings, ttl=TTL_S)
+        return await self._js.key_value(subjects.LEASES)
 
     def all(self) -> list[Lease]:
         now = time.time()
@@ -80,9 +79,11 @@ class Leases:
         present = {each.name for each in self.all()}
         if lease.name in present:
             return
+        # Names of pools that differ in upper and lower case only are for different requests, but easily confused.
+        same = {each for each in (*self._pools.known(), lease.source) if each.lower() == lease.name}
         has_workers, was_leased = bool(self._pools.workers.alive(lease.name)), self.bucket.revision(lease.name) > 0
-        if lease.name in (lease.source, self._settings.pool) or (has_workers and not was_leased):
-            raise Failure("input", f"name: {lease.name} is a pool with workers of its own", field="name")
+        if same - ({lease.name} if has_workers and was_leased else set()):
+            raise Failure("input", f"name: {min(same)} is a pool of its own; choose another name", field="name")
         if has_workers:
             message = f"the workers of the lease of pool {lease.name} that has ended are leaving it; retry"
             raise Failure("busy", message, retry_after_s=5)

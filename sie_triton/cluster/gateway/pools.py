@@ -1,7 +1,7 @@
 """Pools of a cluster, as a gateway knows them by heartbeats: workers, what they serve, and other gateways."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from time import monotonic, time
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.demand import Demand
-from sie_triton.cluster.messages import Health, Lease
+from sie_triton.cluster.messages import Health, Lease, clock_in
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.policies.fair import window
 from sie_triton.cluster.policies.leases import is_over
@@ -76,7 +76,7 @@ class Pools:
 
     async def hear_gateway(self, message: Msg) -> None:
         name = message.subject.rpartition(".")[2]
-        if name in self._gateways or len(self._gateways) < MAX_GATEWAYS:
+        if clock_in(message.data) is not None and (name in self._gateways or len(self._gateways) < MAX_GATEWAYS):
             self._gateways[name] = monotonic()
 
     def listen_anew(self) -> None:
@@ -96,8 +96,8 @@ class Pools:
         """
         name, profile = asked.get(POOL, ""), asked.get(PROFILE, "")
         if name:
-            # SIE's clients lease pools by names in lower case.
-            name = name.lower() if self.is_leased(name.lower()) else name
+            if name != name.lower() and self.is_leased(name.lower()) and name not in self.known():
+                name = name.lower()  # as clients of SIE write the names of pools that they lease
             self._check(subjects.checked_name(name, POOL), profile)
             return name
         if not profile:
@@ -136,10 +136,15 @@ class Pools:
             self.demand.note(pool, "")
             raise Provisioning(f"{POOL}: pool {pool} has no worker yet; retry")
 
+    def known(self) -> Set[str]:
+        """Return the pools that have workers, or that this gateway has by its settings."""
+        return {self._own, *self._startable, *self.workers.pools()}
+
     def is_leased(self, pool: str) -> bool:
-        """Return True if a client has leased a pool, and renews the lease."""
+        """Return True if a client has leased a pool, and renews the lease. No lease takes a pool of the settings."""
         lease = self.leases.get(pool)
-        return lease is not None and not is_over(lease, time())
+        is_of_settings = pool == self._own or pool in self._startable
+        return lease is not None and not is_of_settings and not is_over(lease, time())
 
     def has_all(self, lease: Lease) -> bool:
         """Return True if a lease has the workers that it asks for."""

@@ -1,12 +1,13 @@
-"""The gateway's side of the queue: it sends requests, waits for their answers, and acknowledges them.
+"""The gateway's side of the queue: it sends requests, waits for their answers, and deletes what has been answered.
 
-submit → stream → sidecar → answer → receipt → stream forgets the request
+submit → stream → sidecar → answer → the request is deleted from the stream
 
-The receipt is sent once the gateway has the whole answer. An answer that gets lost therefore leaves the request in the
-stream, which gives it to another worker. A second answer finds nobody who waits; its receipt is sent too.
+It is deleted once the gateway has the whole answer. An answer that gets lost therefore leaves the request in the
+stream, which gives it to another worker. A second answer finds nobody who waits; the request is deleted, too.
 """
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -23,12 +24,11 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, OutboundBufferLimitError
 from nats.js.api import PubAck
-from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
-from sie_triton.cluster.connection import MAX_AGE_S, connect, open_dead_stream, open_stream, told
+from sie_triton.cluster.connection import MAX_AGE_S, OwnJetStream, await_streams, connect, listen, told
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.figures import Figures
 from sie_triton.cluster.gateway.gate import Gate
@@ -37,7 +37,6 @@ from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
-from sie_triton.cluster.gateway.unused import Unused
 from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
 from sie_triton.cluster.model_files import opener, reader
@@ -124,14 +123,14 @@ class Queue:
         self._removed_at: dict[tuple[str, str], float] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._nats: Client
-        self._js: JetStreamContext
+        self._js: OwnJetStream
 
     async def __aenter__(self) -> "Queue":
         self._nats = await connect(self._settings, GATEWAY, self.name, self._reconnected, self._closed)
-        self._js = self._nats.jetstream(timeout=CONFIRM_S)
-        await self._nats.subscribe(subjects.answers(self.name), cb=self._take)
-        await self._nats.subscribe(subjects.ALL_WORKERS, cb=self.pools.workers.hear)
-        await self._nats.subscribe(subjects.ALL_GATEWAYS, cb=self._hear_gateway)
+        self._js = OwnJetStream(self._nats, timeout=CONFIRM_S)
+        await listen(self._nats, subjects.answers(self.name), self._take)
+        await listen(self._nats, subjects.ALL_WORKERS, self.pools.workers.hear)
+        await listen(self._nats, subjects.ALL_GATEWAYS, self._hear_gateway)
         self.questions = Questions(self._nats, self.pools.workers)
         self.mentions = Mentions(self.pools, self.questions)
         self.pools.listen_anew()
@@ -142,8 +141,7 @@ class Queue:
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools)
         self._figures = Figures(self._js, self.pools, self.leases, self._settings.pool)
-        unused = Unused(self._js, self.pools, self._settings.pool)
-        parts = [self.model_files.watch, self.leases.bucket.watch, unused.keep_looking, self._live]
+        parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
         parts += [self._figures.keep_measuring, self._large.sweep]
         for work in parts:
             self._start(kept_running(work))
@@ -330,26 +328,20 @@ class Queue:
             body = whole
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_result((answer, body))
-        if subjects.is_receipt(answer.receipt):
-            await self._nats.publish(answer.receipt)
+        if delivered := subjects.delivered(answer.receipt):
+            await self._forget(*delivered)
+
+    async def _forget(self, stream: str, number: int) -> None:
+        """Delete work that has been answered. An acknowledgement could also fetch the next one: gateways may not."""
+        what = json.dumps({"seq": number, "no_erase": True}).encode()
+        await self._nats.publish(f"$JS.API.STREAM.MSG.DELETE.{stream}", what)
 
     def _prepare(self, pool: str) -> None:
-        """Begin to make the streams of a pool, unless that has begun."""
+        """Begin to ask for the streams of a pool, unless that has begun."""
         if pool not in self._preparing:
-            task = self._preparing[pool] = asyncio.create_task(self._make_streams(pool))
+            task = self._preparing[pool] = asyncio.create_task(await_streams(self._nats, self._js, pool))
             task.add_done_callback(lambda _: self._preparing.pop(pool, None))
             self._keep(task)
-
-    async def _make_streams(self, pool: str) -> None:
-        while True:
-            try:
-                await open_stream(self._js, pool, self._settings)
-                await open_dead_stream(self._js, self._settings)
-            except (NatsError, TimeoutError) as exc:
-                log.warning("queue: no stream yet: %s", told(exc))
-                await asyncio.sleep(CONFIRM_S)
-            else:
-                return
 
     async def _live(self) -> None:
         """Publish this gateway's heartbeat: workers drop the requests of one that is gone."""

@@ -1,6 +1,5 @@
 """Keeps what gateways tell: which of them are alive, what their clocks show, and whose clients have stopped waiting."""
 
-import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
-from sie_triton.cluster.messages import Work
+from sie_triton.cluster.messages import Work, clock_in
 
 # Requests that were withdrawn before they came, and gateways that have been heard of: the latest of them are kept.
 MAX_WITHDRAWN, MAX_GATEWAYS = 10_000, 1000
@@ -20,10 +19,10 @@ GATEWAY_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The latest heartbeat of a gateway: when it came, by `monotonic`, and its clock; None if it told no time."""
+    """The latest heartbeat of a gateway: when it came, by `monotonic`, and its clock."""
 
     at: float
-    clock: float | None
+    clock: float
 
 
 class Awaited:
@@ -35,8 +34,9 @@ class Awaited:
         self._listening_since = monotonic()
 
     async def hear_gateway(self, message: Msg) -> None:
-        name = message.subject.rpartition(".")[2]
-        _remember(self._gateways, name, _Heard(monotonic(), _number(message.data)), MAX_GATEWAYS)
+        if (clock := clock_in(message.data)) is not None:
+            name = message.subject.rpartition(".")[2]
+            _remember(self._gateways, name, _Heard(monotonic(), clock), MAX_GATEWAYS)
 
     def forget_silence(self) -> None:
         """Take no gateway for gone because this sidecar heard nothing itself."""
@@ -56,18 +56,9 @@ class Awaited:
     def left_s(self, work: Work) -> float:
         """Return the time until the deadline by the clock of the gateway: this machine's may be wrong, or jump."""
         heard = self._gateways.get(work.gateway)
-        if heard is None or heard.clock is None:
+        if heard is None:
             return work.deadline - time.time()
         return work.deadline - heard.clock - (monotonic() - heard.at)
-
-
-def _number(data: bytes) -> float | None:
-    """Return the finite number that this is; None if it is none."""
-    try:
-        number = float(data[:32])
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _remember(table: "OrderedDict[Any, Any]", key: Any, value: Any, limit: int) -> None:

@@ -35,7 +35,7 @@ class Deliveries:
         self._nats, self._awaited, self._worker = client, awaited, worker
 
     async def answer(self, message: Msg, work: Work, response: Response, waited_ms: float) -> None:
-        """Answer the gateway. It acknowledges the delivery once it has all parts."""
+        """Answer the gateway. It deletes the work from the stream once it has all parts."""
         receipt = message.reply
         answer = Answer(work.number, self._worker, response.status, response.text, round(waited_ms, 3), receipt)
         for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):

@@ -19,13 +19,13 @@ from nats.js.kv import KeyValue
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
-from sie_triton.cluster.connection import connect, open_bucket, open_dead_stream, open_stream, told
+from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
 from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question
 from sie_triton.cluster.model_files import ModelFile, opener, reader
 from sie_triton.cluster.payloads import Payloads
-from sie_triton.cluster.permissions import SIDECAR
+from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN
@@ -98,7 +98,7 @@ class Sidecar:
 
     async def __aenter__(self) -> "Sidecar":
         self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected, self._closed)
-        self._js = self._nats.jetstream(timeout=QUEUE_S)
+        self._js = OwnJetStream(self._nats, timeout=QUEUE_S)
         self._claims = Claims(self._bucket, self.name)
         self._runner = Runner(
             self._nats,
@@ -128,9 +128,9 @@ class Sidecar:
             (subjects.cancelled(self._pool), self._runner.withdraw),
             (subjects.wanted(self._pool), self._placing.want),
         ):
-            await self._nats.subscribe(subject, cb=callback)
-        await self._nats.subscribe(subjects.questions(self._pool), queue="workers", cb=self._answer_question)
-        await self._nats.subscribe(subjects.questions_of(self._pool, self.name), cb=self._answer_question)
+            await listen(self._nats, subject, callback)
+        await listen(self._nats, subjects.questions(self._pool), self._answer_question, "workers")
+        await listen(self._nats, subjects.questions_of(self._pool, self.name), self._answer_question)
         parts = [self._live, self._runner.report, self._claims.watch, self._placing.keep_looking]
         parts += [self._files.watch, self._files.keep]
         for work in [*parts, self._leases.watch] if self._may_move else parts:
@@ -160,8 +160,6 @@ class Sidecar:
         """Open stream and claims, until that succeeds."""
         while True:
             try:
-                await open_stream(self._js, self._pool, self._settings)
-                await open_dead_stream(self._js, self._settings)
                 await self._claims.open()
             except (NatsError, TimeoutError) as exc:
                 log.warning("queue: no stream yet: %s", told(exc))
@@ -175,7 +173,9 @@ class Sidecar:
             self.has_lost_queue.set()
 
     async def _bucket(self) -> KeyValue:
-        return await open_bucket(self._js, subjects.claims(self._pool), self._settings)
+        async with asyncio.timeout(QUEUE_S):
+            await await_streams(self._nats, self._js, self._pool)
+        return await self._js.key_value(subjects.claims(self._pool))
 
     def _files_bucket(self) -> Bucket[ModelFile]:
         producers = words(self._settings.nats_config_trusted_producers)
@@ -301,7 +301,7 @@ class Sidecar:
             question, body = Question.read(message.data)
         except Malformed:
             return
-        if not message.reply:
+        if not message.reply.startswith(f"{inbox(GATEWAY)}."):  # a sidecar may publish where gateways may not
             return
         if question.method == SERVE_KNOWN:
             response = await self._served_known(body)

@@ -16,7 +16,8 @@ from tritonclient.grpc import service_pb2
 from sie_triton.cluster import connection, subjects, workers
 from sie_triton.cluster.config.api import application
 from sie_triton.cluster.config.run import ConfigService
-from sie_triton.cluster.connection import connect
+from sie_triton.cluster.config.streams import Streams
+from sie_triton.cluster.connection import connect, listen
 from sie_triton.cluster.gateway import pools, queue
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, OPERATOR, SIDECAR
@@ -61,6 +62,8 @@ class FakeTriton:
             asked = service_pb2.ModelMetadataRequest.FromString(request).name
             if asked not in await self.names():
                 return Response(5, f"Request for unknown model: '{asked}' is not found", b"")
+        if method == "ModelConfig":
+            return Response(0, "", b"")  # a configuration with defaults
         if method != "ModelInfer":
             return Response(0, "", f"{method} of {self.name}".encode())
         message = service_pb2.ModelInferRequest.FromString(request)
@@ -136,7 +139,7 @@ def name_in(text: bytes) -> str:
 
 
 class Cluster:
-    """Gateways and sidecars of one queue, made on demand, and closed together."""
+    """Gateways and sidecars of one queue, made on demand, and closed together; a config service makes its streams."""
 
     def __init__(self, server: NatsServer, root: Path) -> None:
         self.server = server
@@ -188,6 +191,20 @@ class Cluster:
         await service.book.bucket.are_known.wait()
         return service, client
 
+    async def make_streams(self) -> None:
+        """Do the part of a config service that every cluster needs."""
+        settings = self.server.user(self.settings(), CONFIG)
+        client = await connect(settings, CONFIG, "streams")
+        self._stack.push_async_callback(client.close)
+        self.streams = Streams(client, client.jetstream(timeout=2), settings, workers.Workers())
+        await listen(client, subjects.ALL_WORKERS, self.streams._workers.hear)
+        await self.streams._open_common()
+        self.tasks.append(asyncio.create_task(self.streams.keep()))
+
+    def limit_queue(self, **limits: object) -> None:
+        """Give the streams other limits, before they are made."""
+        self.streams._settings = self.streams._settings.model_copy(update=limits)
+
     async def operator(self) -> JetStreamContext:
         """Return JetStream as a person with all rights sees it."""
         client = await connect(self.server.user(self.settings(), OPERATOR), OPERATOR, "operator")
@@ -228,6 +245,7 @@ def run(nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 async def clustered(server: NatsServer, root: Path) -> AsyncIterator[Cluster]:
     cluster = Cluster(server, root)
     try:
+        await cluster.make_streams()
         yield cluster
     finally:
         await cluster.close()

@@ -32,7 +32,7 @@ def test_demand_for_pools_that_can_be_started_is_shown(run):
                 queue.pools.chosen(asked)
         capacity = await QueueBackend(cluster.settings(**given), queue).capacity()
         assert (capacity["configured_gpu_types"], capacity["live_gpu_types"]) == (["h100"], [])
-        assert capacity["status"] == "healthy"
+        assert capacity["status"] == "no_workers"
         with pytest.raises(Provisioning, match="pool default has no worker yet"):
             await queue.mentions.model_of("default", MODEL)
         for asked in ({POOL: "made-up"}, {PROFILE: "made-up"}):
@@ -93,7 +93,8 @@ def test_workers_that_leases_ask_for_are_shown_before_they_join(run):
 
 def test_refused_requests_are_counted(run):
     async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair(queue_max_messages=1)
+        cluster.limit_queue(queue_max_messages=1)
+        queue, _, triton = await cluster.pair()
         await queue.submit("default", MODEL, request("first"), 20)
         before = metrics.REJECTED.labels("default")._value.get()
 

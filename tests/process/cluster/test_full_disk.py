@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import asyncio, sys
 from pathlib import Path
-from sie_triton.cluster.connection import connect, open_stream
-from sie_triton.cluster.permissions import GATEWAY
+from sie_triton.cluster.config.run import ConfigService
+from sie_triton.cluster.connection import await_streams, connect
+from sie_triton.cluster.permissions import CONFIG, GATEWAY
 from sie_triton.cluster.subjects import work
 from sie_triton.cluster.up import as_user, free_ports, nats, passwords
 from sie_triton.processes.log import Log
@@ -28,8 +29,10 @@ async def put(js, size):
 
 async def main(disk, port, users):
     settings = Settings(nats_url=f"nats://127.0.0.1:{port}", queue_max_bytes=20_000_000)
-    js = (await connect(as_user(settings, GATEWAY, users), GATEWAY, "test")).jetstream()
-    await open_stream(js, "default", settings)
+    client = await connect(as_user(settings, GATEWAY, users), GATEWAY, "test")
+    js = client.jetstream()
+    async with ConfigService(as_user(settings, CONFIG, users)):
+        await await_streams(client, js, "default")
     print("before", await put(js, 1000))
     with (disk / "filler").open("wb") as file:
         try:

@@ -114,14 +114,15 @@ def test_a_cancelled_request_leaves_the_queue_or_is_no_longer_computed(run):
 
 def test_a_full_queue_refuses_with_a_time_to_retry(run):
     async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway(queue_max_messages=3)
+        cluster.limit_queue(queue_max_messages=3)
+        queue = await cluster.gateway()
         waiting = [asyncio.create_task(asked(queue, str(i))) for i in range(3)]
         while await left_in_stream(queue) != 3:
             await asyncio.sleep(0.02)
         with pytest.raises(BusyError, match="the queue is full") as refused:
             await asked(queue, "too many")
         assert refused.value.retry_after_s
-        await cluster.worker("w", queue_max_messages=3)
+        await cluster.worker("w")
         assert await asyncio.gather(*waiting) == ["0", "1", "2"]
 
     run(test)

@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from sie_triton.cluster import bucket
+from sie_triton.cluster.config import streams
 from sie_triton.cluster.gateway import leases as gateway_leases
-from sie_triton.cluster.gateway import unused
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.pool_routes import PoolRoutes
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
@@ -294,8 +294,8 @@ def test_only_the_admin_may_lease_where_there_are_tokens(run):
 
 
 def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run, monkeypatch):
-    monkeypatch.setattr(unused, "LOOK_S", 0.1)
-    monkeypatch.setattr(unused, "UNUSED_S", 0.5)
+    monkeypatch.setattr(streams, "LOOK_S", 0.1)
+    monkeypatch.setattr(streams, "UNUSED_S", 0.5)
 
     async def test(cluster: Cluster) -> None:
         settings, queue = cluster.settings(), await cluster.gateway()
@@ -352,7 +352,44 @@ def test_the_name_of_a_pool_with_workers_of_its_own_cannot_be_leased(run):
         await until(lambda: queue.pools.workers.alive("large"))
         async with http(queue, settings) as client:
             answer = await client.post("/v1/pools", json={"name": "large", "gpus": {"l4": 1}})
-            assert (answer.status_code, "workers of its own" in answer.text) == (400, True)
+            assert (answer.status_code, answer.json()["detail"]["message"][:6]) == (400, "name: ")
+
+    run(test)
+
+
+def test_a_lease_takes_no_request_for_a_pool_whose_name_differs_in_case(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue, other = cluster.settings(), await cluster.gateway(pool="Own"), await cluster.gateway()
+        lease = {"name": "gpu", "gpus": {"default": 1}}
+        async with http(other, settings) as client:
+            assert (await client.post("/v1/pools", json={**lease, "name": "OWN"})).status_code == 201
+            assert (await client.post("/v1/pools", json=lease)).status_code == 201  # before the pool has a worker
+            await until(lambda: {"gpu", "own"} <= queue.pools.leases.keys())
+            await cluster.worker("w", pool="GPU")
+            await until(lambda: queue.pools.workers.alive("GPU") and other.pools.workers.alive("GPU"))
+            assert queue.pools.chosen({POOL: "GPU"}) == "GPU"
+            assert queue.pools.chosen({POOL: "Own"}) == "Own"
+            with pytest.raises(Provisioning):
+                queue.pools.chosen({POOL: "Gpu"})  # the lease, as no pool has this name
+            await client.delete("/v1/pools/gpu")
+            assert (await client.post("/v1/pools", json=lease)).status_code == 400
+
+    run(test)
+
+
+def test_a_lease_hides_no_pool_of_the_settings_that_has_no_worker_yet(run):
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(), await cluster.gateway(gateway_configured_pools="large,B200")
+        other = await cluster.gateway()  # without this setting
+        async with http(queue, settings) as client, http(other, settings) as elsewhere:
+            for name in ("large", "LARGE", "b200", "default", "Default"):
+                answer = await client.post("/v1/pools", json={"name": name, "gpus": {"l4": 1}})
+                assert (answer.status_code, answer.json()["detail"]["message"][:6]) == (400, "name: ")
+            assert (await elsewhere.post("/v1/pools", json={"name": "large", "gpus": {"l4": 1}})).status_code == 201
+            await until(lambda: "large" in queue.pools.leases)
+            with pytest.raises(Provisioning):
+                queue.pools.chosen({POOL: "large"})
+            assert queue.pools.demand.now() == {("large", "")}
 
     run(test)
 
@@ -382,30 +419,5 @@ def test_a_leased_worker_keeps_the_model_files_of_its_own_pool(run):
             answer = await config.post("/v1/configs/models", data=file, params={"pool": "default"})
             assert answer.status == 201
             await until(lambda: cluster.servers["b"].added == {"t__new": file})
-
-    run(test)
-
-
-def test_the_queue_of_a_lease_without_workers_stays(run, monkeypatch):
-    monkeypatch.setattr(unused, "LOOK_S", 0.1)
-    monkeypatch.setattr(unused, "UNUSED_S", 0.3)
-
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        operator = await cluster.operator()
-
-        async def is_there() -> bool:
-            return "SIE_WORK_eval" in {info.config.name for info in await operator.streams_info()}
-
-        async with http(queue, settings) as client:
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"b200": 1}})
-            queue._prepare("eval")
-            while not await is_there():
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(1)
-            assert await is_there()
-            await client.delete("/v1/pools/eval")
-            while await is_there():
-                await asyncio.sleep(0.05)
 
     run(test)

@@ -119,17 +119,18 @@ def test_a_heartbeat_of_wrong_types_is_ignored():
         ("", False),
     ],
 )
-def test_a_gateway_acknowledges_work_and_publishes_to_nothing_else_that_a_worker_names(tmp_path, receipt, is_taken):
+def test_a_gateway_deletes_answered_work_and_publishes_to_nothing_that_a_worker_names(tmp_path, receipt, is_taken):
     published = []
 
     async def publish(subject, data=b""):
-        published.append(subject)
+        published.append((subject, data))
 
     queue = Queue(read_settings(data_dir=tmp_path))
     queue._nats = SimpleNamespace(publish=publish)
     head = msgpack.packb((VERSION, 1, "w", 0, "", 0.0, receipt, 0, 1), unicode_errors="surrogatepass")
     asyncio.run(queue._take(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
-    assert published == [receipt] * is_taken
+    deleted = ("$JS.API.STREAM.MSG.DELETE.SIE_WORK_p", b'{"seq": 2, "no_erase": true}')
+    assert published == [deleted] * is_taken
 
 
 @pytest.mark.parametrize(("part", "num_parts"), [(0, MAX_PARTS + 1), (0, 2**62), (1, 1), (-1, 1), (0, 0)])

@@ -88,9 +88,6 @@ securityContext:
 {{- if .root.Values.nats.caSecret }}
 - {name: SIE_NATS_TLS_CA, value: /run/secrets/sie/nats-ca/ca.crt}
 {{- end }}
-- {name: SIE_QUEUE_REPLICAS, value: {{ .root.Values.queue.replicas | quote }}}
-- {name: SIE_QUEUE_MAX_BYTES, value: {{ .root.Values.queue.maxBytes | int64 | quote }}}
-- {name: SIE_QUEUE_MAX_MESSAGES, value: {{ .root.Values.queue.maxMessages | int64 | quote }}}
 {{- with .root.Values.payloadStore }}
 {{- if .enabled }}
 - {name: SIE_PAYLOAD_STORE_URL, value: {{ required "payloadStore.url: give the address of the store" .url | quote }}}
