@@ -64,9 +64,6 @@ def pytest_configure(config: pytest.Config) -> None:
 # No server of a test makes graphs beside it, but those of tests/server/test_graphs.py.
 os.environ.setdefault("SIE_ENGINE", "torch")
 
-# The first request to a model waits for its load, which may take long on a busy machine.
-os.environ.setdefault("SIE_DOOR_TIMEOUT_S", "55")
-
 # Its library cannot be installed here: that is what it is for.
 collect_ignore = ["support/arrays_family"]
 
