@@ -1,6 +1,7 @@
 """Load our C code: the wheel's file for this processor, or else one compiled once on this machine. Imports no torch."""
 
 import ctypes
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -46,12 +47,19 @@ def kernels_in_use(device: str) -> str | None:
 
 
 def put(build: Build, output: Path) -> bool:
-    """Copy the wheel's file to `output`, or compile it there; return False if neither is possible."""
+    """Copy the wheel's file to `output`, or compile it there; return False if neither is possible.
+
+    Return False, without a file, if no code may run from there: the file system is mounted noexec.
+    """
     found = next(build.candidates(PACKAGE / BUILT, processor_flags()), None)
-    if found is None:
-        return compile_build(build, GENERIC, output)
-    shutil.copy(found[1], output)
-    return True
+    if found is not None:
+        shutil.copyfile(found[1], output)
+        output.chmod(0o755)
+    elif not compile_build(build, GENERIC, output):
+        return False
+    if not (may_run := os.access(output, os.X_OK)):
+        output.unlink()
+    return may_run
 
 
 def preloading(library: Path, environment: Mapping[str, str]) -> dict[str, str]:

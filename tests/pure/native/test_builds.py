@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.native import INSTALL, MUVERA, kernels_in_use, loading
 from sie_triton.native import builds as module
-from sie_triton.native.builds import GENERIC, KERNELS, VECTORS, VNNI
+from sie_triton.native.builds import GENERIC, HOOK, KERNELS, VECTORS, VNNI
 from sie_triton.processes import stand_in
 from sie_triton.server.stub_forking import stubs
 
@@ -51,6 +51,16 @@ def test_a_processor_gets_the_best_file_that_it_can_run(tmp_path, x86, flags, ke
 def test_a_level_that_was_not_compiled_is_replaced_by_the_next(tmp_path, x86):
     (tmp_path / KERNELS.file_name(VECTORS[-1])).touch()
     assert best(KERNELS, tmp_path, ICE_LAKE) == "avx2"
+
+
+def test_code_that_may_not_run_is_not_put(tmp_path, monkeypatch):
+    (tmp_path / HOOK.file_name(GENERIC)).touch()
+    monkeypatch.setattr(loading, "PACKAGE", tmp_path)
+    monkeypatch.setattr(loading, "BUILT", "")
+    for may_run in (True, False):  # False: mounted noexec
+        monkeypatch.setattr(loading.os, "access", lambda path, mode, may_run=may_run: may_run)
+        assert loading.put(HOOK, tmp_path / "hook.so") == may_run
+        assert (tmp_path / "hook.so").exists() == may_run
 
 
 def test_another_architecture_has_one_file(tmp_path, monkeypatch):
