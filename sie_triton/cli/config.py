@@ -8,11 +8,10 @@ from rich.text import Text
 
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.printing import Console, echo
-from sie_triton.settings import Settings, read_settings, set_cluster_variables
+from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
 
 HIDDEN = "(hidden)"
-OF_CLUSTERS = "belongs to SIE's own clusters, and has no effect here"
 
 
 class Setting(NamedTuple):
@@ -46,10 +45,6 @@ def config(changed: bool, as_json: bool, **flags: Any) -> None:
             continue
         console.print(Text.assemble((name, "bold"), f": {value}  ({source})"), soft_wrap=True)
         console.print(f"    {effect}", style="dim", highlight=False, soft_wrap=True)
-    if as_json:
-        return
-    for name in set_cluster_variables():
-        echo(f"{name}: {OF_CLUSTERS}")
 
 
 def effective(flags: dict[str, Any]) -> list[Setting]:

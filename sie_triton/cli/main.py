@@ -9,7 +9,7 @@ import click
 
 from sie_triton.cli.cache import cache
 from sie_triton.cli.cluster import cluster, config_service, gateway, sidecar
-from sie_triton.cli.config import OF_CLUSTERS, config
+from sie_triton.cli.config import config
 from sie_triton.cli.door import door
 from sie_triton.cli.encode import encode
 from sie_triton.cli.environments import env
@@ -36,7 +36,6 @@ from sie_triton.settings import (
     STAGE_SETTINGS,
     Settings,
     read_settings,
-    set_cluster_variables,
     settings_of_server,
 )
 from sie_triton.settings.cluster import ClusterSettings
@@ -91,8 +90,6 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
 
     settings = settings_of_server(**flags)
     warn_of_unknown_variables()
-    for name in set_cluster_variables():
-        echo(f"warning: {name} {OF_CLUSTERS}", err=True)
     sys.exit(run(settings, (*models, *known_names(settings)) if all_models else models, verbose=verbose))
 
 

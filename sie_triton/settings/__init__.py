@@ -35,10 +35,10 @@ from sie_triton.settings.sources import (
     complaint,
     default_models_dir,
     file_settings,
-    is_of_clusters,
     read_secret,
     single_token,
     variable,
+    why_not_read,
 )
 from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.spec import Runtime
@@ -387,17 +387,12 @@ def settings_of_server(**flags: Any) -> Settings:
 
 
 def unknown_variables() -> list[str]:
-    """Return a line for each variable that begins with SIE_ and that neither this version nor a cluster reads."""
+    """Return a line for each variable that begins with SIE_ and that this version does not read."""
     known = {variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, AUTH_TOKEN, CONTROL_TOKEN, SERVED_FROM}
-    given = (name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    given = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
     return [
-        f"{name} is not a setting of this version, and is ignored{did_you_mean(name, known)}"
-        for name in sorted(given)
-        if not is_of_clusters(name)
+        f"{name} has no effect here: {why}"
+        if (why := why_not_read(name))
+        else f"{name} is not a setting of this version, and is ignored{did_you_mean(name, known)}"
+        for name in given
     ]
-
-
-def set_cluster_variables() -> list[str]:
-    """Return the environment variables of SIE's own clusters that are no settings here."""
-    settings = {variable(name) for name in Settings.model_fields}
-    return sorted(name for name in os.environ if is_of_clusters(name) and name not in settings)

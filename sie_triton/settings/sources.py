@@ -24,12 +24,26 @@ PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")
 FILE_VARIABLE = "SIE_CONFIG"
 
-# Variables of SIE's gateway, config service and worker sidecar.
-OF_CLUSTERS = re.compile(
-    PREFIX + r"(ADAPTIVE_\w+_MS|BATCHER_\w+|CONFIG_SERVICE_URL|GATEWAY_\w+|GPU_COUNT|HEALTH_PUBLISH_INTERVAL_MS|IPC_\w+"
-    r"|MACHINE_PROFILE|MAX_CONCURRENT_BATCHES|NATS_\w+|PAYLOAD_STORE_URL|POOL(_ADMISSION_ENABLED)?|RUST_PIPELINE_DEPTH"
-    r"|WORKER_\w+)"
-)
+# Variables of SIE's own clusters that have no effect here, each with the reason or with what to use.
+BY_NATS = "gateways hear of workers by NATS"
+BY_GRPC = "a sidecar calls the gRPC of its Triton"
+NOT_READ = {
+    "SIE_RUST_PIPELINE_DEPTH": "SIE_MAX_CONCURRENT_BATCHES bounds the calls of a sidecar",
+    "SIE_BATCHER_COALESCE_MS": "Triton forms the batches, after SIE_MAX_BATCH_WAIT_MS of its server",
+    "SIE_ADAPTIVE_MIN_QUANTUM_MS": "SIE_ADAPTIVE_TARGET_P50_MS alone decides how much a sidecar fetches",
+    "SIE_ADAPTIVE_MAX_QUANTUM_MS": "SIE_ADAPTIVE_TARGET_P50_MS alone decides how much a sidecar fetches",
+    "SIE_GATEWAY_HEALTH_MODE": BY_NATS,
+    "SIE_GATEWAY_WORKERS": BY_NATS,
+    "SIE_GATEWAY_KUBERNETES": BY_NATS,
+    "SIE_IPC_SOCKET_PATH": BY_GRPC,
+    "SIE_IPC_POOL_SIZE": BY_GRPC,
+    "SIE_GPU_COUNT": "a worker has one GPU, if SIE_GPU_TYPE names it",
+    "SIE_WORKER_PING_INTERVAL_MS": "a sidecar asks its Triton once in SIE_HEALTH_PUBLISH_INTERVAL_MS",
+    "SIE_WORKER_READYZ_STALE_MULT": "a worker is gone after three missing heartbeats",
+    "SIE_WORKER_CONFIG_FULL_EXPORT_INTERVAL_MS": "SIE_WORKER_CONFIG_POLL_INTERVAL_MS is that of all files",
+}
+# More of the last kind, by the beginning of their names.
+OF_KUBERNETES = "SIE_GATEWAY_K8S_"
 
 # Files of ./models that are looked at, and how much of each, to find out whether they are model files.
 MAX_FILES, HEAD_BYTES = 1000, 4096
@@ -126,13 +140,13 @@ def read_size(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(read_size)]
 
 
-def is_of_clusters(name: str) -> bool:
-    """Return whether an environment variable has an effect in a cluster of SIE's only.
+def why_not_read(name: str) -> str:
+    """Return why a variable of SIE's own clusters has no effect here; empty for any other.
 
-    >>> is_of_clusters("SIE_NATS_URL"), is_of_clusters("SIE_GATEWAY_K8S_NAMESPACE"), is_of_clusters("SIE_HTTP_PORT")
-    (True, True, False)
+    >>> why_not_read("SIE_GATEWAY_K8S_NAMESPACE"), why_not_read("SIE_HTTP_PORT")
+    ('gateways hear of workers by NATS', '')
     """
-    return bool(OF_CLUSTERS.fullmatch(name))
+    return BY_NATS if name.startswith(OF_KUBERNETES) else NOT_READ.get(name, "")
 
 
 def variable(name: str) -> str:
