@@ -11,6 +11,7 @@ from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Lease
 from sie_triton.cluster.subjects import NAME
+from sie_triton.contract.parameters import shown
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.wire import JSON
@@ -64,8 +65,15 @@ class PoolRoutes:
         return request.answer({"name": name, "status": {"state": "deleted"}})
 
 
+# What a request for a lease says.
+FIELDS = ("name", "queue_pool", "gpus", "gpu_caps", "minimum_worker_count")
+
+
 def lease_in(given: Mapping[str, Any], pool: str) -> Lease:
     """Return the lease of a request; Failure 400 names the field that is wrong. `pool` is that of its workers."""
+    for field in given:
+        if field not in FIELDS:
+            raise invalid(shown(field), f"is not read here; the fields of a pool are {', '.join(FIELDS)}")
     now, name = time.time(), _name(given, "name", "").lower()
     gpus, caps = _numbers(given, "gpus"), _numbers(given, "gpu_caps")
     if not gpus and not caps:

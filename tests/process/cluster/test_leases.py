@@ -236,6 +236,8 @@ WRONG = [
     ({"name": "a", "gpus": {"l4": 1}, "gpu_caps": {"l4": "x"}}, "gpu_caps"),
     ({"name": "a", "gpus": {"l4": 1}, "queue_pool": 7}, "queue_pool"),
     ({"name": "a", "gpus": {"l4": 1}, "minimum_worker_count": -1}, "minimum_worker_count"),
+    ({"name": "a", "gpus": {"l4": 1}, "pinned_models": ["org/m"]}, "'pinned_models'"),
+    ({"name": "a", "gpus": {"l4": 1}, "bundle": "default"}, "'bundle'"),
 ]
 
 
