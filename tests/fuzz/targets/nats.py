@@ -64,7 +64,7 @@ WRITERS: dict[str, tuple[str, Callable[[bytes], bool], bytes]] = {
 # Places for answers and deliveries: in place of these two stand the user's own inbox, and that of a follower of files.
 OWN, FOLLOWERS = "OWN-INBOX", "FOLLOWERS-INBOX"
 PLACES = (*SUBJECTS.values(), "sie.answer.g", "sie.health.default.w", "sie.cancel.default", "sie.gateway.g")
-PLACES += ("$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.UPDATE.SIE_WORK_default", OWN, FOLLOWERS, FOLLOWERS)
+PLACES += ("$JS.API.STREAM.CREATE.EVIL", "$JS.API.STREAM.UPDATE.SIE_WORK_default", *[OWN] * 3, *[FOLLOWERS] * 2)
 
 # A message: its subject, its body, and the place for an answer.
 Sent = tuple[str, bytes, str]
@@ -108,7 +108,7 @@ def _steps(stream: str, place: str, evil: bytes) -> list[Sent]:
         (f"DIRECT.GET.{stream}", {"last_by_subj": subject}, place),
     ]
     found = [(f"$JS.API.{words}", json.dumps(body).encode(), answered) for words, body, answered in requests] * 3
-    found += [(f"$JS.ACK.{stream}.c.1.1.1.1.0", b"+NXT", place), *[(subject, evil, "")] * 8]
+    found += [(f"$JS.ACK.{stream}.c.1.1.1.1.0", b"+NXT", place)] * 3 + [(subject, evil, "")] * 8
     return found
 
 
