@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from sie_triton.catalog.config import ModelConfig
 from sie_triton.catalog.load import complaints
 from sie_triton.catalog.tasks import Inputs
-from sie_triton.checkpoints.contents import check_complete
+from sie_triton.checkpoints.contents import check_complete, check_headers
 from sie_triton.errors import CatalogError, LoadError
 from sie_triton.families import Recognised, families, family
 from sie_triton.spec import ONNX
@@ -76,6 +76,7 @@ def family_in(directory: Path, family_name: str = "") -> tuple[str, Recognised]:
 
     If `family_name` is given, only that family is tried, and its doubts are ignored.
     """
+    check_headers(directory)
     asked = [(family_name, family(family_name))] if family_name else families()
     for name, kind in asked:
         try:
@@ -114,6 +115,7 @@ def check_dims(config: ModelConfig) -> None:
         return
     try:
         directory = locate(config.weights, allow_hub=False)
+        check_headers(directory)
         found = kind.recognise(directory)
     except LoadError:  # raised again at load time; the directory may be repaired before that
         return

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,6 +45,12 @@ AROUND = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereToken
 
 # Packages whose releases make other tokenizers.
 PACKAGES = ("sie-triton", "transformers", "tokenizers", "sentencepiece", "tiktoken")
+
+# Number of the form of what a worker writes and refuses: tokenizers of another form are made again.
+FORM = 2
+
+# Files of a model, which get a link each. A directory of a trainer has a hundred.
+MAX_FILES = 20_000
 
 ReportProgress = Callable[[str], None]
 Write = Callable[[WriteTokenizer], None]
@@ -95,7 +102,9 @@ def overlay(
     homes = _homes(directory)
     if not homes:
         return directory
-    content: dict[str, Path | str] = dict(_entries(directory, directory, homes))
+    content: dict[str, Path | str] = dict(islice(_entries(directory, directory, homes), MAX_FILES + 1))
+    if len(content) > MAX_FILES:
+        raise LoadError(f"{directory}: may have at most {MAX_FILES} files", "unsupported")
     content.pop(REFUSED, None)
     for home in homes:
         files = {name: home / name for name in READ if has_file(home / name)}
@@ -191,7 +200,10 @@ def _made(order: WriteTokenizer, cache: Path, write: Write, waiting: Callable[[]
 def _key(order: WriteTokenizer, content: Mapping[str, bytes]) -> str:
     """Return a hash of everything that the tokenizer depends on."""
     facts = [f"{name} {hashlib.sha256(each).hexdigest()}" for name, each in content.items()]
-    facts += [json.dumps([order.arguments, order.around, order.append_eos], sort_keys=True), *map(_version, PACKAGES)]
+    facts += [
+        json.dumps([FORM, order.arguments, order.around, order.append_eos], sort_keys=True),
+        *map(_version, PACKAGES),
+    ]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
 

@@ -115,6 +115,15 @@ def test_a_large_file_is_refused(model, tmp_path, monkeypatch):
     assert (error.value.reason, write.orders) == ("unsupported", [])
 
 
+def test_a_directory_of_very_many_files_is_refused(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenizer_files, "MAX_FILES", len([path for path in model.rglob("*") if path.is_file()]))
+    overlay(model, tmp_path / "cache", Writer())
+    (model / "part" / "one more").touch()
+    with pytest.raises(LoadError) as error:
+        overlay(model, tmp_path / "cache", Writer())
+    assert error.value.reason == "unsupported"
+
+
 def test_links_to_directories_stay_and_other_tokenizers_are_not_made(model, tmp_path):
     """A trainer leaves a tokenizer in each of its checkpoints."""
     elsewhere = tmp_path / "pooling"
