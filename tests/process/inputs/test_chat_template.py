@@ -87,7 +87,7 @@ END = "{% endfor %}"
     "template",
     [
         "{{ 'x' * 1000000000 }}",
-        "{{ messages[0].content * 1000000000 }}",
+        "{{ (messages[0].content * 1000000000) | length }}",
         "{{ 'x' | center(1000000000) }}",
         "{{ '%1000000000d' | format(1) }}",
         f"{{% set ns = namespace(x='x') %}}{DOUBLED * 40}{{{{ ns.x }}}}",

@@ -1,0 +1,55 @@
+"""Headers of weights are read up to a size, and nothing that is no file."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sie_triton.checkpoints import contents
+from sie_triton.checkpoints.contents import MAX_HEADER, check_headers, check_safetensors, converted_bytes
+from sie_triton.checkpoints.files import read_bytes, read_json
+from sie_triton.errors import LoadError
+
+
+def save(path: Path, size: int) -> Path:
+    """Save a tensor of four bytes behind a header of `size` bytes."""
+    header = json.dumps({"a": {"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}}).ljust(size).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    return path
+
+
+def test_a_longer_header_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(contents, "MAX_HEADER", 200)
+    path = save(tmp_path / "model.safetensors", 200)
+    check_safetensors(path)
+    check_headers(tmp_path)
+    assert converted_bytes(path, 4) == 8
+    save(path, 201)
+    for check, where in ((check_safetensors, path), (check_headers, tmp_path)):
+        with pytest.raises(LoadError, match="header") as error:
+            check(where)
+        assert error.value.reason == "unsupported"
+    assert converted_bytes(path, 4) == path.stat().st_size
+
+
+def test_headers_of_known_models_are_far_shorter():
+    """Of a hundred bytes for each tensor."""
+    assert 1_000_000 < MAX_HEADER < 10_000_000
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_read(make, tmp_path):
+    make(path := tmp_path / "model.safetensors")
+    for check, where in ((check_safetensors, path), (check_headers, tmp_path), (read_json, path)):
+        with pytest.raises(LoadError, match="is not a regular file"):
+            check(where)
+
+
+def test_a_file_is_read_up_to_a_size(tmp_path):
+    (path := tmp_path / "config.json").write_text("[1]")
+    assert read_bytes(path, 3) == b"[1]"
+    with pytest.raises(LoadError, match="at most 2 bytes"):
+        read_bytes(path, 2)
+    with pytest.raises(LoadError, match="at most 2 bytes"):
+        read_json(path, most=2)
