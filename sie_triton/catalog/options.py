@@ -49,10 +49,10 @@ class LoadtimeOptions(BaseModel):
 
 
 def check_template(template: str) -> str:
-    """Return `template`; ValueError unless it has `{text}` once and no other braces but those of `{instruction}`."""
+    """Return `template`; ValueError unless its only braces are `{text}`, once, and `{instruction}`, once or never."""
     fields = re.findall(r"\{[^{}]*\}?|\}", template)
-    if template and (fields.count("{text}") != 1 or set(fields) - {"{text}", "{instruction}"}):
-        raise ValueError("must contain {text} once, and no braces except those of {text} and {instruction}")
+    if template and sorted(fields) not in (["{text}"], ["{instruction}", "{text}"]):
+        raise ValueError("must contain {text} once, {instruction} at most once, and no other braces")
     return template
 
 

@@ -32,6 +32,9 @@ TRANSFORMERS = ("Transformer", "MLMTransformer")
 MAX_LAYERS = 1000
 MAX_WIDTH = 1_000_000
 
+# Characters of a prompt. Those of known models have hundreds.
+MAX_PROMPT = 20_000
+
 # More modules than any model has, and a longer key of a route than any has.
 MAX_MODULES, MAX_KEY = 20, 100
 
@@ -88,7 +91,7 @@ class TextFiles:
         is_saved = _settings_count(directory, kinds, config)
         settings = checked(settings_of(transformer)) if is_saved else Fields(str(transformer), {})
         saved = saved_settings(directory) if is_saved else Fields(str(directory), {})
-        prompts = saved.text_map("prompts")
+        prompts = prompts_of(saved)
         return cls(
             transformer=transformer,
             config=config,
@@ -295,6 +298,16 @@ def hidden_size(config: Fields) -> int:
     if name is None:
         raise LoadError(f"{config.where}: hidden_size is missing", "corrupt")
     return config.integer(name, least=1, most=MAX_WIDTH)
+
+
+def prompts_of(saved: Fields) -> dict[str, str]:
+    """Return the prompts by name; raise LoadError if one is very long: it is put before each text."""
+    prompts = saved.text_map("prompts")
+    for name, prompt in prompts.items():
+        if len(prompt) > MAX_PROMPT:
+            given = f"{shortened(name)} has {len(prompt)} characters"
+            raise LoadError(f"{saved.where}: prompts: {given}; at most {MAX_PROMPT} are allowed", "unsupported")
+    return prompts
 
 
 def default_prompt(saved: Fields, prompts: dict[str, str]) -> str:

@@ -131,6 +131,8 @@ def numbers() -> Iterator[tuple[str, str, Spoil]]:
                 yield base, f"{name} has {key} {value!r}", changed(name, **{key: value})
     for value in NOT_NUMBERS:
         yield "splade", f"vocab_size {value!r}", _everywhere("config.json", vocab_size=value)
+    prompts = {"query": "x" * 20_001}
+    yield "dense", "a prompt of 20,001 characters", changed("config_sentence_transformers.json", prompts=prompts)
     yield "dense", "200,000 layers", changed("config.json", num_hidden_layers=200_000)
     yield "roberta", "as many positions as padding takes", changed("config.json", max_position_embeddings=2)
 

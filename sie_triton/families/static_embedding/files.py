@@ -12,6 +12,7 @@ from sie_triton.checkpoints.modules import (
     modules_of,
     normalizes,
     only,
+    prompts_of,
     saved_settings,
 )
 from sie_triton.checkpoints.special_tokens import MAX_BYTES
@@ -57,7 +58,7 @@ class StaticFiles:
         home = only(kinds, (MODULE,), directory)
         truncation = read_fields(home / "tokenizer.json", most=MAX_BYTES).fields("truncation")
         saved = saved_settings(directory)
-        prompts = saved.text_map("prompts")
+        prompts = prompts_of(saved)
         return cls(
             home,
             NORMALIZE in names and normalizes(kinds[-1][1]),

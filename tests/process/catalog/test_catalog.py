@@ -277,8 +277,9 @@ def test_profiles_that_share_the_weights_are_served(tmp_path):
     [
         ("query_template: 'query: '", "query_template: .*must contain {text} once"),
         ("query_template: '{text} {text}'", "query_template: .*must contain {text} once"),
-        ("doc_template: '{text} {title}'", "doc_template: .*no braces except those of {text} and {instruction}"),
-        ("doc_template: '{text} {'", "doc_template: .*no braces except"),
+        ("doc_template: '{text} {title}'", "doc_template: .*no other braces"),
+        ("doc_template: '{text} {'", "doc_template: .*no other braces"),
+        ("doc_template: '{text}{instruction}{instruction}'", "doc_template: .*{instruction} at most once"),
         ("output_types: [sparse]", r"profiles.default: .*output_types: must be among dense \(given sparse\)"),
     ],
 )
