@@ -13,9 +13,16 @@ from typing import IO
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.healing import Healing
 from sie_triton.controller.loras import ServedLoras
-from sie_triton.controller.memory import DeviceMemory, Meter
+from sie_triton.controller.memory import MAX_AGE_S, DeviceMemory, Meter
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.model_states import ModelState, inference_records, models_of, read_stages, taken_bytes
+from sie_triton.controller.model_states import (
+    ModelState,
+    Stages,
+    inference_records,
+    models_of,
+    read_stages,
+    taken_bytes,
+)
 from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
@@ -34,6 +41,9 @@ log = logging.getLogger(__name__)
 PERIOD_S = 0.2
 
 MAX_LOADS = 16
+
+# Seconds after which memory of a process that was ended has been freed and measured. No model is evicted meanwhile.
+SETTLE_S = 2 * MAX_AGE_S
 
 
 class Controller:
@@ -71,6 +81,7 @@ class Controller:
         self._started_ns = monotonic_ns()
         self._drained: set[ProcessId] = set()
         self._triton = 0
+        self._settled_at = 0.0
 
     def tick(self) -> None:
         stages = read_stages(self._directory)
@@ -82,16 +93,22 @@ class Controller:
         fork_servers = [*fork_server_ids(self._directory), *fork_server_ids(self._settings.stub_dir)]
         self._healing.end_stopped(fork_servers)
         self.memory = self._measured({process.pid for process in fork_servers})
-        room = Room(self._settings, self.swaps, self.models, self.memory)
-        room.grant()
-        room.relieve()
-        room.evict_idle()
-        room.recycle()
+        if monotonic() >= self._settled_at:
+            self._share_out(stages)
         self._end_drained()
         self.changes.tick(stages)
         self._healing.remove_orphans(self._triton)
         self._count_loads()
         self.traffic.look(self.models, monotonic())
+
+    def _share_out(self, stages: Stages) -> None:
+        room = Room(self._settings, self.swaps, self.models, self.memory, stages)
+        room.grant()
+        room.relieve()
+        room.evict_idle()
+        room.recycle()
+        if room.ended_bytes:
+            self._settled_at = monotonic() + SETTLE_S
 
     def evict(self, model: str, reason: str) -> Future[None]:
         """Free a model's memory. A process that loads it stops once a new process takes the requests."""

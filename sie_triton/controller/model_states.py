@@ -7,6 +7,7 @@ from pathlib import Path
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
+from sie_triton.host.footprint import GROWTH_BYTES
 from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_remote, process_of, worker_of
 from sie_triton.serving.revisions import model_of, revision_of
 
@@ -163,6 +164,13 @@ def num_open(stages: Stages, steps: str) -> int:
 def inference_records(models: Mapping[str, ModelState]) -> Iterator[tuple[ModelState, Record]]:
     """Yield the record of each living inference process, with its model."""
     return ((model, record) for model in models.values() for record in model.living)
+
+
+def most_bytes(record: Record) -> int:
+    """Return the main memory that a loaded worker may take; 0 if that is not known."""
+    if record["state"] != RESIDENT or not record["pass_bytes"]:
+        return 0
+    return record["weights_bytes"] + record["beside_bytes"] + record["pass_bytes"] + GROWTH_BYTES
 
 
 def taken_bytes(record: Record) -> int:

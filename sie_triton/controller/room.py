@@ -1,19 +1,23 @@
 """Grant memory to loads that wait for it, and evict models for them, for pressure, or after idle time."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 from threading import get_ident
 from time import monotonic_ns
+from types import MappingProxyType
 
 from sie_triton.controller.choice import Resident, victims
-from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory
-from sie_triton.controller.model_states import ModelState, inference_records, taken_bytes
+from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory, private_bytes
+from sie_triton.controller.model_states import ModelState, Stages, inference_records, most_bytes, taken_bytes
 from sie_triton.controller.swaps import Swaps
-from sie_triton.host.footprint import limit_for
+from sie_triton.host.footprint import STAGE_BYTES, limit_for
+from sie_triton.processes.pids import ProcessId
 from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
-from sie_triton.records.status import LOADING, RESIDENT, Record
+from sie_triton.records.status import LOADING, RESIDENT, Record, process_of, worker_of
+from sie_triton.serving.revisions import model_of
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -33,15 +37,17 @@ RECYCLE_AFTER_S = 30.0
 # Seconds for which loads that fit may overtake an older one that waits for evictions.
 OVERTAKING_S = 10.0
 
-# Under pressure, loads that take more than this many times their granted memory are ended first.
+# Under pressure, workers that take more than this many times what they may are ended first: those that load, what was
+# granted; loaded ones, what was measured as they loaded.
 OVERDRAWN = 2
 
 
 class Room:
     """The grants and evictions of one round, whose thread calls every method.
 
-    Reads the `models` and the `memory` of the device. Answers go to the stages as files; one that cannot be written is
-    logged. Evictions go to `swaps`; no method waits for them.
+    Reads the `models`, their `stages` and the `memory` of the device. Answers go to the stages as files; one that
+    cannot be written is logged. Evictions go to `swaps`; no method waits for them. `ended_bytes`: memory of the workers
+    and stages that the round has ended; None while none was sought.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class Room:
         swaps: Swaps,
         models: Mapping[str, ModelState],
         memory: DeviceMemory,
+        stages: Stages = MappingProxyType({}),
     ) -> None:
         self._settings = settings
         self._directory = settings.status_dir
@@ -57,7 +64,9 @@ class Room:
         self._swaps = swaps
         self._models = models
         self._memory = memory
+        self._stages = stages
         self._is_short = False
+        self.ended_bytes: int | None = None
 
     def grant(self) -> None:
         """Grant memory to each load that fits beside those in progress; evict models for the first that does not fit.
@@ -73,6 +82,7 @@ class Room:
                 free -= record["wanted_bytes"]
             elif is_first:
                 is_first = False
+                short -= self._end_overdrawn()
                 if self._make_room_for(model, record, short) and _waited_s(record) > OVERTAKING_S:
                     return
 
@@ -81,6 +91,7 @@ class Room:
         if over <= 0:
             return
         self._is_short = True
+        over -= self._end_overdrawn()
         for _, record in inference_records(self._models):
             granted, taken = record["granted_bytes"], self._taken(record)
             if granted and taken > OVERDRAWN * granted:
@@ -174,6 +185,32 @@ class Room:
         for name in chosen:
             self._swaps.evict(name, reason)
 
+    def _end_overdrawn(self) -> int:
+        """End the workers and stages that take more than they may; return their bytes. Healing replaces them.
+
+        No other model pays for them. A second call in a round ends nothing more.
+        """
+        if self.ended_bytes is None:
+            self.ended_bytes = 0
+            for process, what, taken, most in self._overdrawn():
+                log.warning("%s", _ended(what, taken, most))
+                process.send(SIGKILL)
+                self.ended_bytes += taken
+        return self.ended_bytes
+
+    def _overdrawn(self) -> Iterator[tuple[ProcessId, str, int, int]]:
+        """Yield loaded workers and stages that take more than they may, with their name, and both in bytes."""
+        for model, record in inference_records(self._models):
+            most, taken = OVERDRAWN * most_bytes(record), self._taken(record)
+            if most and taken > most:
+                yield worker_of(record), f"the worker of {model.name}", taken, most
+        most = STAGE_BYTES + self._settings.max_decoded_bytes
+        for stage, by_steps in self._stages.items():
+            for steps, processes in by_steps.items():
+                for record in processes.living:
+                    if (taken := private_bytes(record["pid"])) > most:
+                        yield process_of(record), f"the {stage} process of {model_of(steps)}", taken, most
+
     def _residents(self, beneficiary: str) -> Sequence[Resident]:
         """Return the models that can be evicted."""
         return [
@@ -244,6 +281,10 @@ def _waited_s(record: Record) -> float:
 
 def _overdrawn(granted: int, taken: int) -> str:
     return f"weights: loading took {_gib(taken)} and was ended; {_gib(granted)} were expected, and memory is short"
+
+
+def _ended(what: str, taken: int, most: int) -> str:
+    return f"{what} took {_gib(taken)} of memory and was ended: {_gib(most)} are allowed, and other models need memory"
 
 
 def _gib(num_bytes: float) -> str:

@@ -1,6 +1,5 @@
 """The interface of engines and encoders, which families and the worker use."""
 
-import gc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from typing import ClassVar
 
 from sie_triton.arrays import Array
 from sie_triton.errors import LoadError
-from sie_triton.host.process_memory import share_of
+from sie_triton.host.process_memory import return_freed, share_of
 from sie_triton.measurements import Measurements
 from sie_triton.spec import ModelSpec
 
@@ -120,7 +119,7 @@ class Engine:
         return False
 
     def free_unused_memory(self) -> None:
-        gc.collect()
+        return_freed()
 
     def used_bytes(self) -> int:
         """Device memory, in bytes, that ending this process frees."""

@@ -15,6 +15,12 @@ FORKED_BYTES = 45_000_000
 CUDA_CONTEXT_BYTES = 500_000_000
 ACTIVATION_BYTES = 1_000_000_000
 
+# Memory that a worker may take beside its need at rest and its passes: caches of compiled code, and free pages.
+GROWTH_BYTES = 150_000_000
+
+# Memory that a stage may take, without decoded images: its tokenizer, and the requests in progress.
+STAGE_BYTES = 1_000_000_000
+
 # tritonserver and the fork server of its stubs.
 TRITON_BYTES = 25_000_000
 

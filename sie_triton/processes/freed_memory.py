@@ -1,11 +1,10 @@
-"""Return freed memory to the system, in processes that hold large requests for a short time.
+"""Return freed memory to the system, in processes that hold large requests, or their passes, for a short time.
 
 Three things retain it. glibc puts blocks of up to 32 MiB into heaps, where a used block behind a free one retains both.
 glibc's heaps return only their ends by themselves. Python collects cycles late, such as those of exceptions, whose
 frames refer to whole requests. docs/decisions/door.md, "Freed memory", says how much each retains.
 """
 
-import ctypes
 import gc
 import os
 from collections.abc import Callable
@@ -13,16 +12,21 @@ from pathlib import Path
 from threading import Thread
 from time import sleep
 
+from sie_triton.host.process_memory import return_freed
+
 # Environment of a process whose glibc returns each freed block of 1 MiB and more at once. It keeps up to 2 MiB at the
 # end of its heap: with its default of 128 KiB, each receive buffer of asyncio (256 KiB) would be a system call to get
 # it, one to return it, and 64 page faults.
 LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2 * 2**20)}
 
-# Polling interval of `keep_returning`, in seconds.
-LOOK_S = 10.0
+# Polling intervals of `keep_returning`, in seconds; a worker's passes may fill its memory faster.
+LOOK_S, LOOK_AT_PASSES_S = 10.0, 5.0
 
 # Growth in bytes, since the last return, from which memory is returned. A return takes some milliseconds.
 SLACK_BYTES = 8 * 2**20
+
+# The same for the free memory of a worker at work, beyond what its passes take: they soon fill it again.
+SLACK_AT_WORK_BYTES = 64 * 2**20
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -53,26 +57,48 @@ class Returner:
             self._kept = self._measure()
 
 
-def return_freed() -> None:
-    """Collect cycles, and return the free pages of glibc's heaps; other C libraries keep theirs."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+class PassReturner(Returner):
+    """Returns what forward passes leave: at rest all of it, at work what they do not need.
+
+    `passes` gives the numbers of started and ended passes; all at once take `pass_bytes`.
+    """
+
+    def __init__(
+        self,
+        pass_bytes: int,
+        passes: Callable[[], tuple[int, int]],
+        measure: Callable[[], int] = anonymous_bytes,
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(measure, give_back)
+        self._pass_bytes, self._passes = pass_bytes, passes
+        self._seen, self._is_returned = passes(), True
+
+    def look(self) -> None:
+        seen = self._passes()
+        is_resting = seen == self._seen and seen[0] == seen[1]
+        self._seen = seen
+        if is_resting and self._is_returned:
+            return
+        self._is_returned = is_resting
+        if is_resting or self._measure() >= self._kept + self._pass_bytes + SLACK_AT_WORK_BYTES:
+            self._give_back()
+            # At work, passes in progress hold a part of what is left.
+            self._kept = self._measure() if is_resting else max(self._kept, self._measure() - self._pass_bytes)
 
 
-def keep_returning() -> None:
-    """Start a daemon thread that returns freed memory for as long as this process lives.
+def keep_returning(returner: Returner | None = None, interval_s: float = LOOK_S) -> None:
+    """Start a daemon thread that returns freed memory for as long as this process lives, by default a plain Returner.
 
     Python's collector ignores all objects that exist now, so that each return is short.
     """
     gc.collect()
     gc.freeze()
-    returner = Returner()
+    chosen = returner or Returner()
 
     def look_endlessly() -> None:
         while True:
-            sleep(LOOK_S)
-            returner.look()
+            sleep(interval_s)
+            chosen.look()
 
     Thread(target=look_endlessly, name="freed memory", daemon=True).start()

@@ -24,7 +24,7 @@ from sie_triton.spec import ONNX, REMOTE, TORCH
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 9
+VERSION = 10
 
 # Phases of loading. The record has the duration of each, in a field with the suffix `_ns`.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -49,6 +49,8 @@ RECORD = np.dtype(
         ("weights_bytes", "<i8"),
         ("engine", "<i8"),  # index in ENGINES
         ("graph_tokens", "<i8"),  # largest pass in the engine's faster form; 0: there is none
+        ("beside_bytes", "<i8"),  # memory of the worker at rest beside weights_bytes, measured at load; 0 on a GPU
+        ("pass_bytes", "<i8"),  # memory that the passes of all lanes take at most; 0 on a GPU
         ("device_bytes", "<i8"),  # memory that the worker takes on a GPU; 0 on a CPU
         ("fetching_ns", "<i8"),  # monotonic, last progress in fetching or converting weights; 0 when done
         ("load_failure", "<i8"),  # 1 + index in REASONS of the last failed load; 0: none

@@ -115,7 +115,7 @@ class Inference(ColdStage[Worker]):
     def load(self) -> Worker:
         started = monotonic_ns()
         self.status.has_worker(None)
-        for field in ("weights_bytes", "device_bytes", "graph_tokens"):
+        for field in ("weights_bytes", "beside_bytes", "pass_bytes", "device_bytes", "graph_tokens"):
             self.status.record[field] = 0
         with self.fetching() as report_progress:
             order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), report_progress)
@@ -130,6 +130,8 @@ class Inference(ColdStage[Worker]):
             self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
         self.status.record["weights_bytes"] = worker.loaded.weights_bytes
         self.status.record["device_bytes"] = worker.loaded.device_bytes
+        self.status.record["beside_bytes"] = worker.loaded.need_bytes - worker.loaded.weights_bytes
+        self.status.record["pass_bytes"] = worker.loaded.pass_bytes
         self._loras.restore(worker)
         for log in (self._busy, self._loads):
             log.add(started, monotonic_ns())

@@ -18,18 +18,20 @@ from time import monotonic
 
 from sie_triton.contract import Batch
 from sie_triton.engines import Engine, open_engine
+from sie_triton.engines.torch.allocator import limit_kept_memory
 from sie_triton.engines.torch.imports import import_all  # noqa: F401  # called by the fork server
 from sie_triton.engines.torch.openmp import wait_briefly
 from sie_triton.errors import BusyError, LoadError, OutOfMemory, SIEError
 from sie_triton.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.inputs import kind_of
 from sie_triton.processes.confined import limit_resources
+from sie_triton.processes.freed_memory import LOOK_AT_PASSES_S, PassReturner, keep_returning
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.spec import ModelSpec
 from sie_triton.telemetry import logs
 from sie_triton.worker.calibration import Calibration, Device, Sampler, calibrate
 from sie_triton.worker.device_bytes import DeviceBytes
-from sie_triton.worker.expected import RESIDENT_BYTES
+from sie_triton.worker.expected import OF_PASSES, RESIDENT_BYTES
 from sie_triton.worker.graphs import Graphs
 from sie_triton.worker.messages import (
     OUT_OF_MEMORY,
@@ -61,6 +63,7 @@ def main(descriptors: Sequence[int]) -> None:
     logs.configure(level=logging.WARNING)
     logging.getLogger("sie_triton").setLevel(logging.INFO)
     wait_briefly()
+    limit_kept_memory()
     ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
     control, lanes = WorkersControl(ends[0]), [WorkersLane(end) for end in ends[1:]]
     with suppress(EOFError, OSError):
@@ -76,6 +79,7 @@ def main(descriptors: Sequence[int]) -> None:
             return
         engine.release_threads()
         graphs, memory = Graphs(engine, order), DeviceBytes(engine, loaded.device_bytes)
+        keep_returning(PassReturner(loaded.pass_bytes, graphs.passes), LOOK_AT_PASSES_S)
         for lane in lanes:
             Thread(target=serve, args=(engine, adapter, lane, graphs, memory), daemon=True).start()
         control.send(loaded)
@@ -151,10 +155,11 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
             with naming_out_of_memory(engine, "a forward pass beside the weights"):
                 device = Device(engine, order.num_lanes)
                 best = calibrate(adapter, sampler_of(spec, adapter), limit, measurements, device)
-    if engine.device != "cpu":
-        engine.free_unused_memory()  # memory of trial passes would count as resident
-    num_bytes = engine.used_bytes()
-    measurements.put(**{RESIDENT_BYTES: num_bytes})
+    engine.free_unused_memory()  # memory of trial passes would count as resident
+    num_bytes, is_on_cpu = engine.used_bytes(), engine.device == "cpu"
+    # Where no pass was measured, it may take as much as the worker.
+    pass_bytes = order.num_lanes * (best.pass_bytes or num_bytes) if is_on_cpu else 0
+    measurements.put(**{RESIDENT_BYTES: num_bytes, **({OF_PASSES: pass_bytes} if best.pass_bytes else {})})
     seconds.lap("calibration")
     loaded = Loaded(
         adapter.limits,
@@ -165,6 +170,8 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
         on_device(engine),
         best.cost_per_s,
         best.least_s,
+        num_bytes if is_on_cpu else 0,
+        pass_bytes,
     )
     return engine, adapter, loaded
 

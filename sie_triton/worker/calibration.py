@@ -15,7 +15,9 @@ import numpy.typing as npt
 from sie_triton.contract import Batch, Features
 from sie_triton.engines import Engine
 from sie_triton.families import Adapter
+from sie_triton.host.process_memory import peak_growth
 from sie_triton.inputs import InputKind
+from sie_triton.inputs.text import TextInput
 from sie_triton.measurements import Measurements
 from sie_triton.scheduling.cost import Lengths
 
@@ -48,15 +50,19 @@ class Sampler:
     max_length: int
     cost: Callable[[Lengths], npt.NDArray[np.int64]]
 
-    def batch(self, total: int) -> Batch:
-        """Return items that cost `total` together, with lengths typical of clients, shortest first."""
+    def batch(self, total: int, *, is_longest: bool = False) -> Batch:
+        """Return items that cost `total` together, with lengths typical of clients, shortest first.
+
+        With `is_longest`, texts are as long as the model reads: no sub-batch of this cost takes more memory.
+        """
         rng = np.random.default_rng(total)
         longest_of_all = min(self.max_length, max(total, CHEAPER_THAN_LONG))
         costs = self.cost(np.arange(1, longest_of_all + 1, dtype=np.int32))
         lengths: list[int] = []
         while total > 0:
             longest = max(1, int(np.searchsorted(costs, total, side="right")))
-            lengths.append(min(longest, self.kind.sample_length(rng)))
+            is_full = is_longest and self.kind.name == TextInput.name
+            lengths.append(longest if is_full else min(longest, self.kind.sample_length(rng)))
             total -= int(costs[lengths[-1] - 1])
         lengths.sort()
         features = self.features(lengths)
@@ -84,6 +90,14 @@ class Device:
         self.was_short = True
         return math.inf
 
+    def pass_bytes(self, forward: Callable[[Batch], object], sampler: Sampler, cost: int) -> int:
+        """Return the main memory that the largest pass of this cost takes, in bytes; 0 on a GPU."""
+        if self.engine.device != "cpu":
+            return 0
+        batches = [sampler.batch(cost), sampler.batch(cost, is_longest=True)]
+        self.engine.free_unused_memory()
+        return peak_growth(lambda: [self.shortest(forward, batch, 1) for batch in batches])
+
     def fitting(self, seconds: dict[int, float], failed: int) -> dict[int, float]:
         """Return the sizes that all lanes can run at once, if one pass of size `failed` runs out of memory.
 
@@ -99,12 +113,14 @@ class Device:
 class Calibration:
     """The cost at which a sub-batch is most efficient, the cost that one lane then computes per second, and least_s.
 
-    `least_s`: seconds of a lane's shortest pass, over one item of cost 1.
+    `least_s`: seconds of a lane's shortest pass, over one item of cost 1. `pass_bytes`: main memory that one pass of
+    that cost takes, measured on a CPU.
     """
 
     sub_batch_cost: int
     cost_per_s: float
     least_s: float
+    pass_bytes: int = 0
 
 
 def calibrate(
@@ -116,20 +132,21 @@ def calibrate(
     """
     name = calibration_name(device.num_lanes)
     known = measurements.get(name)
-    if known is None or "least_s" not in known:
+    if known is None or "pass_bytes" not in known:
         rates = measure(adapter.forward, sampler, max_cost, device)
         best = choose(rates)
         path = faster_path(adapter, sampler.batch(best), device)
         adapter.encoder.use(path)
         least_s = round(device.shortest(adapter.forward, sampler.batch(1), REPEATS), 6)
-        known = {"sub_batch_cost": best, "path": path, "cost_per_s": rates, "least_s": least_s}
+        taken = device.pass_bytes(adapter.forward, sampler, best)
+        known = {"sub_batch_cost": best, "path": path, "cost_per_s": rates, "least_s": least_s, "pass_bytes": taken}
         if not device.was_short:  # the next start may have more memory
             measurements.put(**{name: known})
         _log.info("calibrated: %s", known)
     adapter.encoder.use(known["path"])
     best = int(known["sub_batch_cost"])
     rates = {int(size): float(rate) for size, rate in known["cost_per_s"].items()}
-    return Calibration(best, rates[best], float(known["least_s"]))
+    return Calibration(best, rates[best], float(known["least_s"]), int(known["pass_bytes"]))
 
 
 def calibration_name(num_lanes: int) -> str:

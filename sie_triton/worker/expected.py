@@ -9,6 +9,9 @@ from sie_triton.worker.messages import Load
 # Name of a measurement of a loaded worker, in bytes: its unshared memory, or its GPU memory.
 RESIDENT_BYTES = "private_bytes"
 
+# Name of a measurement of a worker on a CPU, in bytes: what the passes of all its lanes take at most.
+OF_PASSES = "bytes_of_passes"
+
 # Bytes per number by precision; the default on a GPU is float16.
 WIDTHS = {"": 2, "float16": 2, "bfloat16": 2, "float32": 4}
 
@@ -19,11 +22,12 @@ def expected_bytes(load: Load) -> int:
     Use the last measurement, else the sizes of the weight files. While a worker loads, a CPU holds each weight at most
     twice, a GPU once, in the precision of the passes. On a GPU, memory for passes is added.
     """
-    measured = int(load.measurements().get(RESIDENT_BYTES) or 0)
+    known = load.measurements()
+    measured = int(known.get(RESIDENT_BYTES) or 0)
     if load.device != "cpu":
         return ACTIVATION_BYTES + (measured or CUDA_CONTEXT_BYTES + _on_a_gpu(load))
     if measured:
-        return measured
+        return measured + int(known.get(OF_PASSES) or 0)
     forked = load.fork_server is not None and answers(load.fork_server)
     return (FORKED_BYTES if forked else INTERPRETER_BYTES) + 2 * sum(path.stat().st_size for path in load.files())
 

@@ -78,6 +78,10 @@ class Graphs:
             if self._num_ended >= self._wanted and not self._reached.is_set():
                 self._reached.set()
 
+    def passes(self) -> tuple[int, int]:
+        """Return the numbers of started and of ended passes."""
+        return self._num_started, self._num_ended
+
     def left_of(self, threads: int) -> int:
         """Return the threads for a pass that may use `threads`: one fewer than all while graphs are made."""
         is_all = threads >= self._order.threads * self._order.num_lanes
@@ -132,14 +136,19 @@ class Graphs:
         self.are_made, started = True, time.monotonic_ns()
         if not are_here and not self._export(directory, num_bytes):
             return
-        before, threads = self._engine.used_bytes(), self._order.threads * self._order.num_lanes
+        before, threads = self._used_bytes(), self._order.threads * self._order.num_lanes
         max_tokens = [
             self._engine.take_graph(part, path_of(directory, part), threads, self.undisturbed) for part in encoders
         ]
         if any(max_tokens):
-            now = self._engine.used_bytes()
+            now = self._used_bytes()
             self._engine.measurements.put(**{RESIDENT_BYTES: now})
             self._change = Quickened(max(max_tokens), max(0, now - before), started, time.monotonic_ns())
+
+    def _used_bytes(self) -> int:
+        if self._engine.graphs_are_files:
+            self._engine.free_unused_memory()  # of passes
+        return self._engine.used_bytes()
 
     def _export(self, directory: Path, num_bytes: int) -> bool:
         """Write the graphs; True on success. Record a failure, unless memory or disk space may suffice later."""

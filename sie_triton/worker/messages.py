@@ -114,7 +114,8 @@ class Loaded:
 
     `sub_batch_cost` is 0 without calibration, `device_bytes` 0 on a CPU. `seconds` is the duration of each phase.
     `cost_per_s`: the cost that one lane computes per second, as calibrated; 0 if it is not known.
-    `least_s`: seconds of its shortest pass.
+    `least_s`: seconds of its shortest pass. `need_bytes`: unshared main memory of the worker at rest; `pass_bytes`:
+    memory that the passes of all lanes take at most. Both are 0 on a GPU.
     """
 
     limits: Mapping[str, int]
@@ -125,6 +126,8 @@ class Loaded:
     device_bytes: int = 0
     cost_per_s: float = 0.0
     least_s: float = 0.0
+    need_bytes: int = 0
+    pass_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

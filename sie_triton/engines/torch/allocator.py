@@ -1,21 +1,42 @@
-"""Configuration of the C library's allocator to keep the pages that a forward pass frees.
+"""Memory that the C library and PyTorch's libraries keep for the next forward pass.
 
-By default glibc returns large blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the
-CPU time of a small model (docs/decisions/kernels.md). The memory kept is at most that of one forward pass per lane, and
-is freed with the process.
+By default glibc returns blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the CPU time
+of a small model (docs/decisions/kernels.md). Small blocks are kept. Large ones would leave holes in the heap, into
+which goes what lasts, so that the heap grows. oneDNN keeps what it has compiled for each number of rows, and packed
+sub-batches have any. docs/decisions/residency.md, "A worker's memory has a bound", has figures.
 """
 
 import ctypes
+import os
 from functools import cache
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-NEVER = 1 << 30
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+NEVER, LARGE_BLOCK = 1 << 30, 1 << 20
+
+# Entries of oneDNN's cache, two for each shape of a product, and of the cache before it, which each thread has. Each
+# entry takes 258 KB. What is not found is compiled again, in 0.3 ms, or looked up in the other cache, in 0.01 ms.
+CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "16"}
+
+
+def limit_kept_memory() -> None:
+    """Limit the caches, unless the environment says it, and use one heap. Call this before PyTorch is imported.
+
+    A heap for each thread would keep the free pages of a pass several times.
+    """
+    for name, value in CACHES.items():
+        os.environ.setdefault(name, value)
+    _configure(M_ARENA_MAX, 1)
 
 
 @cache
-def keep_freed_pages() -> None:
-    """Configure the allocator, once per process; do nothing if the C library is not glibc."""
+def keep_freed_pages(up_to: int = LARGE_BLOCK) -> None:
+    """Keep the pages of blocks below `up_to` bytes that a pass frees, until processes/freed_memory.py returns them."""
+    _configure(M_MMAP_THRESHOLD, up_to)
+    _configure(M_TRIM_THRESHOLD, NEVER)
+
+
+def _configure(parameter: int, value: int) -> None:
+    """Configure the allocator; do nothing if the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, NEVER)
-        mallopt(M_TRIM_THRESHOLD, NEVER)
+        mallopt(parameter, value)

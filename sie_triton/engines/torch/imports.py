@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sie_triton.engines.torch.allocator import limit_kept_memory
 from sie_triton.engines.torch.openmp import wait_briefly
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -11,6 +12,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def import_all() -> None:
     wait_briefly()
+    limit_kept_memory()
     with without_parts_of_gpus():
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel  # noqa: F401
         from transformers.models.bert import modeling_bert  # noqa: F401

@@ -16,7 +16,7 @@ import pytest
 
 from sie_triton.errors import LoadError, ModelError
 from sie_triton.families.shared.token_batch import tokens as tokens_of
-from sie_triton.host.process_memory import anonymous_bytes
+from sie_triton.host.process_memory import anonymous_bytes, share_of
 from sie_triton.processes.channel import LARGE_BYTES, Channel
 from sie_triton.processes.pids import ProcessId, is_alive, parent_of
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter
@@ -88,6 +88,15 @@ def assert_worker_works(worker: Worker, directory: Path) -> None:
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
     assert worker.loaded.limits == {"input_ids": 30521}
     assert worker.loaded.sub_batch_cost == 0
+
+
+def test_passes_of_any_size_leave_little_memory_behind(worker):
+    """Each size is compiled anew; kept for ever, 300 of them would be 400 MB."""
+    need = share_of(worker.pid).own
+    assert worker.loaded.need_bytes == pytest.approx(need, rel=0.2)
+    for size in np.random.default_rng(0).permutation(np.arange(20, 320)):
+        worker.forward(token_batch(np.full(size, 1000, np.int32), np.array([size], np.int32)), 1)
+    wait_for(lambda: share_of(worker.pid).own <= need + 100e6)
 
 
 def assert_lanes_at_rest_keep_no_threads(worker: Worker) -> None:

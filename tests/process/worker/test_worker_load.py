@@ -2,6 +2,7 @@
 
 import errno
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from sie_triton.contract import Batch
 from sie_triton.engines import Encoder, Engine
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError
+from sie_triton.inputs import KINDS
 from sie_triton.measurements import Measurements
 from sie_triton.spec import Runtime
 from sie_triton.worker import __main__ as module
@@ -67,16 +69,14 @@ def test_memory_of_a_device_is_counted_there_only(tmp_path, calibrated, device, 
     assert load(tmp_path, spec(**OWN), device)[2].device_bytes == on_device
 
 
-@pytest.mark.parametrize(("device", "freed"), [("cpu", 0), ("cuda:0", 1)])
-def test_memory_of_trial_passes_on_a_gpu_is_freed_before_it_is_counted(
-    tmp_path, calibrated, monkeypatch, device, freed
-):
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_memory_of_trial_passes_is_freed_before_it_is_counted(tmp_path, calibrated, monkeypatch, device):
     done = []
     monkeypatch.setattr(OwnEngine, "free_unused_memory", lambda _: done.append("freed"))
     monkeypatch.setattr(OwnEngine, "used_bytes", lambda _: done.append("counted") or 1234)
-    load(tmp_path, spec(**OWN), device)
-    assert done.count("freed") == freed
-    assert done.index("counted") == freed
+    loaded = load(tmp_path, spec(**OWN), device)[2]
+    assert done.index("counted") == done.count("freed") == 1
+    assert loaded.need_bytes == (1234 if device == "cpu" else 0)
 
 
 def test_out_of_memory_in_trial_passes_is_not_blamed_on_the_weights(tmp_path, calibrated, monkeypatch):
@@ -280,12 +280,25 @@ def test_a_calibration_batch_has_the_form_of_a_request_batch():
 def test_stored_measurements_are_reused(monkeypatch):
     measurements = Measurements()
     rates = {"77": 5.0, "154": 5.1}
-    known = {"sub_batch_cost": 77, "path": "other", "cost_per_s": rates, "least_s": 0.5}
+    known = {"sub_batch_cost": 77, "path": "other", "cost_per_s": rates, "least_s": 0.5, "pass_bytes": 9}
     measurements.put(calibration_1_lanes=known)
     used = OwnAdapter(Encoder())
     monkeypatch.setattr(used, "forward", lambda _: pytest.fail("it is known"))
-    assert calibrate(used, sampler(), 500, measurements, DEVICE) == Calibration(77, 5.0, 0.5)
+    assert calibrate(used, sampler(), 500, measurements, DEVICE) == Calibration(77, 5.0, 0.5, 9)
     assert used.encoder.path == "other"
+
+
+def test_the_memory_of_the_largest_pass_is_measured():
+    """The pass with the longest items counts, even if typical ones take little."""
+    made = replace(sampler(), kind=KINDS["text"], max_length=64)
+    assert made.batch(300, is_longest=True).features["letters"].lengths.tolist() == [44, 64, 64, 64, 64]
+
+    def forward(batch):
+        if (batch.features["letters"].lengths >= 44).all():
+            np.ones(30_000_000 // 8)
+
+    assert 25e6 < DEVICE.pass_bytes(forward, made, 300) < 60e6
+    assert Device(Engine(spec(), "cuda:0", Measurements()), 1).pass_bytes(pytest.fail, made, 300) == 0
 
 
 def test_sizes_double_up_to_the_limit():

@@ -12,7 +12,8 @@ from sie_triton.controller import room
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
-from sie_triton.processes.pids import is_stopped
+from sie_triton.host.footprint import GROWTH_BYTES, STAGE_BYTES
+from sie_triton.processes.pids import is_alive, is_stopped
 from sie_triton.records.grants import answer_path
 from sie_triton.records.status import ENGINES, LOADING, RESIDENT
 from tests.support.controller import round_of, stage, wait_for
@@ -74,6 +75,76 @@ def test_a_loader_over_its_grant_is_kept_and_a_resident_evicted(controller, cont
     round_of(controller)
     assert verdict(controller, pids[0]) is None
     assert control.swapped == [("b-inference", False)]
+
+
+@pytest.fixture
+def overgrown(controller, monkeypatch):
+    """Set the processes that have taken so many bytes each, by pid, while memory is short for that reason."""
+
+    def take(taken):
+        monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: taken.get(pid, 400))
+        monkeypatch.setattr(room, "private_bytes", lambda pid: taken.get(pid, 0))
+        used(controller, 900)
+
+    return take
+
+
+def growing(controller, pid, worker, **fields):
+    """A model in memory whose worker needs 300 bytes at rest and 100 for its passes."""
+    needs = {"weights_bytes": 200, "beside_bytes": 100, "pass_bytes": 100}
+    return stage(controller, "a", pid, state=RESIDENT, worker_pid=worker, last_used_ns=9, **needs, **fields)
+
+
+MOST = room.OVERDRAWN * (400 + GROWTH_BYTES)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_worker_that_outgrows_its_measurement_pays_before_other_models(
+    controller, control, pids, overgrown, caplog, waits
+):
+    stage_pid, worker, other, waiting = pids
+    overgrown({worker: MOST + 1})
+    growing(controller, stage_pid, worker)
+    resident(controller, "b", other, 400, last_used_ns=1)
+    if waits:  # below the threshold, but without room for another
+        used(controller, 700)
+        stage(controller, "c", waiting, state=LOADING, wanted_bytes=200)
+    round_of(controller)
+    wait_for(lambda: not is_alive(worker))
+    overgrown({worker: 0})
+    round_of(controller)  # until that memory has been measured as free, nothing is evicted
+    assert control.swapped == []
+    assert [message for message in caplog.messages if "the worker of a " in message]
+
+
+def test_a_worker_that_only_uses_what_it_may_is_not_ended(controller, control, pids, overgrown):
+    stage_pid, worker, other, _ = pids
+    overgrown({worker: MOST})
+    growing(controller, stage_pid, worker)
+    resident(controller, "b", other, 400, last_used_ns=1)
+    round_of(controller)
+    assert is_alive(worker)
+    assert control.swapped == [("b-inference", False)]
+
+
+@pytest.mark.parametrize("kind", ["preprocess", "postprocess"])
+def test_a_stage_that_takes_too_much_pays_before_other_models(controller, control, pids, overgrown, caplog, kind):
+    hog, other, *_ = pids
+    overgrown({hog: STAGE_BYTES + controller._settings.max_decoded_bytes + 1})
+    stage(controller, "a", hog, kind, state=RESIDENT)
+    resident(controller, "b", other, 400)
+    controller.tick()
+    wait_for(lambda: not is_alive(hog))
+    assert control.swapped == []
+    assert [message for message in caplog.messages if f"the {kind} process of a " in message]
+
+
+def test_a_worker_whose_passes_are_not_known_is_not_ended(controller, pids, overgrown):
+    stage_pid, worker, *_ = pids
+    overgrown({worker: 10 * MOST})
+    growing(controller, stage_pid, worker).record["pass_bytes"] = 0
+    round_of(controller)
+    assert is_alive(worker)
 
 
 def test_memory_taken_beyond_a_grant_is_not_granted_to_others(controller, pids):

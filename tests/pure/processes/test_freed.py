@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sie_triton.processes.freed_memory import LARGE_BLOCKS, SLACK_BYTES, Returner
+from sie_triton.processes.freed_memory import LARGE_BLOCKS, SLACK_AT_WORK_BYTES, SLACK_BYTES, PassReturner, Returner
 
 MIB = 2**20
 
@@ -88,3 +88,47 @@ def test_memory_is_returned_only_when_it_has_grown():
         memory[0] = 100 * MIB + grown
         returner.look()
     assert returns == [100 * MIB + SLACK_BYTES, 100 * MIB + 2 * SLACK_BYTES]
+
+
+class Worker:
+    """Memory of a worker: what it needs, and what passes have left free."""
+
+    def __init__(self, pass_bytes: int) -> None:
+        self.need, self.free, self.passes, self.returns = 100 * MIB, 0, (0, 0), 0
+        self.returner = PassReturner(pass_bytes, lambda: self.passes, lambda: self.need + self.free, self.give_back)
+
+    def give_back(self) -> None:
+        self.free, self.returns = 0, self.returns + 1
+
+    def work(self, free: int) -> None:
+        self.passes, self.free = (self.passes[0] + 1, self.passes[1] + 1), self.free + free
+        self.returner.look()
+
+
+def test_a_worker_at_rest_returns_what_its_passes_left_once():
+    worker = Worker(50 * MIB)
+    worker.work(MIB)
+    assert worker.returns == 0
+    for _ in range(3):
+        worker.returner.look()
+    assert (worker.free, worker.returns) == (0, 1)
+
+
+def test_a_worker_in_a_long_pass_does_not_rest():
+    worker = Worker(50 * MIB)
+    worker.passes, worker.free = (1, 0), MIB
+    for _ in range(3):
+        worker.returner.look()
+    assert worker.returns == 0
+
+
+def test_a_worker_at_work_keeps_what_its_passes_need_and_no_more():
+    worker = Worker(50 * MIB)
+    worker.work(50 * MIB + SLACK_AT_WORK_BYTES - 1)
+    assert worker.returns == 0
+    worker.need += 20 * MIB  # of a pass in progress
+    worker.work(1)
+    assert worker.returns == 1
+    worker.need -= 20 * MIB
+    worker.work(50 * MIB + SLACK_AT_WORK_BYTES)
+    assert worker.returns == 2
