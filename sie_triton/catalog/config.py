@@ -73,8 +73,8 @@ class ModelConfig(Frozen):
             raise ValueError("tasks.generate: models that generate text are not served")
         if not isinstance(profiles, dict) or len(profiles) != 1 or "default" in profiles:
             return given
-        ((name, profile),) = profiles.items()
-        return {**given, "profiles": {"default": profile, name: {"extends": "default"}}}
+        (name,) = profiles
+        return {**given, "profiles": {"default": {"extends": name}, **profiles}}
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":

@@ -99,11 +99,15 @@ def address_options(command: Command) -> Command:
 
 
 def address_of(*, url: str | None, ca_file: str | None, **flags: Any) -> "Address":
-    """Return the address that the options ADDRESS describe, with the first of `auth_tokens`."""
+    """Return the address that the options ADDRESS describe, with the first of `auth_tokens`.
+
+    Those of the environment and of sie.yaml are a server's: they go to that of `host`, and not to a `url`.
+    """
     from sie_triton.client.address import Address
 
     settings = settings_of_running(**flags)
-    token = next(iter(words(settings.auth_tokens)), "")
+    is_meant = url is None or flags["auth_tokens"] is not None
+    token = next(iter(words(settings.auth_tokens)), "") if is_meant else ""
     return Address.parse(url or f"grpc://{settings.inner_host}:{settings.grpc_port}", token, ca_file or "")
 
 

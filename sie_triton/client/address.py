@@ -37,6 +37,8 @@ class Address:
         ('https://host:8000/triton', 'grpc://host:8001')
         """
         if isinstance(url, Address):
+            if token or ca_file:
+                raise InputError.at("url", "is an address with a token and certificates of its own")
             return url
         if not isinstance(url, str):
             raise InputError.at("url", f"must be a string, not {type(url).__name__}; {ALLOWED}")
@@ -48,10 +50,14 @@ class Address:
         if complaint:
             shown = "" if "@" in url else f"{url!r} "  # the URL may contain a password
             raise InputError.at("url", f"{shown}{complaint}; {ALLOWED}")
-        if not isinstance(token, str) or not token.isascii() or not token.isprintable() or " " in token:
-            raise InputError.at("token", "must be a string of printable ASCII without spaces")
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise InputError.at("token", "must be a string of printable ASCII")
         transport = TRANSPORTS[parts.scheme]
         address = cls(transport, parts.netloc + parts.path.rstrip("/"), parts.scheme != transport, token, ca_file)
+        if not isinstance(ca_file, str):
+            raise InputError.at("ca_file", f"must be a string, not {type(ca_file).__name__}")
+        if ca_file and not address.is_secure:
+            raise InputError.at("ca_file", f"has no effect at {address}; give an address with https or grpcs")
         if ca_file:
             address.tls_context()
         return address

@@ -18,7 +18,7 @@ def refuse_door(address: Address) -> None:
         return
     raise SIEError(
         f"{address}: this is SIE's HTTP door, not Triton. SIEClient connects to Triton itself, "
-        f"by default at http://{address.host}:8000 or grpc://{address.host}:8001"
+        f"by default at port 8000 for HTTP and 8001 for gRPC"
     )
 
 

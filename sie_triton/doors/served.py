@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.doors.backend import Backend, States
 from sie_triton.doors.failures import LOAD_CLASSES
-from sie_triton.errors import InputError, LoadError
+from sie_triton.errors import InputError, LoadError, SIEError
 from sie_triton.names import split_profile, triton_name
 from sie_triton.serving.known_file import KnownFile
 from sie_triton.settings import Settings
@@ -34,6 +35,7 @@ class ServedModels:
         self._known = KnownFile(settings.data_dir)
         self._known_specs_of: tuple[Mapping[str, str], Mapping[str, ModelSpec]] = ({}, {})
         self._specs: dict[str, tuple[float, ModelSpec]] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
         self._states = States({}, {}, {}, -STATE_S)
         self._asking = asyncio.Lock()
 
@@ -64,6 +66,28 @@ class ServedModels:
         name, profile = split_profile(name)
         spec = await self._spec(name)
         return await self._spec(f"{name}.{profile}") if profile in spec.apart else spec
+
+    async def recent(self, name: str, seconds: float) -> ModelSpec | None:
+        """Return the specification, an old one while it is read again; None if there is none within `seconds`."""
+        model, profile = split_profile(name)
+        cached = self._specs.get(model)
+        if cached is not None and profile in cached[1].apart:
+            cached = self._specs.get(f"{model}.{profile}")
+        if cached is None:
+            with suppress(SIEError, TimeoutError):
+                async with asyncio.timeout(seconds):
+                    return await self.spec(name)
+            return None
+        if cached[0] < monotonic() and name not in self._reading:
+            self._reading[name] = asyncio.create_task(self._read_again(name))
+        return cached[1]
+
+    async def _read_again(self, name: str) -> None:
+        try:
+            with suppress(SIEError):
+                await self.spec(name)
+        finally:
+            del self._reading[name]
 
     async def _spec(self, name: str) -> ModelSpec:
         cached = self._specs.get(name)

@@ -18,7 +18,6 @@ from sie_triton.doors.items import entities_in, item_in, items_in
 from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
 from sie_triton.doors.plain import check_lengths
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
-from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from sie_triton.names import split_profile
 from sie_triton.spec import ModelSpec
@@ -46,7 +45,7 @@ async def encode(request: DoorRequest) -> Answer:
     _check_names(parameters.get("output_types"), "params.output_types")
     asked = parameters.get("output_types")
     refuses_long = _refuses_long(parameters, "params.options")
-    spec = await _spec(door, model)
+    spec = await door.served.recent(model, request.seconds / 2)
     named = _named(spec, model, asked.split(",") if isinstance(asked, str) else asked)
     if named:
         parameters["output_types"] = list(named)
@@ -59,14 +58,6 @@ async def encode(request: DoorRequest) -> Answer:
     if (size := whole(parameters.get("dimensions"))) is not None:
         dims[DENSE.name] = size
     return _answer(request, encoded(model, results, dtype, dims, named), spec)
-
-
-async def _spec(door: Door, model: str) -> ModelSpec | None:
-    """Return the model's specification; None if it cannot be had: the call says why."""
-    try:
-        return await door.served.spec(model)
-    except SIEError:
-        return None
 
 
 def _named(spec: ModelSpec | None, model: str, asked: list[str] | None) -> Mapping[str, str]:
@@ -85,6 +76,8 @@ def _named(spec: ModelSpec | None, model: str, asked: list[str] | None) -> Mappi
         asked = [DENSE.name if name == dense else name for name in names]
         if DENSE.name in asked and {*names} == {*spec.dims}:
             asked = [DENSE.name]
+    if dense in asked and DENSE.name in asked and dense != DENSE.name:
+        raise invalid("params.output_types", f"names one vector twice: {dense} is the model's {DENSE.name} output")
     return {dense if name == DENSE.name else name: name for name in asked}
 
 
@@ -98,12 +91,14 @@ async def score(request: DoorRequest) -> Answer:
             check_query(query[kind], items, f"query.{kind}", door.settings.door_max_body_bytes)
     parameters = checked_options(_options(found, "options") | {"instruction": found.get("instruction")})
     refuses_long = _refuses_long(parameters, "options")
+    spec = await door.served.recent(model, request.seconds / 2)
     async with Explaining(door, model, "score", [query, *items]):
         result = await door.backend.score(model, query, items, request.seconds, parameters)
     if refuses_long:
-        entries = {entry["item_id"]: entry for entry in result["scores"]}
-        check_lengths([entries.get(item.get("id", f"item-{i}"), {}) for i, item in enumerate(items)], "items", SHORTEN)
-    return _answer(request, scored(result), await _spec(door, model))
+        cut = {entry["item_id"] for entry in result["scores"] if entry.get("truncated")}
+        names = (str(item.get("id", f"item-{i}")) for i, item in enumerate(items))
+        check_lengths([{"truncated": name in cut} for name in names], "items", SHORTEN)
+    return _answer(request, scored(result), spec)
 
 
 async def extract(request: DoorRequest) -> Answer:
@@ -113,7 +108,7 @@ async def extract(request: DoorRequest) -> Answer:
     labels = _labels(parameters.pop("labels", None))
     check_query("".join(labels), items, "params.labels", door.settings.door_max_body_bytes)
     refuses_long = _refuses_long(parameters, "params.options")
-    known, spec = None, await _spec(door, model)
+    known, spec = None, await door.served.recent(model, request.seconds / 2)
     if spec is not None and model_of(spec).extraction.entities:
         known = [entities_in(item, f"items[{i}]") for i, item in enumerate(found["items"])]
     async with Explaining(door, model, "extract", items):

@@ -36,7 +36,6 @@ from sie_triton.settings.sources import (
     default_models_dir,
     file_settings,
     read_secret,
-    single_token,
     variable,
     why_not_read,
 )
@@ -285,8 +284,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        both = InitSettingsSource(settings_cls, single_token())
-        return init_settings, both, env_settings, InitSettingsSource(settings_cls, file_settings())
+        return init_settings, env_settings, InitSettingsSource(settings_cls, file_settings())
 
     @property
     def models_url(self) -> str:

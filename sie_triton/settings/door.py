@@ -1,10 +1,11 @@
 """Settings of the door, which serves SIE's own HTTP; they are part of the server's settings."""
 
+import os
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from sie_triton.settings.sources import IN_BYTES, Bytes, read_secret
+from sie_triton.settings.sources import AUTH_TOKEN, IN_BYTES, Bytes, read_secret
 
 
 class DoorSettings(BaseModel):
@@ -78,8 +79,9 @@ class DoorSettings(BaseModel):
 
     @field_validator("auth_tokens", mode="before")
     @classmethod
-    def _tokens_of_file(cls, value: Any) -> Any:
-        return read_secret(value)
+    def _all_tokens(cls, value: Any) -> Any:
+        given = [read_secret(value), read_secret(os.environ.get(AUTH_TOKEN, ""))]
+        return ",".join(filter(None, given)) if isinstance(value, str) else value
 
     @field_validator("auth_tokens")
     @classmethod

@@ -89,17 +89,6 @@ def file_settings() -> dict[str, Any]:
     return content
 
 
-def single_token() -> dict[str, str]:
-    """Return the setting auth_tokens with the token in AUTH_TOKEN; empty if that is not set."""
-    if not (token := os.environ.get(AUTH_TOKEN)):
-        return {}
-    try:
-        tokens = [read_secret(os.environ.get(variable("auth_tokens"), "")), read_secret(token)]
-    except ValueError as exc:
-        raise SettingsError(f"{AUTH_TOKEN}: {exc}") from exc
-    return {"auth_tokens": ",".join(filter(None, tokens))}
-
-
 def default_models_dir(directory: Path) -> Path | None:
     """Return `directory` if one of its YAML files begins like a model file; else None: other tools use the name too."""
     with suppress(OSError):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from sie_triton.cli.options import ADDRESS, address_of
 from sie_triton.client.failures import Unauthorized
 from sie_triton.errors import InputError, Unreachable
 from tests.support.clients import KINDS, MODEL, raises_exactly
@@ -41,7 +42,7 @@ def test_the_server_is_reached_by_tls_with_certificates_of_ones_own(kind, fake, 
 
 
 @KINDS
-@pytest.mark.parametrize("token", ["two words", "a\nb", "é", 7])
+@pytest.mark.parametrize("token", ["a\nb", "é", 7])
 def test_a_token_that_is_no_header_is_refused(kind, token):
     raises_exactly(lambda: kind("http://127.0.0.1:9", token=token), InputError, r"^token: ")
 
@@ -52,6 +53,25 @@ def test_a_file_without_certificates_is_named(kind, tmp_path):
     for name in ("empty.pem", "missing.pem"):
         path = str(tmp_path / name)
         raises_exactly(lambda path=path: kind("https://127.0.0.1:9", ca_file=path), InputError, f"^ca_file: .*{name}")
+
+
+@KINDS
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9"])
+def test_certificates_without_tls_are_refused(kind, url, tmp_path):
+    raises_exactly(lambda: kind(url, ca_file=str(certificate(tmp_path))), InputError, r"^ca_file: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "token"),
+    [
+        ({}, "of-the-server"),
+        ({"url": "http://elsewhere:8000"}, ""),
+        ({"url": "http://elsewhere:8000", "auth_tokens": "mine"}, "mine"),
+    ],
+)
+def test_a_servers_tokens_go_to_no_other_url(monkeypatch, given, token):
+    monkeypatch.setenv("SIE_AUTH_TOKENS", "of-the-server,another")
+    assert address_of(**{**dict.fromkeys(ADDRESS), **given}).token == token
 
 
 def test_a_command_sends_the_token_by_tls(fake, tmp_path):

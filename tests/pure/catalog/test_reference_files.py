@@ -175,6 +175,12 @@ def test_the_only_profile_of_a_file_is_its_default():
     assert spec.apart == ()
 
 
+def test_errors_name_the_only_profile_as_the_file_does():
+    with pytest.raises(CatalogError, match=r"profiles\.fast\.max_batch_tokens") as caught:
+        loaded({"profiles": {"fast": {"adapter_path": CANDLE, "max_batch_tokens": -1}}})
+    assert "default" not in str(caught.value)
+
+
 def test_one_of_several_profiles_must_be_the_default():
     with pytest.raises(CatalogError, match="a profile named default is required"):
         loaded({"profiles": {"a": {"adapter_path": CANDLE}, "b": {"adapter_path": CANDLE}}})

@@ -1,9 +1,11 @@
 """Outputs of SIE's encode: which are answered if none is asked for, and the name of MUVERA's vector."""
 
+import asyncio
+
 import pytest
 
 from sie_triton.spec import Profile
-from tests.support.doors import door_of, post
+from tests.support.doors import TIMING, door_of, post
 from tests.support.stages import spec
 
 BOTH, LATE = {"dense": 4, "multivector": 4}, {"multivector": 4, "muvera": 4}
@@ -32,10 +34,10 @@ def test_the_outputs_are_those_of_sies_server(monkeypatch, dims, profile, asked,
     profiles = (Profile("default"), Profile("p", {"output_types": profile}))
     served = spec(dims=dims, profiles=profiles if name else (Profile("default", {"output_types": profile}),))
 
-    async def specification(_name):
+    async def specification(*_):
         return served
 
-    monkeypatch.setattr(door.served, "spec", specification)
+    monkeypatch.setattr(door.served, "recent", specification)
     backend.outputs = computed
     body = {"items": ["a"], "params": {} if asked is None else {"output_types": asked}}
     answer = post(door, body, f"/v1/encode/org/m{name}").json()
@@ -67,6 +69,51 @@ def test_the_request_says_whether_a_text_may_be_too_long(verb, where, policy, st
     assert not any("overflow_policy" in each[-1] for each in backend.asked)
 
 
+@pytest.mark.parametrize("identity", [5, "b"])
+def test_a_text_that_is_too_long_to_score_is_found_by_its_id(identity):
+    door, backend = door_of()
+
+    async def score(*_):
+        entry = {"item_id": str(identity), "score": 1.0, "rank": 0, "truncated": True}
+        return {"model": "org/m", "scores": [entry], "token_count": 1, "timing": TIMING}
+
+    backend.score = score
+    items = [{"text": "a", "id": "x"}, {"text": "b", "id": identity}]
+    answer = post(door, {"query": "q", "items": items, "options": {"overflow_policy": "error"}}, "/v1/score/org/m")
+    assert (answer.status_code, answer.headers["X-SIE-Error-Code"]) == (400, "INPUT_TOO_LONG")
+    assert answer.json()["detail"]["message"].startswith("items[1]: ")
+
+
+def test_one_vector_under_two_names_is_refused(monkeypatch):
+    door, backend = door_of()
+
+    async def specification(*_):
+        return spec(dims=LATE)
+
+    monkeypatch.setattr(door.served, "recent", specification)
+    answer = post(door, {"items": ["a"], "params": {"output_types": ["dense", "muvera"]}})
+    assert (answer.status_code, backend.asked) == (400, [])
+    assert answer.json()["detail"]["message"].startswith("params.output_types: ")
+
+
+@pytest.mark.parametrize("verb", ["encode", "score", "extract"])
+@pytest.mark.parametrize("seconds", ["0.2", "0.4"])
+def test_a_specification_that_does_not_come_delays_no_request_beyond_its_time(monkeypatch, verb, seconds):
+    door, backend = door_of()
+    waited = []
+
+    async def never(*_):
+        try:
+            await asyncio.sleep(600)
+        finally:
+            waited.append(verb)
+
+    monkeypatch.setattr(door.served, "spec", never)
+    body = {"items": ["a"], **({"query": "q"} if verb == "score" else {})}
+    assert post(door, body, f"/v1/{verb}/org/m", headers={"X-Request-Timeout": seconds}).status_code == 200
+    assert (waited, len(backend.asked)) == ([verb], 1)
+
+
 @pytest.mark.parametrize("verb", ["encode", "score", "extract"])
 @pytest.mark.parametrize(
     ("weights", "revision"),
@@ -75,10 +122,10 @@ def test_the_request_says_whether_a_text_may_be_too_long(verb, where, policy, st
 def test_the_revision_that_a_model_file_names_is_in_a_header(monkeypatch, verb, weights, revision):
     door, _ = door_of()
 
-    async def specification(_name):
+    async def specification(*_):
         return spec(weights=weights)
 
-    monkeypatch.setattr(door.served, "spec", specification)
+    monkeypatch.setattr(door.served, "recent", specification)
     body = {"items": ["a"], **({"query": "q"} if verb == "score" else {})}
     assert post(door, body, f"/v1/{verb}/org/m").headers.get("X-SIE-Model-Revision") == revision
 

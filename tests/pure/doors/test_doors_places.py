@@ -155,8 +155,8 @@ def test_metadata_without_a_list_of_entities_is_refused(monkeypatch, metadata):
 def _serving(monkeypatch, family):
     door, backend = door_of()
 
-    async def specification(_name):
+    async def specification(*_):
         return spec(family=family, tasks=("extract",), dims={})
 
-    monkeypatch.setattr(door.served, "spec", specification)
+    monkeypatch.setattr(door.served, "recent", specification)
     return door, backend

@@ -46,6 +46,26 @@ def test_a_changed_model_is_read_again_after_half_a_minute(monkeypatch):
     assert asyncio.run(lengths()) == [128, 128, 256]
 
 
+def test_a_request_gets_the_old_specification_while_a_new_one_is_read(monkeypatch):
+    now, backend = [1000.0], Backend()
+    monkeypatch.setattr(module, "monotonic", lambda: now[0])
+    served = ServedModels(Settings(), backend)
+
+    async def length() -> int:
+        found = await served.recent("org/m", 5)
+        return found.max_sequence_length if found else 0
+
+    async def lengths() -> list[int]:
+        found = [await length()]
+        backend.spec, now[0] = spec(max_sequence_length=256), 1030.1
+        found.append(await length())
+        while served._reading:
+            await asyncio.sleep(0)
+        return [*found, await length()]
+
+    assert asyncio.run(lengths()) == [128, 128, 256]
+
+
 def test_the_controller_is_asked_once_in_a_fifth_of_a_second(monkeypatch):
     """Many clients that ask for the state of models at once are one question to the controller."""
     now, backend = [1000.0], Backend()

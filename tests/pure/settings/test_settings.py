@@ -162,9 +162,12 @@ def test_the_singular_variable_holds_one_more_token(tmp_path, monkeypatch):
     (tmp_path / "tokens").write_text("two\n")
     monkeypatch.setenv("SIE_AUTH_TOKENS", "@tokens")
     assert read_settings(auth_mode="token").auth_tokens == "two,one"
-    assert read_settings(auth_mode="token", auth_tokens="three").auth_tokens == "three"
+    assert read_settings(auth_mode="token", auth_tokens="three").auth_tokens == "three,one"
+    monkeypatch.delenv("SIE_AUTH_TOKENS")
+    (tmp_path / "sie.yaml").write_text("auth_tokens: four\n")
+    assert read_settings(auth_mode="token").auth_tokens == "four,one"
     monkeypatch.setenv("SIE_AUTH_TOKEN", "@nowhere")
-    with pytest.raises(SettingsError, match=r"^SIE_AUTH_TOKEN: nowhere cannot be read"):
+    with pytest.raises(SettingsError, match="nowhere cannot be read"):
         read_settings()
     assert unknown_variables() == []
 
