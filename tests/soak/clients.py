@@ -18,11 +18,26 @@ from tests.soak.history import FAILED, REFUSED, RIGHT, WRONG, Entry
 from tests.support.pictures import pictures
 from tests.support.sounds import sounds
 
-# Timeout of a request, in seconds: loads and restarts included.
-TIMEOUT_S = 60.0
+# Timeout of a request, in seconds: loads and restarts included. The second one is that of many long texts.
+TIMEOUT_S, MANY_TIMEOUT_S = 60.0, 600.0
 
 TEXTS = [f"text number {i} " + "word " * i for i in range(20)]
 QUERY = "what climbs up walls?"
+WORDS = (
+    "wall",
+    "vine",
+    "brick",
+    "garden",
+    "climbs",
+    "grows",
+    "under",
+    "light",
+    "water",
+    "stone",
+    "roof",
+    "door",
+    "small",
+)
 LABELS = ["person", "place", "plant"]
 ENTITIES = "Ada Lovelace planted vines in Berlin."
 
@@ -31,6 +46,9 @@ SOUND = sounds()[0]
 
 # Image file that a cluster's queue does not take: bytes follow the image. It goes through the payload store.
 LARGE_IMAGE = IMAGES[0] + bytes(9 * 1024**2)
+
+# Number of texts, of 5 to 400 words, that requests of many texts draw from, and the most of a request.
+NUM_LONG, MAX_MANY = 64, 256
 
 # Name of its client.
 LARGE = "large images"
@@ -60,6 +78,7 @@ class Models:
     sounds: str
     spoiled: str
     of_hub: str
+    minilm: str
 
 
 # Asks once, and returns what can be compared.
@@ -95,6 +114,34 @@ class Client:
                 outcome, error = FAILED, f"{type(exc).__name__}: {exc}"
             entries.append(Entry(self.name, model, began, time.monotonic(), outcome, error))
             stopped.wait(rng.exponential(self._pauses * pause_s) if outcome == RIGHT else PAUSE_S)
+        return entries
+
+
+class Many:
+    """A client that asks for 1 to MAX_MANY texts of 5 to 400 words at once. `ask` takes a model and the texts."""
+
+    def __init__(self, name: str, model: str, ask: Callable[[str, Sequence[str]], np.ndarray]) -> None:
+        self.name, self.models, self._ask = name, [model], ask
+        rng = np.random.default_rng(5)
+        self._texts = [" ".join(rng.choice(WORDS, rng.integers(5, 401))) for _ in range(NUM_LONG)]
+        self._expected = np.empty(0)
+
+    def learn(self, model: str, texts: Sequence[str]) -> None:
+        """Take the model's answer to each text alone as the right one."""
+        self._expected = np.concatenate([self._ask(model, [text]) for text in self._texts])
+
+    def run(self, seed: int, stopped: threading.Event, pause_s: float, texts: Sequence[str]) -> list[Entry]:
+        rng, entries = np.random.default_rng(seed), []
+        while not stopped.is_set():
+            chosen = rng.integers(NUM_LONG, size=rng.integers(1, MAX_MANY + 1))
+            began, error = time.monotonic(), ""
+            try:
+                found = self._ask(self.models[0], [self._texts[i] for i in chosen])
+                outcome = RIGHT if same(found, self._expected[chosen]) else WRONG
+            except Exception as exc:
+                outcome, error = FAILED, f"{type(exc).__name__}: {exc}"
+            entries.append(Entry(self.name, self.models[0], began, time.monotonic(), outcome, error))
+            stopped.wait(rng.exponential(pause_s))
         return entries
 
 
@@ -188,4 +235,26 @@ def clients_of(http: str, grpc: str, models: Models) -> list[Client]:
         Client(LARGE, [models.images], looking_at_a_large_file, pauses=5.0),
         Client(SPOILED, [models.spoiled], by_json),
         Client(OF_HUB, [models.of_hub], by_json),
+    ]
+
+
+def many_clients_of(http: str, models: Models) -> list[Many]:
+    """Return clients of many texts at once: for the leak gate, because their passes have every size."""
+
+    def post(path: str, body: object) -> Any:
+        headers = {"X-Request-Timeout": f"{MANY_TIMEOUT_S - 1:g}"}
+        return httpx.post(f"{http}{path}", json=body, headers=headers, timeout=MANY_TIMEOUT_S).raise_for_status().json()
+
+    def encoding(model: str, texts: Sequence[str]) -> np.ndarray:
+        found = post(f"/v1/encode/{model}", {"items": [{"text": text} for text in texts]})
+        return np.array([each["dense"]["values"] for each in found["items"]])
+
+    def reranking(model: str, texts: Sequence[str]) -> np.ndarray:
+        found = post("/v2/rerank", {"model": model, "query": QUERY, "documents": texts})["results"]
+        return np.array([each["relevance_score"] for each in sorted(found, key=lambda each: each["index"])])
+
+    return [
+        Many("many texts", models.encoders[0], encoding),
+        Many("many texts of MiniLM", models.minilm, encoding),
+        Many("many documents", models.reranker, reranking),
     ]

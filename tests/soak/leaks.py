@@ -1,5 +1,6 @@
 """The leak gate: what the processes that live through a run use over time, and how fast that grows."""
 
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
+from sie_triton.controller.model_states import most_bytes
+from sie_triton.host.process_memory import share_of
 from tests.soak.sampling import sampled
 
 if TYPE_CHECKING:  # it imports PyTorch
@@ -18,6 +21,9 @@ INTERVAL_S = 2.0
 
 # Largest growth in an hour that counts as none: memory in MB, and file handles and threads by number.
 BOUNDS: Mapping[str, float] = {"memory, MB": 100.0, "handles": 20.0, "threads": 10.0}
+
+# Seconds of rest after a run, and memory in bytes that a worker may then keep beyond what it needed when it had loaded.
+AT_REST_S, KEPT_BYTES = 60.0, 100_000_000
 
 # The first part of a run, in which caches fill, is left out.
 WARM_UP = 1 / 3
@@ -52,6 +58,8 @@ class Gate:
     def __init__(self, target: "Target") -> None:
         self._target = target
         self._usages: dict[int, Usage] = {}
+        # By worker: the largest number of bytes beyond what it may take.
+        self._beyond: dict[str, int] = {}
 
     def sample(self) -> None:
         now, names = time.monotonic(), self._target.names()
@@ -68,6 +76,22 @@ class Gate:
             usage = self._usages.setdefault(process.pid, Usage(name))
             usage.times.append(now)
             usage.rows.append(row)
+        for pid, record in self._target.worker_records().items():
+            name = names.get(pid, str(pid))
+            self._beyond[name] = max(share_of(pid).own - most_bytes(record), self._beyond.get(name, -sys.maxsize))
+
+    def overgrown(self) -> dict[str, int]:
+        """Return the workers that took more than their need, their passes and GROWTH_BYTES, with the bytes beyond."""
+        return {name: beyond for name, beyond in self._beyond.items() if beyond > 0}
+
+    def retaining(self) -> dict[str, int]:
+        """Return the workers at rest that keep more than KEPT_BYTES beyond their need, with the bytes beyond."""
+        names, found = self._target.names(), {}
+        for pid, record in self._target.worker_records().items():
+            beyond = share_of(pid).own - record["weights_bytes"] - record["beside_bytes"] - KEPT_BYTES
+            if beyond > 0:
+                found[names.get(pid, str(pid))] = beyond
+        return found
 
     def watching(self) -> AbstractContextManager[None]:
         return sampled(self.sample, INTERVAL_S)

@@ -18,6 +18,7 @@ from sentence_transformers import SentenceTransformer
 
 from benchmarks.ports import free_ports, ports_of_a_server
 from sie_triton.controller.commands import ADMIN, Where, fetch
+from sie_triton.controller.model_states import most_bytes
 from sie_triton.errors import ServerError
 from sie_triton.names import triton_name
 from sie_triton.records.status import Record, all_records
@@ -38,6 +39,7 @@ MODELS = Models(
     sounds="t/sounds",
     spoiled="t/spoiled",
     of_hub="org/tiny",
+    minilm="t/minilm",
 )
 CHANGING, LORA = "t/changing", "vines"
 
@@ -47,12 +49,9 @@ PARTS = {**killing.PARTS, "door": "sie_triton.doors"}
 # What all processes import as they start: faults from within.
 IN_PROCESSES = Path(__file__).with_name("in_processes")
 
-# Time after which a forward pass is ended, in seconds: one of the faults is an endless one.
-FORWARD_TIMEOUT_S = 5
-
-# oneDNN keeps what it has compiled for each number of rows: by default 1,024 of them, up to 90 MB, which fill for hours
-# and look like a leak. Few are full after some minutes.
-ONEDNN_PRIMITIVES = 64
+# Time after which a forward pass is ended, in seconds: one of the faults is an endless one. Without faults, passes may
+# be slow beside others.
+FORWARD_TIMEOUT_S, CALM_FORWARD_TIMEOUT_S = 5, 60
 
 # JetStream reserves the space of a queue, and the disk of a soak is small.
 QUEUE_BYTES = 256 * 1024**2
@@ -112,6 +111,9 @@ def save_models(root: Path, tokenizer: Path, num_encoders: int = MAX_ENCODERS) -
         MODELS.images: model_file(MODELS.images, root / "clip", "clip", dense, inputs=("text", "image")),
         MODELS.sounds: model_file(MODELS.sounds, root / "clap", "clap", dense, inputs=("text", "audio")),
         MODELS.spoiled: tiny_model_file(MODELS.spoiled, spoiled),
+        MODELS.minilm: model_file(
+            MODELS.minilm, tokenizer, "sentence_transformer", {"encode": {"dense": {"dim": 384}}}
+        ),
     }
     for name, text in files.items():
         (directory / f"{triton_name(name)}.yaml").write_text(text)
@@ -132,7 +134,9 @@ class Target(ABC):
     parts: Sequence[str]
     absent_clients: frozenset[str]
 
-    def __init__(self, root: Path, saved: Saved, memory_bytes: int, habits: Sequence[str] = ()) -> None:
+    def __init__(
+        self, root: Path, saved: Saved, memory_bytes: int, habits: Sequence[str] = (), *, has_faults: bool = True
+    ) -> None:
         self.root, self.saved = root, saved
         self._clock = root / "clock"
         self.set_clock(0.0)
@@ -142,11 +146,10 @@ class Target(ABC):
             "SIE_ENGINE": "torch",
             "SIE_MEASUREMENTS_DIR": str(self.measurements),
             "SIE_ADMIN_TOKEN": ADMIN_TOKEN,
-            "SIE_FORWARD_TIMEOUT_S": str(FORWARD_TIMEOUT_S),
+            "SIE_FORWARD_TIMEOUT_S": str(FORWARD_TIMEOUT_S if has_faults else CALM_FORWARD_TIMEOUT_S),
             "PYTHONPATH": str(IN_PROCESSES),
             "SOAK_HABITS": " ".join(habits),
             "SOAK_CLOCK": str(self._clock),
-            "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(ONEDNN_PRIMITIVES),
             "SIE_QUEUE_MAX_BYTES": str(QUEUE_BYTES),
         }
         self.http, self.grpc, self._admin = "", "", ""
@@ -247,6 +250,11 @@ class Target(ABC):
         for name, record in self._records():
             found |= {int(record["pid"]): f"stage {name}", int(record["worker_pid"]): f"worker of {name}"}
         return found
+
+    def worker_records(self) -> dict[int, Record]:
+        """Return the records of models in memory, by the pid of the worker."""
+        records = (record for _, record in self._records())
+        return {int(record["worker_pid"]): record for record in records if most_bytes(record)}
 
     def _records(self) -> Iterator[tuple[str, Record]]:
         """Yield the status records of all servers with the names of their stages."""
@@ -370,7 +378,15 @@ def _if_not_served() -> Iterator[None]:
 
 
 def _names(models: Models) -> list[str]:
-    return [*models.encoders, models.reranker, models.extractor, models.images, models.sounds, models.spoiled]
+    return [
+        *models.encoders,
+        models.reranker,
+        models.extractor,
+        models.images,
+        models.sounds,
+        models.spoiled,
+        models.minilm,
+    ]
 
 
 TARGETS: dict[str, type[Target]] = {"server": OneServer, "cluster": Cluster}

@@ -3,12 +3,9 @@
 All have a clock that can be set: SOAK_CLOCK is a file with the seconds, a float64, that are added to `time.time` for
 our own modules. gRPC's deadlines are times of day for its C core, too, whose clock stays.
 
-Workers have a token whose pass never ends, and the HABITS that SOAK_HABITS names. Threads that compute keep the pages
-that they have freed, and so grow for thousands of passes without a leak. For the leak gate, workers give these pages
-back all the time: what grows then is in use.
+Workers have a token whose pass never ends, and the HABITS that SOAK_HABITS names.
 """
 
-import ctypes
 import mmap
 import os
 import struct
@@ -24,8 +21,6 @@ ASKS_GRPC = "sie_triton.cluster.gateway.kserve"
 
 MEGABYTES_PER_S = 1
 
-TRIM_S = 5.0
-
 kept = []
 
 
@@ -35,14 +30,7 @@ def leak():
         time.sleep(1)
 
 
-def trim():
-    libc = ctypes.CDLL(None)
-    while True:
-        libc.malloc_trim(0)
-        time.sleep(TRIM_S)
-
-
-HABITS = {"leak": leak, "trim": trim}
+HABITS = {"leak": leak}
 
 
 def start(habit):
