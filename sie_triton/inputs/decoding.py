@@ -32,12 +32,19 @@ DRAWN_BYTES = 8
 # Pixels composited on white at once.
 BAND = 1 << 18
 
-# Pillow reads containers in Python, part by part: at most so many parts and bytes before the pixels, and parts in all.
-HEADER_PARTS, HEADER_BYTES, MAX_PARTS = 20_000, 4_000_000, 100_000
+# Pillow reads containers in Python, part by part: at most so many parts before the pixels, and after that.
+HEADER_PARTS, MAX_PARTS = 20_000, 100_000
+# Most parts cost nothing, whatever their size. These cost up to 50 ms a megabyte, or 2.5 ms each: segments of a JPEG
+# whose content is decoded in Python, by marker (headers, tables, resources; also EXIF), and compressed chunks of a PNG.
+DEAR_MARKERS, DEAR_CHUNKS, MAX_DEAR = (*range(0xC0, 0xD0), 0xDB, 0xED), (b"iCCP", b"zTXt", b"iTXt"), 64
+# Maximum size of a TIFF's tags that are numbers, 200 ms a megabyte; tags of these types stay bytes.
+MAX_NUMBER_BYTES, BYTE_TYPES = 4_000_000, (1, 2, 7)
+# Sizes of an entry of a TIFF's directory; of two bytes for its type, one is zero.
+TIFF_ENTRIES = (12, 20)
 # Maximum size of EXIF data; its tags are decoded in Python.
 MAX_EXIF_BYTES = 1 << 18
 # Maximum number of pixels of a BMP with run-length encoding, which Pillow decodes in Python.
-MAX_RLE_PIXELS = 4_000_000
+MAX_RLE_PIXELS = 2_500_000
 
 # Numbers of TIFF tags.
 BITS_PER_SAMPLE, SAMPLES_PER_PIXEL, ROWS_PER_STRIP, TILE_WIDTH, TILE_LENGTH = 258, 277, 278, 322, 323
@@ -74,23 +81,46 @@ class BoundedFile(io.BytesIO):
     def __init__(self, content: bytes, where: str) -> None:
         super().__init__(content)
         self._where = where
-        self._parts, self._bytes = HEADER_PARTS, HEADER_BYTES
+        self._content, self._start, self._type = content, content[:2], 0
+        # Tags of a TIFF may share their data; Pillow reads them three times.
+        self._parts, self._dear, self._bytes = HEADER_PARTS, MAX_DEAR, 4 * len(content) + MAX_NUMBER_BYTES
+        self._number_bytes = MAX_NUMBER_BYTES
 
-    def end_header(self) -> None:
+    def end_header(self, num_parts: int = MAX_PARTS) -> None:
         """Allow the reads of the pixels."""
-        self._parts, self._bytes = MAX_PARTS, sys.maxsize
+        self._parts, self._bytes, self._number_bytes = num_parts, sys.maxsize, sys.maxsize
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._parts -= 1
         self._bytes -= max(0, size or 0)
-        if self._parts < 0:
+        self._count(size or 0)
+        if min(self._parts, self._dear) < 0:
             raise InputError.at(self._where, "consists of too many parts; save the image again, without metadata")
-        if self._bytes < 0:
-            problem = f"has more than {HEADER_BYTES} bytes of metadata; save the image again without it"
+        if min(self._bytes, self._number_bytes) < 0:
+            problem = (
+                f"has more than {MAX_NUMBER_BYTES} bytes of numbers in its tags; save the image again without them"
+            )
             raise InputError.at(self._where, problem)
-        if size and size >= PIXEL_BYTES:
+        if (size and size >= PIXEL_BYTES) or not self._parts % PIXEL_BYTES:
             _check_awaited()
         return super().read(size)
+
+    def _count(self, size: int) -> None:
+        """Count the next `size` bytes if Pillow does more than keep them."""
+        if self._start in (b"II", b"MM"):
+            if size in TIFF_ENTRIES:
+                self._type = max(self._peek(2, 4), default=0)
+            elif self._type not in BYTE_TYPES:
+                self._number_bytes -= max(0, size)
+        elif self._start == b"\xff\xd8" and size > 2:
+            marker = int.from_bytes(self._peek(-3, -2))
+            self._dear -= marker in DEAR_MARKERS or (marker == 0xE1 and self._peek(0, 4) == b"Exif")
+        elif self._start == b"\x89P":
+            self._dear -= self._peek(-4, 0) in DEAR_CHUNKS
+
+    def _peek(self, start: int, end: int) -> bytes:
+        """Return bytes of the file, counted from the place of the next read."""
+        return self._content[max(0, self.tell() + start) : self.tell() + end]
 
 
 def open_image(content: bytes, where: str, max_pixels: int) -> "Image":
@@ -110,8 +140,11 @@ def open_image(content: bytes, where: str, max_pixels: int) -> "Image":
         for tag in DIRECTORIES:
             exif.pop(tag, None)
     file.end_header()
-    if image.format == "BMP" and image.tile[0][0] == "bmp_rle" and image.width * image.height > MAX_RLE_PIXELS:
-        raise InputError.at(where, f"is a run-length encoded BMP of more than {MAX_RLE_PIXELS} pixels; send a PNG")
+    if image.format == "BMP" and image.tile[0][0] == "bmp_rle":
+        if image.width * image.height > MAX_RLE_PIXELS:
+            raise InputError.at(where, f"is a run-length encoded BMP of more than {MAX_RLE_PIXELS} pixels; send a PNG")
+        # A run has two bytes. In the worst case each pixel is one, and each end of a line.
+        file.end_header(2 * (image.width + 1) * image.height + 2)
     return image
 
 

@@ -5,7 +5,14 @@ import zlib
 from collections.abc import Sequence
 from functools import cache
 
-from sie_triton.inputs.decoding import HEADER_BYTES, HEADER_PARTS, MAX_EXIF_BYTES, MAX_PARTS, MAX_RLE_PIXELS
+from sie_triton.inputs.decoding import (
+    HEADER_PARTS,
+    MAX_DEAR,
+    MAX_EXIF_BYTES,
+    MAX_NUMBER_BYTES,
+    MAX_PARTS,
+    MAX_RLE_PIXELS,
+)
 from tests.support.pictures import picture, saved
 from tests.support.unreadable import chunk
 
@@ -25,6 +32,7 @@ def of_many_parts() -> dict[str, bytes]:
     """Return files that must be refused, by name."""
     exif = ifd([(ORIENTATION, RATIONAL, MAX_EXIF_BYTES // 8, b"\0\0\0\1" * (MAX_EXIF_BYTES // 4))])
     pieces = segment(0xE1, b"Exif\0\0" + bytes(65_000)) * 60 + segment(0xE1, b"Exif\0\0x") * HEADER_PARTS
+    megabyte = zlib.compress(bytes(1 << 20))
     text = b"Raw profile type exif\0\n\n\n" + exif.hex().encode()
     return {
         "jpeg, padding": jpeg(b"\xff" * HEADER_PARTS),
@@ -41,7 +49,9 @@ def of_many_parts() -> dict[str, bytes]:
         "png, exif": png(chunk(b"eXIf", exif)),
         "png, exif behind the pixels": png(b"", chunk(b"eXIf", exif)),
         "png, exif in a text": png(b"", chunk(b"tEXt", text)),
-        "png, metadata": png(chunk(b"abCd", bytes(HEADER_BYTES))),
+        "png, compressed profiles": png(chunk(b"iCCP", b"a\0\0" + megabyte) * MAX_DEAR + chunk(b"iCCP", b"")),
+        "png, texts that end wrongly": png(chunk(b"zTXt", b"a\0\0" + megabyte[:-1] + b"x") * (MAX_DEAR + 1)),
+        "png, profiles behind the pixels": png(b"", chunk(b"iCCP", b"a\0\0" + megabyte) * (MAX_DEAR + 1)),
         "png, a megabyte in each kilobyte of text": png(
             b"".join(chunk(b"zTXt", b"%d\0\0" % i + zlib.compress(bytes(1 << 20))) for i in range(65))
         ),
@@ -50,14 +60,13 @@ def of_many_parts() -> dict[str, bytes]:
         "gif, one comment": gif(b"!\xfe" + b"\1x" * HEADER_PARTS + b"\0"),
         "gif, one extension": gif(b"!\xff" + b"\1x" * HEADER_PARTS + b"\0"),
         "gif, zeros": gif(bytes(HEADER_PARTS)),
-        "bmp, runs": bmp(b"\1\7" * MAX_PARTS, 1000),
-        "bmp, steps": bmp(b"\0\2\0\0" * MAX_PARTS, 1000),
+        "bmp, steps": bmp(b"\0\2\0\0" * MAX_PARTS, 100),
         "bmp, ends of lines": bmp(b"\1\7\0\0" * 4000, 1 + int(MAX_RLE_PIXELS**0.5)),
-        "tiff, strips": tiff((STRIPS, LONG, HEADER_BYTES // 4, bytes(HEADER_BYTES)), (278, SHORT, 1, 1)),
+        "tiff, strips": tiff((STRIPS, LONG, MAX_NUMBER_BYTES // 4, bytes(MAX_NUMBER_BYTES)), (278, SHORT, 1, 1)),
         "tiff, strips that are read": tiff((STRIPS, LONG, MAX_PARTS + 1, bytes(4 * MAX_PARTS + 4)), (278, SHORT, 1, 1)),
         "tiff, tags": tiff(*((700 + i, SHORT, 1, 5) for i in range(HEADER_PARTS))),
-        "tiff, fractions": tiff((RESOLUTION, RATIONAL, HEADER_BYTES // 8, bytes(HEADER_BYTES))),
-        "tiff, colors": tiff((262, SHORT, 1, 3), (COLORS, SHORT, HEADER_BYTES // 2, bytes(HEADER_BYTES))),
+        "tiff, fractions": tiff((RESOLUTION, RATIONAL, MAX_NUMBER_BYTES // 8, bytes(MAX_NUMBER_BYTES))),
+        "tiff, colors": tiff((262, SHORT, 1, 3), (COLORS, SHORT, MAX_NUMBER_BYTES // 2, bytes(MAX_NUMBER_BYTES))),
     }
 
 
@@ -71,7 +80,8 @@ def of_unread_parts() -> dict[str, bytes]:
     moving = saved(picture(16, 16), "WEBP", save_all=True, append_images=[picture(16, 16, seed=1)])
     frame = moving[moving.rindex(b"ANMF") :]
     webp = moving[12:] + frame * HEADER_PARTS
-    further = struct.pack("<HHHII", 1, 50_000, SHORT, HEADER_BYTES, 8) + bytes(4 + 2 * HEADER_BYTES)
+    xmp, resource = segment(0xE1, b"http://ns.adobe.com/xmp/extension/\0" + bytes(65_000)), bytes(5_000_000)
+    further = struct.pack("<HHHII", 1, 50_000, SHORT, MAX_NUMBER_BYTES, 8) + bytes(4 + 2 * MAX_NUMBER_BYTES)
     return {
         "apng": png(chunk(b"acTL", struct.pack(">II", HEADER_PARTS, 0)), frames),
         "gif": GIF[:-1] + b",\0\0\0\0\1\0\1\0\0\2\2\x4c\1\0" * MAX_PARTS + b";",
@@ -80,6 +90,10 @@ def of_unread_parts() -> dict[str, bytes]:
             saved(picture(), "WEBP", exif=b"Exif\0\0II*\0" + bytes(4)), b"abcd\0\0\0\0" * MAX_PARTS
         ),
         "jpeg, trailer": JPEG + b"\xff\xd0" * MAX_PARTS,
+        "jpeg, extended xmp": jpeg(xmp * 100),
+        "png, one private chunk": png(chunk(b"caBX", bytes(6_000_000))),
+        "tiff, resources": tiff((34377, 1, len(resource), resource), (37724, UNDEFINED, len(resource), resource)),
+        "bmp, runs of a pixel": bmp((b"\1\7" * 600 + b"\0\0") * 600, 600),
         "tiff, tags with the same data": tiff(*((40_000 + i, UNDEFINED, 90_000, 8) for i in range(60)), rest=90_000),
         "tiff, a further directory": tiff((EXIF, LONG, 1, 8 + 2 + 12 * 9 + 4), rest=further),
         "tiff, its own successor": tiff().replace(bytes(4) + bytes(SIDE), struct.pack("<I", 8) + bytes(SIDE), 1),
