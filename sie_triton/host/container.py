@@ -53,9 +53,13 @@ def _cgroups(controller: str) -> Iterator[Path]:
         lines = os.fsdecode(OWN.read_bytes()).splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        root = CGROUPS / controllers  # the second version of cgroups names no controllers
-        if controllers and controller not in controllers.split(","):
-            continue
+        root = CGROUPS  # the second version of cgroups names no controllers
+        if controllers:
+            # Directories of several controllers may name them in another order.
+            mounts = [each for each in CGROUPS.glob("*") if controller in each.name.split(",")]
+            if controller not in controllers.split(",") or not mounts:
+                continue
+            root = mounts[0]
         parts = [part for part in path.split("/") if part]
         ends = [parts[start:] for start in range(len(parts) + 1)] if ".." not in parts else [[]]
         own = next((end for end in ends if root.joinpath(*end).is_dir()), [])

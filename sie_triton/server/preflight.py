@@ -102,6 +102,8 @@ def check_space(data_dir: Path, num_models: int) -> Iterator[str]:
 def explain(error: OSError, data_dir: Path) -> str:
     """Return in one line which path an error is about, its reason, and how much room is left if there is too little."""
     path = error.filename or (data_dir if error.errno in OF_WRITES else "")
+    if isinstance(path, int):  # the descriptor that was used
+        path = data_dir
     reason = f"{os.fsdecode(path)}: {error.strerror or error}" if path else str(error.strerror or error)
     if error.errno not in FULL:
         return reason

@@ -337,9 +337,10 @@ def test_a_data_directory_that_cannot_be_made_is_one_line():
 )
 def test_an_error_of_a_file_names_its_path_and_the_room_that_is_left(tmp_path, error_number, shows_room):
     text = os.strerror(error_number)
-    for path in (str(tmp_path / "gone" / "file"), None):
+    gone = str(tmp_path / "gone" / "file")
+    for path, named in ((gone, gone), (os.fsencode(gone), gone), (None, tmp_path), (7, tmp_path)):
         line = explain(OSError(error_number, text, path), tmp_path)
-        assert line.startswith(f"{path or tmp_path}: {text}")
+        assert line.startswith(f"{named}: {text}")
         assert bool(re.search(r"\d+ MB and \d+ inodes", line)) == shows_room
     assert str(tmp_path) not in explain(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), tmp_path)
 

@@ -40,7 +40,7 @@ def write(root, directory, files):
             (700, 50),
         ),
         (
-            f"3:cpu,cpuacct:/\n2:cpuset,memory:{SLURM}\n0::/",
+            f"3:cpu,cpuacct:/\n2:memory,cpuset:{SLURM}\n0::/",
             {f"cpuset,memory{SLURM}": {**V1, "memory.limit_in_bytes": 50}},
             (700, 50),
         ),
@@ -67,6 +67,8 @@ def test_the_least_limit_of_all_cgroups_around_a_process_counts(monkeypatch, tmp
         ("0::/a/b", {"a": {"cpu.max": "150000 100000"}, "a/b": {"cpu.max": "900000 100000"}}, 2),
         ("0::/a", {"a": {"cpu.max": "10000 100000"}}, 1),
         ("2:cpu,cpuacct:/u", {"cpu,cpuacct/u": {"cpu.cfs_quota_us": 50000, "cpu.cfs_period_us": 10000}}, 5),
+        ("2:cpuacct,cpu:/u", {"cpu,cpuacct/u": {"cpu.cfs_quota_us": 30000, "cpu.cfs_period_us": 10000}}, 3),
+        ("2:cpuacct:/u", {"cpu/u": {"cpu.cfs_quota_us": 30000, "cpu.cfs_period_us": 10000}, "cpuacct/u": {}}, 8),
         ("2:cpu,cpuacct:/u", {"cpu,cpuacct/u": {"cpu.cfs_quota_us": -1, "cpu.cfs_period_us": 10000}}, 8),
         ("2:cpu:/u", {"cpu": {"cpu.cfs_quota_us": 20000, "cpu.cfs_period_us": 10000}, "cpu/u": {}}, 2),
     ],
