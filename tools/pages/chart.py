@@ -99,7 +99,6 @@ class Gateway(Values):
 
 
 class Config(Values):
-    enabled: bool = Field(True, description="run a config service, which makes the queue of each pool")
     replicas: int = Field(1, ge=1, le=5, description="config services; their data is in NATS")
     port: Port = Field(8081, description="port of its HTTP")
     existing_secret: str = Field(
@@ -302,7 +301,7 @@ class Budgets(Values):
 class Chart(Values):
     image: Image = of(Image, "image of gateways, the config service and workers")
     gateway: Gateway = of(Gateway, "gateways, which answer clients")
-    config: Config = of(Config, "the config service")
+    config: Config = of(Config, "config services, which make the queue of each pool")
     workers: Workers = of(Workers, "workers: Triton, its controller and a sidecar")
     queue: Queue = of(Queue, "limits of the queue")
     payload_store: PayloadStore = of(PayloadStore, "store of large requests")

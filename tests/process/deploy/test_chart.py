@@ -52,8 +52,7 @@ MATRIX = {
     "another NATS": {
         "nats": {"enabled": False, "url": "nats://nats:4222", "existingSecret": "nats", "caSecret": "ca"},
     },
-    "without config service, budgets and disk": {
-        "config": {"enabled": False},
+    "without budgets and disk": {
         "podDisruptionBudgets": {"enabled": False},
         "nats": {"persistence": {"enabled": False}},
         "workers": {"pools": {"default": {"enabled": False}, "other": {"minReplicas": 2}}},
@@ -292,6 +291,7 @@ WRONG = {
     "payloadStore.url: give": {"payloadStore": {"enabled": True}},
     "weightCache.url: give": {"weightCache": {"enabled": True}},
     "additional properties 'replica' not allowed": {"gateway": {"replica": 3}},
+    "additional properties 'enabled' not allowed": {"config": {"enabled": False}},  # nothing else makes queues
     "'/workers/pools/default/gpu/count'": {"workers": {"pools": {"default": {"gpu": {"count": 8}}}}},
     "'/workers/pools': additional properties 'A' not allowed": {"workers": {"pools": {"A": {}}}},
     "'/image/tag'": {"image": {"tag": "latest"}},
