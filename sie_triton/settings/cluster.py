@@ -107,10 +107,16 @@ class ClusterSettings(BaseModel):
         description="number of NATS servers that store each request of the queue, which the config service makes",
     )
     queue_max_bytes: Bytes = Field(
-        1024**3, ge=1024**2, description=f"maximum size of a pool's queue, {IN_BYTES}; beyond it requests are refused"
+        1024**3,
+        ge=1024**2,
+        description=f"maximum size of a pool's queue, which the config service makes, {IN_BYTES}; beyond it requests "
+        "are refused",
     )
     queue_max_messages: int = Field(
-        100_000, ge=1, description="maximum number of requests in a pool's queue; beyond it requests are refused"
+        100_000,
+        ge=1,
+        description="maximum number of requests in a pool's queue, which the config service makes; beyond it requests "
+        "are refused",
     )
 
     @field_validator("nats_password", mode="before")

@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.cluster.up import PORTS, worker_settings
-from sie_triton.settings import read_settings
+from sie_triton.settings import Settings, read_settings
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +25,8 @@ def test_a_server_keeps_its_measurements_in_its_directory(tmp_path):
     settings = read_settings(data_dir=tmp_path)
     assert settings.runtime.measurements_dir == str(tmp_path / "measurements")
     assert settings.portable_runtime.measurements_dir == ""
+
+
+def test_settings_of_streams_say_that_the_config_service_makes_them():
+    for name in ("queue_replicas", "queue_max_bytes", "queue_max_messages"):
+        assert "config service" in (Settings.model_fields[name].description or ""), name
