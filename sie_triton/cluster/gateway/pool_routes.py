@@ -15,6 +15,7 @@ from sie_triton.contract.parameters import shown
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.wire import JSON
+from sie_triton.settings import Settings
 
 # Kinds of machines of one pool, and workers of one kind.
 MAX_KINDS, MAX_WORKERS = 20, 1000
@@ -23,8 +24,8 @@ MAX_KINDS, MAX_WORKERS = 20, 1000
 class PoolRoutes:
     """Handlers. Changes need the admin token, where there are tokens."""
 
-    def __init__(self, queue: Queue, pool: str) -> None:
-        self._queue, self._pool = queue, pool
+    def __init__(self, queue: Queue, settings: Settings) -> None:
+        self._queue, self._settings = queue, settings
 
     @property
     def _leases(self) -> Leases:
@@ -51,7 +52,7 @@ class PoolRoutes:
         return request.answer(self._leases.described(self._leases.find(request.path["name"].lower())))
 
     async def put(self, request: DoorRequest) -> Response:
-        lease = lease_in(request.parsed(), self._pool)
+        lease = lease_in(request.parsed(), self._settings)
         answer = await request.answer(self._leases.described(await self._leases.put(lease))).response()
         answer.status_code = 201
         return answer
@@ -66,11 +67,11 @@ class PoolRoutes:
 
 
 # What a request for a lease says.
-FIELDS = ("name", "queue_pool", "gpus", "gpu_caps", "minimum_worker_count")
+FIELDS = ("name", "queue_pool", "gpus", "gpu_caps", "bundle", "minimum_worker_count")
 
 
-def lease_in(given: Mapping[str, Any], pool: str) -> Lease:
-    """Return the lease of a request; Failure 400 names the field that is wrong. `pool` is that of its workers."""
+def lease_in(given: Mapping[str, Any], settings: Settings) -> Lease:
+    """Return the lease of a request; Failure 400 names the field that is wrong."""
     for field in given:
         if field not in FIELDS:
             raise invalid(shown(field), f"is not read here; the fields of a pool are {', '.join(FIELDS)}")
@@ -78,10 +79,13 @@ def lease_in(given: Mapping[str, Any], pool: str) -> Lease:
     gpus, caps = _numbers(given, "gpus"), _numbers(given, "gpu_caps")
     if not gpus and not caps:
         raise invalid("gpus", 'is missing; send the number of workers by kind of machine, such as {"l4": 2}')
+    bundle = given.get("bundle", settings.bundle)
+    if bundle != settings.bundle:
+        raise invalid("bundle", f"{shown(bundle)} is not that of this gateway, {settings.bundle!r} (SIE_BUNDLE)")
     minimum = given.get("minimum_worker_count", 0)
     if not _is_number(minimum, 0):
         raise invalid("minimum_worker_count", f"must be a whole number from 0 to {MAX_WORKERS}")
-    return Lease(name, _name(given, "queue_pool", pool), gpus, caps, minimum, now, now)
+    return Lease(name, _name(given, "queue_pool", settings.pool), gpus, caps, minimum, now, now)
 
 
 def _name(given: Mapping[str, Any], field: str, default: str) -> str:

@@ -51,4 +51,4 @@ def run(settings: Settings) -> None:
     backend = GatewayBackend(settings, queue)
     door = Door(settings, backend)
     backend.memory, door.when_draining = door.memory, backend.drain
-    serve(door, [PoolRoutes(queue, settings.pool).all])
+    serve(door, [PoolRoutes(queue, settings).all])

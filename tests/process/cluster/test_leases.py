@@ -33,7 +33,7 @@ async def http(queue: Queue, settings, token: str = ""):
     """A client of the routes of a gateway."""
     door = Door(settings, QueueBackend(settings, queue))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    transport = httpx.ASGITransport(application(door, [PoolRoutes(queue, settings.pool).all]))
+    transport = httpx.ASGITransport(application(door, [PoolRoutes(queue, settings).all]))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
         yield client
 
@@ -237,8 +237,26 @@ WRONG = [
     ({"name": "a", "gpus": {"l4": 1}, "queue_pool": 7}, "queue_pool"),
     ({"name": "a", "gpus": {"l4": 1}, "minimum_worker_count": -1}, "minimum_worker_count"),
     ({"name": "a", "gpus": {"l4": 1}, "pinned_models": ["org/m"]}, "'pinned_models'"),
-    ({"name": "a", "gpus": {"l4": 1}, "bundle": "default"}, "'bundle'"),
+    ({"name": "a", "gpus": {"l4": 1}, "ttl_seconds": 60}, "'ttl_seconds'"),
+    ({"name": "a", "gpus": {"l4": 1}, "bundle": "other"}, "bundle"),
+    ({"name": "a", "gpus": {"l4": 1}, "bundle": ["default"]}, "bundle"),
 ]
+
+
+def test_a_lease_may_name_the_bundle_of_its_gateway(run):
+    """As the example of SIE's SDK does: create_pool("eval", {"l4": 2}, bundle="default", minimum_worker_count=1)."""
+
+    async def test(cluster: Cluster) -> None:
+        settings, queue = cluster.settings(bundle="eu"), await cluster.gateway(bundle="eu")
+        lease = {"name": "eval", "gpus": {"l4": 2}, "bundle": "eu", "minimum_worker_count": 1}
+        async with http(queue, settings) as client:
+            answer = await client.post("/v1/pools", json=lease)
+            assert (answer.status_code, answer.json()["spec"]["bundle"]) == (201, "eu")
+            refused = await client.post("/v1/pools", json=lease | {"bundle": "default"})
+            assert refused.status_code == 400
+            assert {"'default'", "'eu'"} <= set(refused.json()["detail"]["message"].replace(",", "").split())
+
+    run(test)
 
 
 def test_a_wrong_lease_is_refused_by_its_field(run):
