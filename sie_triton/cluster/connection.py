@@ -171,5 +171,9 @@ def next_of(pool: str, model: str) -> str:
 
 
 def told(error: Any) -> str:
-    """Return an error of NATS in a few words."""
-    return str(getattr(error, "description", "") or error or type(error).__name__)
+    """Return an error of NATS in a few words.
+
+    >>> told(TimeoutError())
+    'TimeoutError'
+    """
+    return str(getattr(error, "description", "") or error) or type(error).__name__

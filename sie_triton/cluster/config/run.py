@@ -57,6 +57,7 @@ class ConfigService:
         await listen(self._nats, subjects.ALL_WORKERS, self.workers.hear)
         self.book = Book(self._bucket, name, words(self._settings.nats_config_trusted_producers))
         streams = Streams(self._nats, self._js, self._settings, self.workers)
+        await streams.listen()
         self._tasks = [asyncio.create_task(kept_running(work)) for work in (self.book.bucket.watch, streams.keep)]
         return self
 

@@ -17,7 +17,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.api import DiscardPolicy, KeyValueConfig, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.client import JetStreamContext
-from nats.js.errors import BadRequestError, NotFoundError
+from nats.js.errors import BadRequestError, NotFoundError, ServerError
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
@@ -54,8 +54,7 @@ class Streams:
         self._unused: dict[str, tuple[int, float]] = {}  # pool → number of its last request, and when that was seen
 
     async def keep(self) -> None:
-        """Make the streams that gateways and sidecars ask for, and look at all of them now and then, for ever."""
-        await listen(self._nats, subjects.ALL_STREAMS, self._make, "config")
+        """Look at all streams now and then, for ever."""
         while True:
             pause_s = LOOK_S
             try:
@@ -70,6 +69,10 @@ class Streams:
         for pool in await self._pools():
             await self._open(pool)
         await self._open_common()
+
+    async def listen(self) -> None:
+        """Make the streams that gateways and sidecars ask for, from now on."""
+        await listen(self._nats, subjects.ALL_STREAMS, self._make, "config")
 
     async def _make(self, message: Msg) -> None:
         pool = message.subject.rpartition(".")[2]
@@ -88,6 +91,7 @@ class Streams:
         config = StreamConfig(
             name=subjects.DEAD_STREAM,
             subjects=[subjects.DEAD_SUBJECTS],
+            retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
             max_age=DEAD_AGE_S,
             max_bytes=DEAD_BYTES,
@@ -152,13 +156,22 @@ async def open_bucket(js: JetStreamContext, name: str, settings: Settings, **mor
 
 
 async def _make_or_update(js: JetStreamContext, config: StreamConfig) -> None:
+    """Make a stream, or give an existing one this configuration.
+
+    What cannot be updated is made anew if it is the queue of a pool. Other streams keep data for people.
+    """
+    name = config.name or ""
     try:
         await js.add_stream(config)
     except BadRequestError:
-        present = (await js.stream_info(config.name or "")).config
-        if present.mirror is None and present.retention == config.retention:
-            await js.update_stream(config)
-        else:
-            log.error("queue: stream %s was not made by a config service; it is made anew", config.name)
-            await js.delete_stream(config.name or "")
+        present = (await js.stream_info(name)).config
+        is_other = present.mirror is not None or present.retention != config.retention
+        if is_other and config.retention == RetentionPolicy.WORK_QUEUE:
+            log.error("queue: stream %s was not made by a config service; it is made anew", name)
+            await js.delete_stream(name)
             await js.add_stream(config)
+            return
+        try:
+            await js.update_stream(config)
+        except (BadRequestError, ServerError) as exc:
+            log.error("queue: stream %s keeps its settings: %s", name, told(exc))

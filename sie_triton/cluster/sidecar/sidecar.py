@@ -95,6 +95,7 @@ class Sidecar:
         self._names: list[str] = []
         self._named_at = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._streams: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Sidecar":
         self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected, self._closed)
@@ -160,12 +161,12 @@ class Sidecar:
         """Open stream and claims, until that succeeds."""
         while True:
             try:
-                await self._claims.open()
-            except (NatsError, TimeoutError) as exc:
+                return await self._claims.open()
+            except TimeoutError:  # await_streams logs the reason
+                pass
+            except NatsError as exc:
                 log.warning("queue: no stream yet: %s", told(exc))
-                await asyncio.sleep(AGAIN_S)
-            else:
-                return
+            await asyncio.sleep(AGAIN_S)
 
     async def _closed(self) -> None:
         if not self._is_closing:
@@ -173,8 +174,10 @@ class Sidecar:
             self.has_lost_queue.set()
 
     async def _bucket(self) -> KeyValue:
+        if self._streams is None or self._streams.done():  # it logs the reason only after a while
+            self._streams = self._start(await_streams(self._nats, self._js, self._pool))
         async with asyncio.timeout(QUEUE_S):
-            await await_streams(self._nats, self._js, self._pool)
+            await asyncio.shield(self._streams)
         return await self._js.key_value(subjects.claims(self._pool))
 
     def _files_bucket(self) -> Bucket[ModelFile]:

@@ -199,6 +199,7 @@ class Cluster:
         self.streams = Streams(client, client.jetstream(timeout=2), settings, workers.Workers())
         await listen(client, subjects.ALL_WORKERS, self.streams._workers.hear)
         await self.streams._open_common()
+        await self.streams.listen()
         self.tasks.append(asyncio.create_task(self.streams.keep()))
 
     def limit_queue(self, **limits: object) -> None:
