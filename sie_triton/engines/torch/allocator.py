@@ -1,8 +1,7 @@
 """Memory that the C library and PyTorch's libraries keep for the next forward pass.
 
 By default glibc returns blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the CPU time
-of a small model (docs/decisions/kernels.md). Small blocks are kept. Large ones would leave holes in the heap, into
-which goes what lasts, so that the heap grows. oneDNN keeps what it has compiled for each number of rows, and packed
+of a small model (docs/decisions/kernels.md). oneDNN keeps what it has compiled for each number of rows, and packed
 sub-batches have any. docs/decisions/residency.md, "A worker's memory has a bound", has figures.
 """
 
@@ -11,7 +10,7 @@ import os
 from functools import cache
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-NEVER, LARGE_BLOCK = 1 << 30, 1 << 20
+NEVER = 1 << 30
 
 # Entries of oneDNN's cache, two for each shape of a product, and of the cache before it, which each thread has. Each
 # entry takes 258 KB. What is not found is compiled again, in 0.3 ms, or looked up in the other cache, in 0.01 ms.
@@ -29,9 +28,9 @@ def limit_kept_memory() -> None:
 
 
 @cache
-def keep_freed_pages(up_to: int = LARGE_BLOCK) -> None:
-    """Keep the pages of blocks below `up_to` bytes that a pass frees, until processes/freed_memory.py returns them."""
-    _configure(M_MMAP_THRESHOLD, up_to)
+def keep_freed_pages() -> None:
+    """Keep the pages that a forward pass frees, until processes/freed_memory.py returns them."""
+    _configure(M_MMAP_THRESHOLD, NEVER)
     _configure(M_TRIM_THRESHOLD, NEVER)
 
 

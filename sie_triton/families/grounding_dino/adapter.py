@@ -25,7 +25,7 @@ from sie_triton.contract.tensors import (
     READ,
 )
 from sie_triton.engines.base import Encoder
-from sie_triton.engines.torch.allocator import NEVER, keep_freed_pages
+from sie_triton.engines.torch.allocator import keep_freed_pages
 from sie_triton.engines.torch.attention.kernels import possible
 from sie_triton.engines.torch.attention.library import check_supported, library_attention
 from sie_triton.engines.torch.encoder import load_model, num_bytes
@@ -170,6 +170,6 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoA
         backbone.set_attn_implementation(library_attention(backbone, backend))
     if engine.device == "cpu":
         # Otherwise a quarter of the time goes into page faults. Repacking the layers would gain nothing more.
-        keep_freed_pages(NEVER)
+        keep_freed_pages()
         own_pages(model)
     return DinoAdapter(files, model, engine.dtype)
