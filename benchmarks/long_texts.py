@@ -22,8 +22,8 @@ from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.int8 import quantize
 from sie_triton.engines.torch.precision import DTYPES, INT8, native_precisions
 from sie_triton.engines.torch.prepack import PrepackedLinear
+from sie_triton.host.process_memory import return_freed
 from sie_triton.measurements import Measurements
-from sie_triton.processes.freed_memory import return_freed
 
 LONGEST = 8192
 

@@ -14,7 +14,8 @@ MIB = 2**20
 # Prints the anonymous memory in MiB before and after `return_freed`, of a process that holds 64 MiB in a cycle.
 CYCLE = """
 import gc
-from sie_triton.processes.freed_memory import anonymous_bytes, return_freed
+from sie_triton.host.process_memory import return_freed
+from sie_triton.processes.freed_memory import anonymous_bytes
 gc.disable()
 cycle = [bytearray(b"x") * (64 * 2**20)]
 cycle.append(cycle)
