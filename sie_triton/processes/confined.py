@@ -89,12 +89,12 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
+def confine(*, memory_bytes: int, file_bytes: int, seconds: int | None) -> None:
     """Restrict this process to the system calls in ALLOWED for the rest of its life.
 
     The process may allocate `memory_bytes` more than it has, and let a file grow to `file_bytes`. It ends after
-    `seconds` or with its parent. No other process may trace it. Raise OSError if the system does not support this; the
-    caller must then stop.
+    `seconds`, unless they are None, or with its parent. No other process may trace it. Raise OSError if the system does
+    not support this; the caller must then stop.
     """
     if platform.machine() != "x86_64":
         raise OSError(errno.ENOSYS, f"no filter of system calls for {platform.machine()}")
@@ -107,11 +107,13 @@ def confine(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
     _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program))
 
 
-def limit_resources(*, memory_bytes: int, file_bytes: int, seconds: int) -> None:
+def limit_resources(*, memory_bytes: int, file_bytes: int, seconds: int | None) -> None:
     """Limit what this process may use for the rest of its life; see `confine`."""
     _limit(resource.RLIMIT_AS, _address_space() + memory_bytes)
     _limit(resource.RLIMIT_FSIZE, file_bytes)
     _limit(resource.RLIMIT_CORE, 0)
+    if seconds is None:
+        return
     # The code can ignore SIGALRM, but not the limit of processor time.
     _limit(resource.RLIMIT_CPU, seconds * (os.cpu_count() or 1))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,14 +1,19 @@
 """Conversations are written as transformers writes them, and a template can do nothing else."""
 
+import errno
+import gc
 import json
+import subprocess
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from sie_triton.checkpoints.chat_template import MAX_BYTES, read_chat_template
-from sie_triton.errors import InputError, LoadError
+from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.inputs import chat_template
-from sie_triton.inputs.chat_template import ChatTemplate
+from sie_triton.inputs.chat_template import ChatTemplate, TemplateProcess
 from sie_triton.processes.chat_template import written
 from tests.support.ocr import CHATML, GLM_TEMPLATE, PADDLE_TEMPLATE, asked
 
@@ -29,7 +34,7 @@ TEMPLATES = [
 @pytest.fixture
 def in_this_process(monkeypatch):
     """A process for each conversation would take long."""
-    monkeypatch.setattr(chat_template, "_written", lambda order: json.dumps(written(**json.loads(order))))
+    monkeypatch.setattr(TemplateProcess, "ask", lambda self, order: json.dumps(written(**json.loads(order))))
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -107,10 +112,80 @@ def test_a_template_that_makes_very_much_is_refused(template):
 
 def test_a_conversation_is_written_once(monkeypatch):
     orders = []
-    monkeypatch.setattr(chat_template, "_written", lambda order: orders.append(order) or b'{"text": "a"}')
+    monkeypatch.setattr(TemplateProcess, "ask", lambda self, order: orders.append(order) or b'{"text": "a"}')
     ours = ChatTemplate("a", {}, "here")
     assert [ours.text(talk) for talk in (TALKS[0], TALKS[0], TALKS[1])] == ["a"] * 3
     assert len(orders) == 2
+    dated = ChatTemplate("{{ strftime_now('%d') }}", {}, "here")
+    assert [dated.text(TALKS[0]) for _ in range(2)] == ["a"] * 2
+    assert len(orders) == 4, "a date changes"
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Processes that were started."""
+    found, popen = [], subprocess.Popen
+
+    def start(*args, **options):
+        found.append(popen(*args, **options))
+        return found[-1]
+
+    monkeypatch.setattr(chat_template.subprocess, "Popen", start)
+    return found
+
+
+def said(ours, content):
+    return ours.text([{"role": "user", "content": content}])
+
+
+def test_one_process_writes_many_conversations(started):
+    ours = ChatTemplate(
+        "{% if messages[0].content == '' %}{{ 1 // 0 }}{% endif %}{{ messages[0].content }}", {}, "here"
+    )
+    assert [said(ours, text) for text in ("a", "b\nc", "ü")] == ["a", "b\nc", "ü"]
+    with pytest.raises(InputError):
+        said(ours, "")
+    assert said(ours, "d") == "d"
+    assert len(started) == 1
+    del ours
+    gc.collect()
+    assert started[0].returncode is not None, "it ends with the template"
+
+
+def test_a_process_that_takes_too_long_or_too_much_is_replaced(started, monkeypatch):
+    slow = f"{{% if messages[0].content == 'slow' %}}{LOOP}{LOOP}x{END}{END}{{% endif %}}"
+    ours = ChatTemplate(slow + "{{ 'x' * (10 ** 9 if messages[0].content == 'large' else 1) }}", {}, "here")
+    assert said(ours, "a") == "x"
+    monkeypatch.setattr(chat_template, "SECONDS", 0.5)
+    with pytest.raises(InputError):
+        said(ours, "slow")
+    monkeypatch.undo()
+    with pytest.raises(InputError):
+        said(ours, "large")
+    assert said(ours, "b") == "x"
+
+
+def test_what_the_system_ends_or_does_not_start_is_no_answer_of_the_template(started, monkeypatch):
+    ours = ChatTemplate("{{ messages[0].content }}", {}, "here")
+    assert said(ours, "a") == "a"
+    started[0].kill()
+    started[0].wait()
+    assert said(ours, "b") == "b", "a process that has ended before is started again"
+    write = started[1].stdin.write
+    started[1].stdin = SimpleNamespace(
+        write=lambda order: (started[1].kill(), write(order)), flush=lambda: None, close=started[1].stdin.close
+    )
+    with pytest.raises(BusyError):
+        said(ours, "c")
+    assert said(ours, "c") == "c"
+    started[2].kill()
+    started[2].wait()
+    error = BlockingIOError(errno.EAGAIN, "no process left")
+    monkeypatch.setattr(chat_template.subprocess, "Popen", Mock(side_effect=error))
+    with pytest.raises(BusyError):
+        said(ours, "d")
+    monkeypatch.undo()
+    assert said(ours, "d") == "d"
 
 
 def test_the_chat_template_is_read_from_any_of_its_files(tmp_path):

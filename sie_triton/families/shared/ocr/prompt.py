@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sie_triton.checkpoints.page_models import PageFiles
 from sie_triton.contract import Features, Part
-from sie_triton.errors import InputError, LoadError
+from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.families.shared.pages.processor import PATCHES_PER_TOKEN
 from sie_triton.families.shared.readers.processor import (
     NamedImage,
@@ -117,6 +117,8 @@ class OcrProcessor(ReaderProcessor):
             ids = self._tokens(self._template.text(messages))
         except InputError as exc:
             raise LoadError(f"{where}: {exc}", "unsupported") from exc
+        except BusyError as exc:
+            raise LoadError(f"{where}: {exc}") from exc
         if ids.count(self._image_token) != 1:
             message = (
                 f"{where}: must write the token {self._image_token}, which stands for an image in config.json, "
