@@ -43,7 +43,9 @@ def run(settings: Settings) -> None:
     token = admin_token(settings.data_dir, settings.admin_token)
     app = application(Controller(settings, control), settings, token)
     try:
-        asyncio.run(serve(app, settings.inner_host, settings.controller_port))
+        # Only `sie-triton serve` gives the token of model control; it reserves the port.
+        is_reserved = CONTROL_TOKEN in os.environ
+        asyncio.run(serve(app, settings.inner_host, settings.controller_port, reuse_port=is_reserved))
     finally:
         # Closing the channel fails the loads in progress; their errors are ignored.
         logging.disable()
@@ -52,8 +54,8 @@ def run(settings: Settings) -> None:
         held.close()
 
 
-async def serve(app: web.Application, host: str, port: int) -> None:
-    """Serve `app` until SIGTERM or SIGINT."""
+async def serve(app: web.Application, host: str, port: int, *, reuse_port: bool = False) -> None:
+    """Serve `app` until SIGTERM or SIGINT. With `reuse_port`, other programs of this user may listen there too."""
     stopped = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
@@ -65,7 +67,7 @@ async def serve(app: web.Application, host: str, port: int) -> None:
     await runner.setup()
     try:
         assert runner.server is not None
-        with socket.create_server((host, port), backlog=BACKLOG, reuse_port=True) as listener:
+        with socket.create_server((host, port), backlog=BACKLOG, reuse_port=reuse_port) as listener:
             listener.setblocking(False)
             connections.accept(listener, runner.server)
             await stopped.wait()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Lock
 from time import monotonic_ns
 from typing import Any
 
@@ -56,7 +57,7 @@ class DoclingAdapter(Adapter):
 
     def __init__(self, max_num_pages: int, most_s: float) -> None:
         super().__init__(Encoder(), limits={READ.name: MOST_READ, CONTENT_LENGTHS.name: 2**31 - 1})
-        self._max_num_pages, self._most_s = max_num_pages, most_s
+        self._max_num_pages, self._most_s, self._starting = max_num_pages, most_s, Lock()
         self._converter = _converter()
         for sample in (SAMPLE, HTML):  # imports what each process would import again
             self._convert(sample)
@@ -79,10 +80,11 @@ class DoclingAdapter(Adapter):
             most_s = min(most_s, (deadline_ns - monotonic_ns()) / 1e9)
         if most_s <= 0:
             return _error("its deadline has passed")
-        ours, theirs = FORK.Pipe(duplex=False)
-        process = FORK.Process(target=self._run, args=(content, theirs, most_s), daemon=True)
-        process.start()
-        theirs.close()
+        with self._starting:  # a process that another lane forks meanwhile would hold `theirs` open
+            ours, theirs = FORK.Pipe(duplex=False)
+            process = FORK.Process(target=self._run, args=(content, theirs, most_s), daemon=True)
+            process.start()
+            theirs.close()
         try:
             if ours.poll(most_s):
                 return ours.recv_bytes(RESULT_BYTES)

@@ -1,5 +1,9 @@
 """Errors of servers of several kinds, as commands show them."""
 
+import os
+import socket
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -58,3 +62,14 @@ def test_a_command_without_the_token_says_what_gives_it(refusing, tmp_path, toke
         ServerError, match=rf"the controller at http\S+ {given} .*--auth-tokens .*--admin-token .*--data-dir"
     ):
         ask(settings, "/v1/models")
+
+
+def test_a_controller_does_not_share_the_port_of_another_one(tmp_path):
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as other:
+        port = str(other.getsockname()[1])
+        command = [sys.executable, "-m", "sie_triton.cli", "controller", "--controller-port", port]
+        environment = {**os.environ, "SIE_DATA_DIR": str(tmp_path / "data")}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert port in done.stderr
+    assert "Traceback" not in done.stderr

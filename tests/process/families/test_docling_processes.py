@@ -8,6 +8,9 @@ import multiprocessing
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
 from time import monotonic_ns
 from types import ModuleType, SimpleNamespace
 
@@ -113,3 +116,20 @@ def test_a_document_ends_before_the_worker_would_be_ended(docling):
 
 def test_a_typical_batch_is_one_document(docling):
     assert [ragged.of_items.tolist() for ragged in docling.sample([1] * 9).values()] == [[9], [len(adapter.SAMPLE)]]
+
+
+def test_no_process_inherits_the_pipe_of_another_lane(docling, monkeypatch):
+    """It would keep the pipe open after the death of the first."""
+    together, begun = [], Barrier(2)
+
+    def pipe(duplex):
+        with suppress(BrokenBarrierError):
+            begun.wait(0.5)
+            together.append(1)
+        return adapter.get_context("fork").Pipe(duplex)
+
+    monkeypatch.setattr(adapter, "FORK", SimpleNamespace(Pipe=pipe, Process=adapter.FORK.Process))
+    with ThreadPoolExecutor(2) as lanes:
+        found = list(lanes.map(lambda content: docling._converted(content, 60.0, None), [b"# a", b"# b"]))
+    assert [json.loads(each)["text"] for each in found] == ["x", "x"]
+    assert not together
