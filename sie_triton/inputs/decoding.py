@@ -46,6 +46,9 @@ MAX_EXIF_BYTES = 1 << 18
 # Maximum number of pixels of a BMP with run-length encoding, which Pillow decodes in Python.
 MAX_RLE_PIXELS = 2_500_000
 
+# Beginning of a PNG.
+PNG = b"\x89P"
+
 # Numbers of TIFF tags.
 BITS_PER_SAMPLE, SAMPLES_PER_PIXEL, ROWS_PER_STRIP, TILE_WIDTH, TILE_LENGTH = 258, 277, 278, 322, 323
 # Tags of a TIFF that lead to further directories.
@@ -88,7 +91,9 @@ class BoundedFile(io.BytesIO):
 
     def end_header(self, num_parts: int = MAX_PARTS) -> None:
         """Allow the reads of the pixels."""
-        self._parts, self._bytes, self._number_bytes = num_parts, sys.maxsize, sys.maxsize
+        self._parts, self._bytes = num_parts, sys.maxsize
+        if self._start != PNG:  # only a PNG has further parts behind the pixels
+            self._start = b""
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._parts -= 1
@@ -115,7 +120,7 @@ class BoundedFile(io.BytesIO):
         elif self._start == b"\xff\xd8" and size > 2:
             marker = int.from_bytes(self._peek(-3, -2))
             self._dear -= marker in DEAR_MARKERS or (marker == 0xE1 and self._peek(0, 4) == b"Exif")
-        elif self._start == b"\x89P":
+        elif self._start == PNG:
             self._dear -= self._peek(-4, 0) in DEAR_CHUNKS
 
     def _peek(self, start: int, end: int) -> bytes:

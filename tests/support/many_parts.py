@@ -90,6 +90,7 @@ def of_unread_parts() -> dict[str, bytes]:
             saved(picture(), "WEBP", exif=b"Exif\0\0II*\0" + bytes(4)), b"abcd\0\0\0\0" * MAX_PARTS
         ),
         "jpeg, trailer": JPEG + b"\xff\xd0" * MAX_PARTS,
+        "jpeg, bytes like markers": jpeg(segment(0xE5, b"\xdb" * 65_000) * 100),
         "jpeg, extended xmp": jpeg(xmp * 100),
         "png, one private chunk": png(chunk(b"caBX", bytes(6_000_000))),
         "tiff, resources": tiff((34377, 1, len(resource), resource), (37724, UNDEFINED, len(resource), resource)),
