@@ -145,6 +145,9 @@ class Models:
         tasks = {"a/ranker": ("score",), "a/sparse": ("encode",)}[name]
         return ModelSpec(name, "there", "family", {"sparse": 9} if "encode" in tasks else {}, 512, 1024, tasks=tasks)
 
+    async def recent(self, name, seconds):
+        return await self.spec(name)
+
 
 @pytest.mark.parametrize(
     ("path", "body", "message"),

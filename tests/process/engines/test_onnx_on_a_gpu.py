@@ -1,5 +1,6 @@
 """ONNX Runtime with a GPU as the device; the library's sessions are faked."""
 
+import os
 from types import SimpleNamespace
 
 import onnxruntime
@@ -72,7 +73,7 @@ def test_used_bytes_on_a_gpu_are_the_context_and_the_files(library, tmp_path, mo
     assert engine.used_bytes() == CUDA_CONTEXT_BYTES + 6000
     monkeypatch.undo()
     on_cpu = OnnxEngine(spec(engine="onnx", onnx_file="model.onnx"), "cpu", Measurements())
-    assert 0 < on_cpu.used_bytes() <= 2 * share_of(module.os.getpid()).own
+    assert 0 < on_cpu.used_bytes() <= 2 * share_of(os.getpid()).own
 
 
 @pytest.mark.parametrize(

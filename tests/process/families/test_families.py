@@ -203,7 +203,7 @@ def test_samples_have_the_shape_of_what_is_declared():
 
 
 def load(of=OWN):
-    return load_adapter(of, None, OwnEngine(of, "cpu", Measurements()))
+    return load_adapter(of, Path("nowhere"), OwnEngine(of, "cpu", Measurements()))
 
 
 def test_weights_that_give_what_the_model_file_says_are_taken():

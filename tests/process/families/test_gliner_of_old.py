@@ -48,7 +48,7 @@ def test_entities_are_those_of_the_library(saved, tmp_path):
     # With random weights, scores hardly depend on the marker's ID, so compare the IDs.
     tokens = [ours.processor._files.marker, ours.processor._files.separator]
     theirs = library.data_processor.transformer_tokenizer.convert_tokens_to_ids(tokens)
-    assert [ours.processor._words._tokenizer.token_to_id(token) for token in tokens] == theirs
+    assert [ours.processor._words.tokenizer.token_to_id(token) for token in tokens] == theirs
 
 
 def test_files_of_the_encoder_are_requested_from_its_repository(saved, tmp_path):
