@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sie_triton.engines import Encoder
-from sie_triton.engines.onnx import engine as module
 from sie_triton.engines.onnx.engine import OnnxEngine
 from sie_triton.engines.onnx.session import CPU, CUDA, open_session
 from sie_triton.errors import LoadError
