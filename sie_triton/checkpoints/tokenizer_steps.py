@@ -1,4 +1,4 @@
-"""What the steps of a tokenizer.json make of a text at most: a small file could make gigabytes of one letter.
+"""Bounds of the texts that the steps of a tokenizer.json make: a small file could make gigabytes of one letter.
 
 A step is a normalizer, a pre-tokenizer or a post-processor. Standard library only.
 """

@@ -75,7 +75,7 @@ class ModelState:
 
     @property
     def failure(self) -> str:
-        """One of REASONS; empty if nothing failed."""
+        """Reason of the last failed load, one of REASONS; empty if nothing failed."""
         before = self.preprocess["load_failure"] if self.preprocess else 0
         which = self.record["load_failure"] or before
         return list(REASONS)[which - 1] if which else ""

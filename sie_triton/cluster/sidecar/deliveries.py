@@ -1,6 +1,6 @@
-"""What a sidecar tells of a delivery: its answer to the gateway, and to the queue that work goes on, back or away.
+"""Replies of a sidecar to a delivery: the answer to the gateway, and the receipt to the queue.
 
-The subject to which the queue is told is the delivery's receipt, `message.reply` (NATS ADR-15).
+A receipt says that work goes on, goes back or is finished; its subject is `message.reply` (NATS ADR-15).
 """
 
 import logging
