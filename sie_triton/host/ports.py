@@ -3,9 +3,9 @@
 import socket
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from threading import Event, Thread
 
 from sie_triton.errors import ServerError
+from sie_triton.host.repeated import repeated
 
 # Interval of attempts to reserve a port, in seconds.
 RETRY_S = 1.0
@@ -30,26 +30,19 @@ def reserved(host: str, ports: Collection[int]) -> Iterator[None]:
     They would get the requests, and the token of Triton's model control. The programs must set SO_REUSEPORT: Linux then
     lets sockets of one user share a port. Raise ServerError if another program listens already.
     """
-    ended = Event()
     with ExitStack() as stack:
 
         def missing(ports: Collection[int]) -> list[int]:
             return [port for port in ports if not _reserve(host, port, stack)]
 
-        def retry(left: Collection[int]) -> None:
-            while left and not ended.wait(RETRY_S):
-                left = missing(left)
+        def retry() -> None:
+            left[:] = missing(left)
 
         left = missing(ports)
         for port in left:
             _check_free(host, port)
-        thread = Thread(target=retry, args=(left,), name="ports", daemon=True)
-        thread.start()
-        try:
+        with repeated(retry, RETRY_S, "ports"):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 def _reserve(host: str, port: int, stack: ExitStack) -> bool:

@@ -4,13 +4,13 @@ models_dir (s3://…) → MIRROR in the data directory → the controller's watc
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
-from threading import Event, Thread
 
 from sie_triton.errors import ServerError
 from sie_triton.host.private import private_directory
+from sie_triton.host.repeated import repeated
 from sie_triton.serving.serving_file import SUFFIXES, model_files
 from sie_triton.settings import Settings
 from sie_triton.weights.object_store import ObjectStore, StoreError
@@ -106,29 +106,15 @@ def mirrored(settings: Settings) -> Settings:
     return settings.model_copy(update={"models_dir": directory})
 
 
-@contextmanager
-def kept_in_sync(settings: Settings, say: Say) -> Iterator[None]:
+def kept_in_sync(settings: Settings, say: Say) -> AbstractContextManager[None]:
     """Compare the copy of models_dir with its store every SYNC_S, on a separate thread, inside the context.
 
     `settings` are those from before `mirrored`.
     """
     if not settings.models_url:
-        yield
-        return
-    mirror, ended = Mirror(settings.models_url, settings.data_dir.absolute() / MIRROR), Event()
-
-    def run() -> None:
-        mirror.keep_in_sync(say)
-        while not ended.wait(SYNC_S):
-            mirror.keep_in_sync(say)
-
-    thread = Thread(target=run, name="models-mirror", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        # A thread that waits for an unreachable store is left behind.
-        ended.set()
+        return nullcontext()
+    mirror = Mirror(settings.models_url, settings.data_dir.absolute() / MIRROR)
+    return repeated(lambda: mirror.keep_in_sync(say), SYNC_S, "models-mirror")
 
 
 def _is_model_file(path: str) -> bool:

@@ -3,11 +3,11 @@
 serving.json, which the controller writes → lines
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from threading import Event, Thread
 
+from sie_triton.host.repeated import repeated
 from sie_triton.serving.serving_file import fault_lines, read_serving
 
 POLL_S = 1.0
@@ -33,19 +33,6 @@ class FileFaults:
         self._problems = dict(serving.problems)
 
 
-@contextmanager
-def report_faults(data_dir: Path, say: Callable[[str], None]) -> Iterator[None]:
+def report_faults(data_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
     """Report problems every POLL_S, on a separate thread, inside the context."""
-    faults, ended = FileFaults(data_dir, say), Event()
-
-    def run() -> None:
-        while not ended.wait(POLL_S):
-            faults.look()
-
-    thread = Thread(target=run, name="file-faults", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return repeated(FileFaults(data_dir, say).look, POLL_S, "file-faults")
