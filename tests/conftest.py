@@ -3,7 +3,7 @@
 import os
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +22,7 @@ from sie_triton.render.build import write_repository
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
+from sie_triton.stages import seal
 from sie_triton.weights import locate
 from tests.support.environments import add_arrays
 from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
@@ -44,6 +45,23 @@ hypothesis.settings.register_profile(
     "any speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any speed")
+
+
+shared_key = seal.shared_key
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_key() -> Iterator[None]:
+    """Let every stage in this process accept what `tests.support.stages` seals."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seal, "shared_key", lambda directory: b"one key")
+        yield
+
+
+@pytest.fixture
+def own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each directory of status records its own key again."""
+    monkeypatch.setattr(seal, "shared_key", shared_key)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -189,12 +207,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_directory: Path, minil
     (models_dir / "minilm-512.yaml").write_text(minilm_file(MINILM_512, 512, 16384))
     settings = fresh_settings(root, models_dir=models_dir)
     repository = root / "model_repository"
-    closed = [MINILM, MINILM_512, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER, CLIP, CLAP, FLORENCE2, OWL]
-    closed += [PADDLE_OCR, MINILM_CLS]
-    is_open = replace(settings.runtime, open_steps=True)
-    assert write_repository(repository, settings, closed, runtime=settings.runtime) == []
-    write_repository(repository, settings, [TINY], runtime=is_open)
-    write_repository(repository, settings, [TINY_NO_HOOK], runtime=is_open, hook=False)
+    models = [TINY, MINILM, MINILM_512, MINILM_CLS, SPLADE, COLBERT, BGE_M3, CROSS_ENCODER, RERANKER, GLINER]
+    models += [CLIP, CLAP, FLORENCE2, OWL, PADDLE_OCR]
+    assert write_repository(repository, settings, models, runtime=settings.runtime) == []
+    write_repository(repository, settings, [TINY_NO_HOOK], runtime=settings.runtime, hook=False)
     with fork_server(settings), Server(settings, repository) as running:
         running.wait_ready()
         yield Running(settings, running.pid, running.log_path, running.control_token)

@@ -27,6 +27,7 @@ class Tensor:
 
     A ragged tensor holds the rows of all items one after another; `lengths` names the tensor with the number of rows
     per item. `minimum` and `maximum` bound the integers that a model reads. A client may omit `optional` tensors.
+    An `is_large` tensor passes between two steps by itself; all others share a message (stages.message).
     """
 
     name: str
@@ -37,6 +38,7 @@ class Tensor:
     minimum: int | None = None
     maximum: int | None = None
     optional: bool = False
+    is_large: bool = False
 
     def empty(self) -> npt.NDArray[Any]:
         """Return the empty array that stands for an output that the request did not select."""
@@ -107,7 +109,12 @@ READ = Tensor(
 # Features of images, as large as the model reads them.
 PIXEL_LENGTHS = Tensor("pixel_lengths", "INT32", (-1,), "[n] bytes of pixels per item")
 PIXELS = Tensor(
-    "pixels", "UINT8", (-1,), "[bytes] pixels of all images, row by row: red, green, blue", PIXEL_LENGTHS.name
+    "pixels",
+    "UINT8",
+    (-1,),
+    "[bytes] pixels of all images, row by row: red, green, blue",
+    PIXEL_LENGTHS.name,
+    is_large=True,
 )
 IMAGE_SIZES = Tensor("image_sizes", "INT32", (-1, 2), "[n, 2] height and width in pixels; 0: no image", "", 0)
 ORIGINAL_SIZES = Tensor(
@@ -117,7 +124,12 @@ ORIGINAL_SIZES = Tensor(
 # Features of sounds.
 MEL_LENGTHS = Tensor("mel_lengths", "INT32", (-1,), "[n] numbers in the spectrograms of each item")
 MEL = Tensor(
-    "mel", "FP32", (-1,), "[numbers] spectrograms of all items, frame by frame: decibels per mel band", MEL_LENGTHS.name
+    "mel",
+    "FP32",
+    (-1,),
+    "[numbers] spectrograms of all items, frame by frame: decibels per mel band",
+    MEL_LENGTHS.name,
+    is_large=True,
 )
 
 # Features of texts that are read in pieces, each in a row of its own, and of the words and labels in them.
@@ -135,8 +147,7 @@ LABEL_THRESHOLDS = Tensor(
     "label_thresholds", "FP32", (-1,), "[labels] NaN: the request's threshold", LABEL_LENGTHS.name
 )
 
-COST = Tensor("cost", "INT32", (-1,), "[1] cost of the whole request; the admission hook reads it")
-CONTEXT = Tensor("context", "UINT8", (-1,), "sealed context of the request; see stages.context")
+MESSAGE = Tensor("message", "UINT8", (-1,), "[bytes] what a step sends to the next, sealed; see stages.message")
 
 
 def with_lengths(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from sie_triton.contract import VERBS, Model, Verb, common_outputs
-from sie_triton.contract.tensors import CONTEXT, COST, LENGTHS, Tensor, with_lengths
+from sie_triton.contract.tensors import MESSAGE, Tensor
 from sie_triton.families import model_of
 from sie_triton.spec import SPEC_PARAMETER, ModelSpec
 
@@ -29,19 +29,17 @@ def ensembles(spec: ModelSpec, name: str, steps: str) -> Iterable[ModelConfig]:
 
 def ensemble(model: Model, verb: Verb, name: str, ensemble_name: str) -> ModelConfig:
     """Return the ensemble of one verb; `name` is the prefix of the steps' names."""
-    raw = {t.name: f"{t.name}_raw" for t in verb.forwarded(model)}
     inputs = verb.inputs(model.spec.inputs)
     optional = {"optional": True} if _may_lack(inputs) else {}
     outputs = [*verb.outputs(model), *common_outputs(model)]
-    between = {tensor.name: tensor.name for tensor in (*with_lengths(model.features), COST)}
-    asked, computed = between | {CONTEXT.name: "asked_context"}, raw | {CONTEXT.name: "computed_context"}
+    asked = {tensor.name: f"asked_{tensor.name}" for tensor in _asked(model)}
+    computed = {MESSAGE.name: f"computed_{MESSAGE.name}"}
     # The steps recognise the verb by the names that its inputs have there.
     entry, passed_on = ({verb.input_name(t): t.name for t in each} for each in (inputs, verb.passed_on(model)))
-    lengths = {LENGTHS.name: model.lengths}
     steps = [
         step_of(name, "preprocess", entry, asked),
         step_of(name, "inference", asked, computed),
-        step_of(name, "postprocess", computed | lengths | passed_on, {t.name: t.name for t in outputs}),
+        step_of(name, "postprocess", computed | passed_on, {t.name: t.name for t in outputs}),
     ]
     return model_config(
         {
@@ -99,15 +97,13 @@ def _step_tensors(spec: ModelSpec) -> tuple[Mapping[str, tuple[list[Tensor], lis
     of_verbs = {verb.name: [_entry(verb, tensor) for tensor in verb.inputs(spec.inputs)] for verb in verbs}
     entry = [tensor for inputs in of_verbs.values() for tensor in inputs]
     passed_on = [_entry(verb, tensor) for verb in verbs for tensor in verb.passed_on(model)]
-    to_inference = [*with_lengths(model.features), COST, CONTEXT]
-    forward = _distinct(verb.forwarded(model) for verb in verbs)
-    outputs = _distinct(verb.outputs(model) for verb in verbs)
+    outputs = list(dict.fromkeys(tensor for verb in verbs for tensor in verb.outputs(model)))
     tensors = {
-        "preprocess": (entry, to_inference),
-        "inference": (to_inference, [*forward, CONTEXT]),
-        "postprocess": ([*forward, LENGTHS, CONTEXT, *passed_on], [*outputs, *common_outputs(model)]),
+        "preprocess": (entry, _asked(model)),
+        "inference": (_asked(model), [MESSAGE]),
+        "postprocess": ([MESSAGE, *passed_on], [*outputs, *common_outputs(model)]),
     }
-    of_one_verb = {*entry, *forward} if len(verbs) > 1 else set()
+    of_one_verb = set(entry) if len(verbs) > 1 else set()
     may_lack = {tensor for inputs in of_verbs.values() if _may_lack(inputs) for tensor in inputs}
     return tensors, of_one_verb | may_lack
 
@@ -124,8 +120,9 @@ def _entry(verb: Verb, tensor: Tensor) -> Tensor:
     return replace(tensor, name=verb.input_name(tensor))
 
 
-def _distinct(groups: Iterable[Iterable[Tensor]]) -> list[Tensor]:
-    return list(dict.fromkeys(tensor for group in groups for tensor in group))
+def _asked(model: Model) -> list[Tensor]:
+    """Return what preprocess sends to inference: a message, and the large features beside it."""
+    return [MESSAGE, *(tensor for tensor in model.features if tensor.is_large)]
 
 
 def _dims(model: Model, verb: Verb) -> dict[str, int]:

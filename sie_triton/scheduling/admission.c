@@ -1,8 +1,8 @@
 /* The admission hook: Triton's dynamic batcher calls it before each request joins a batch.
  *
- * A request joins while the batch's cost, summed from the INT32[1] input "cost", stays within
- * the model parameter "max_batch_cost". The first request is always admitted: refusing it would
- * make the batcher spin forever. The plan in `inference` has the final say, because Triton may
+ * A request joins while the batch's cost, summed from the int32 behind the seal of the input
+ * "message" (stages/message.py), stays within the model parameter "max_batch_cost". The first
+ * request is always admitted: refusing it would make the batcher spin forever. The plan in `inference` has the final say, because Triton may
  * merge queued payloads without calling the hook.
  *
  * Built as batchstrategy.so in a model directory. Triton's symbols come from the server process,
@@ -33,7 +33,7 @@ extern TRITONSERVER_Error* TRITONBACKEND_InputBuffer(
     TRITONBACKEND_Input*, uint32_t index, const void** buffer, uint64_t* bytes,
     int* memory_type, int64_t* memory_type_id);
 
-enum { ERROR_INTERNAL = 1, MEMORY_GPU = 2 };
+enum { ERROR_INTERNAL = 1, MEMORY_GPU = 2, SEAL_BYTES = 8 };
 
 /* Per model: the budget. Per batch: the rest of the budget. */
 typedef struct { int64_t budget; } Batcher;
@@ -70,10 +70,10 @@ request_cost(TRITONBACKEND_Request* request)
   int memory_type = 0;
   int64_t memory_type_id = 0;
   int32_t cost;
-  if (failed(TRITONBACKEND_RequestInput(request, "cost", &input))) return 0;
+  if (failed(TRITONBACKEND_RequestInput(request, "message", &input))) return 0;
   if (failed(TRITONBACKEND_InputBuffer(input, 0, &buffer, &bytes, &memory_type, &memory_type_id))) return 0;
-  if (!buffer || memory_type == MEMORY_GPU || bytes < sizeof(cost)) return 0;
-  memcpy(&cost, buffer, sizeof(cost));
+  if (!buffer || memory_type == MEMORY_GPU || bytes < SEAL_BYTES + sizeof(cost)) return 0;
+  memcpy(&cost, (const char*)buffer + SEAL_BYTES, sizeof(cost));
   return cost > 0 ? cost : 0;
 }
 

@@ -200,9 +200,6 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         description="models to serve and to load before the server is ready, separated by commas: any that serve "
         "accepts; they are evicted like others",
     )
-    open_steps: bool = Field(
-        False, description="allow clients to call single steps of a model, for measurements; not for production"
-    )
     fork_stubs: bool = Field(
         True,
         description="start Triton's Python processes from a fork server, which needs a wheel with compiled code or a C "

@@ -17,7 +17,7 @@ GROUPS: Mapping[str, str] = {
     ),
     "Requests and batches": (
         "max_concurrent_requests max_requests_per_model max_batch_requests max_batch_wait_ms preprocessor_workers "
-        "forward_timeout_s open_steps fork_stubs"
+        "forward_timeout_s fork_stubs"
     ),
     "Images, sounds and documents": (
         "image_workers max_image_bytes max_image_pixels max_decoded_bytes max_pages max_audio_bytes max_audio_s "

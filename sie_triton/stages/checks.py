@@ -1,4 +1,4 @@
-"""Checks of a step's inputs, which clients can send directly: shapes, lengths and ranges."""
+"""Checks of a step's inputs: shapes, lengths and ranges."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.arrays import Array, Ints
-from sie_triton.contract import Features, Model
+from sie_triton.contract import Features, Model, Rows
 from sie_triton.contract.tensors import NUMPY_DTYPES, Tensor
 from sie_triton.errors import InputError
 from sie_triton.stages.request import Request
@@ -50,6 +50,14 @@ def check_features(features: Features, declared: Sequence[Tensor], max_length: i
         check_range(tensor, values, limits.get(tensor.name, tensor.maximum))
 
 
+def check_limits(rows: Rows, limits: Mapping[str, int]) -> None:
+    """Raise InputError for a larger number than the loaded model reads: preprocess knows only the model's files."""
+    for name, limit in limits.items():
+        values = rows.get(name)
+        if values is not None and len(values) and extremes(values)[1] > limit:
+            raise InputError.at(name, f"must be at most {limit}, the largest that the loaded model reads")
+
+
 def check_lengths(tensor: Tensor, lengths: Ints, num_rows: int, least: int, most: int | None, why: str = "") -> None:
     name = tensor.lengths
     if not len(lengths):
@@ -81,12 +89,6 @@ def check_range(tensor: Tensor, values: Array, maximum: int | None) -> None:
     if smallest < tensor.minimum or (maximum is not None and largest > maximum):
         upper = "" if maximum is None else f" to {maximum}"
         raise InputError.at(tensor.name, f"must be from {tensor.minimum}{upper}")
-
-
-def check_num_items(num_items: int, num_lengths: int) -> None:
-    """Raise InputError for a context with another number of items than can have these lengths."""
-    if not 0 <= num_items <= num_lengths:
-        raise InputError.at("context", f"counts {num_items} items, but there are {num_lengths} lengths")
 
 
 def extremes(values: Array) -> tuple[Any, Any]:

@@ -1,12 +1,12 @@
 """The context of a request on its way through the steps: read and checked once, on entry, then sealed.
 
 client → preprocess   makes it from the request's parameters, id, trace context and timeout
-preprocess → inference → postprocess   the tensor `context`: the seal, then these fields as JSON
+preprocess → inference → postprocess   in the message between two steps
 """
 
-import json
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from time import monotonic_ns
 from typing import Any
 
@@ -14,13 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract import VERBS, Model, Options, Verb, check_parameters
-from sie_triton.contract.tensors import CONTEXT
-from sie_triton.errors import InputError
 from sie_triton.records.calls import CALL
 from sie_triton.scheduling.job import NEVER, deadline_ns
 from sie_triton.spec import Profile
-from sie_triton.stages.request import Origin, Request, vector
-from sie_triton.stages.seal import SEAL_BYTES, Seal, Tensors
+from sie_triton.stages.request import Origin, Request
 from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT, identity, is_identity
 from sie_triton.telemetry.spans import spans
 from sie_triton.telemetry.trace import Trace
@@ -30,7 +27,8 @@ from sie_triton.telemetry.trace import Trace
 class Context:
     """The context of one request. Times are monotonic, in nanoseconds.
 
-    `options`: the checked parameters that later steps read, over those of the profile. `num_items`: number of items,
+    `options`: the checked parameters that later steps read, over those of the profile. `call`: the token of the door's
+    call, see records.calls; it may be empty. `num_items`: number of items,
     where each page of a PDF counts as one. `pages`: for each item sent, the page numbers that were read, none if it is
     not a PDF; empty if no item is a PDF. `ticket`: see records.tickets. Inference adds the durations: `queue_ns` is the
     wait while it was busy with other work, `batch_wait_ns` the wait while it was idle, `loading_ns` the wait while the
@@ -41,6 +39,7 @@ class Context:
     options: dict[str, Any]
     id: str = ""
     trace: str = ""
+    call: str = ""
     num_items: int = 0
     arrived_ns: int = 0
     deadline_ns: int = NEVER
@@ -57,53 +56,23 @@ class Context:
     def origin(self) -> Origin:
         return Origin(self.id, Trace.parse(self.trace), self.arrived_ns)
 
-    def to_json(self) -> bytes:
-        fields = [
-            self.verb.name,
-            self.options,
-            self.id,
-            self.trace,
-            self.num_items,
-            self.arrived_ns,
-            self.deadline_ns,
-            self.preprocessed_ns,
-            self.ticket,
-            self.queue_ns,
-            self.batch_wait_ns,
-            self.inference_ns,
-            self.loading_ns,
-            self.pages,
-            self.truncated,
-        ]
-        return json.dumps(fields).encode()
+    def fields(self) -> Sequence[Any]:
+        """Return what `of` makes an equal context of."""
+        return (self.verb.name, *OTHERS(self))
 
     @classmethod
-    def from_json(cls, text: bytes) -> "Context":
-        """Parse a context. Raise ValueError or TypeError if it is malformed, and KeyError for an unknown verb."""
-        verb, options, *others = json.loads(text)
-        if type(options) is not dict or list(map(type, others)) != OTHERS:
-            raise ValueError("these are not the fields of a context")
-        _, _, *numbers, pages, truncated = others
-        if max(map(abs, numbers)) > NEVER or not _are_indices([*truncated, *(page for each in pages for page in each)]):
-            raise ValueError("a number of the context is out of range")
-        return cls(VERBS[verb], options, *others)
+    def of(cls, fields: Sequence[Any]) -> "Context":
+        verb, *others = fields
+        return cls(VERBS[verb], *others)
 
 
-OTHERS = [str, str, *[int] * 9, list, list]
-
-# Largest index of an item or number of a page: the outputs are int32.
-MAX_INDEX = 2**31 - 1
-
-
-def _are_indices(values: list[Any]) -> bool:
-    return all(type(value) is int and 0 <= value <= MAX_INDEX for value in values)
+OTHERS = attrgetter(*(each.name for each in fields(Context) if each.name != "verb"))
 
 
 class Contexts:
-    """Makes, reads and writes the contexts of one model's requests. Thread-safe."""
+    """Makes the contexts of one model's requests. Thread-safe."""
 
-    def __init__(self, model: Model, seal: Seal) -> None:
-        self._seal = seal
+    def __init__(self, model: Model) -> None:
         self._parameters = {name: VERBS[name].all_parameters(model) for name in model.spec.tasks}
         self._sent_on = {
             verb: {name for name, parameter in parameters.items() if not parameter.for_prompt}
@@ -122,32 +91,12 @@ class Contexts:
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
         deadline = deadline_ns(arrived_ns, request.timeout_us)
         id, trace = identity_of(request)
-        return Context(verb, options, id, str(trace), 0, arrived_ns, deadline), given
+        return Context(verb, options, id, str(trace), token_of(request), 0, arrived_ns, deadline), given
 
-    def read(self, request: Request, tensors: Tensors) -> Context:
-        """Return the context that the previous step sent with `tensors`. Raise InputError if it did not seal them."""
-        return self._parsed(self._seal.opened(vector(request, CONTEXT.name, np.uint8), tensors))
 
-    def peek(self, request: Request) -> Context | None:
-        """Return the context without checking its seal; None if it cannot be read."""
-        try:
-            return self._parsed(vector(request, CONTEXT.name, np.uint8)[SEAL_BYTES:].tobytes())
-        except InputError:
-            return None
-
-    def write(self, context: Context, tensors: Tensors) -> npt.NDArray[np.uint8]:
-        """Seal a context for the next step, which must pass `tensors` in the same order."""
-        return self._seal.sealed(context.to_json(), tensors)
-
-    def _parsed(self, text: bytes) -> Context:
-        try:
-            context = Context.from_json(text)
-            parameters = self._parameters[context.verb.name]
-        except (ValueError, KeyError, TypeError, RecursionError) as exc:
-            raise InputError.at("context", "must be as the previous step writes it") from exc
-        if self._seal.is_open:
-            context.options = check_parameters(context.options, parameters)
-        return context
+def token_of(request: Request) -> str:
+    """Return the token of the door's call in a client's request; empty if there is none."""
+    return str(request.parameters.get(CALL, ""))
 
 
 def identity_of(request: Request) -> tuple[str, Trace]:
@@ -166,7 +115,7 @@ def of_profile(profile: Profile, names: Collection[str]) -> dict[str, Any]:
 def timing_ms(context: Context, started_ns: int) -> npt.NDArray[np.float32]:
     """Return the output `timing_ms`, float32 [7], of a postprocess that started at `started_ns`."""
     now = monotonic_ns()
-    parts = [
+    parts = (
         context.queue_ns,
         context.preprocessed_ns - context.arrived_ns,
         context.batch_wait_ns,
@@ -174,5 +123,5 @@ def timing_ms(context: Context, started_ns: int) -> npt.NDArray[np.float32]:
         now - started_ns,
         now - context.arrived_ns,
         context.loading_ns,
-    ]
-    return np.array(parts, np.float64).astype(np.float32) / np.float32(1e6)
+    )
+    return np.array([part / 1e6 for part in parts], np.float32)

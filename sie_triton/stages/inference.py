@@ -79,7 +79,7 @@ class Inference(ColdStage[Worker]):
         self._spec = spec
         self._is_remote = spec.endpoint is not None
         self._is_quick = not (family(spec.family).generates or self._is_remote)
-        self._desk = Desk(spec, Seal(status.directory, is_open=spec.runtime.open_steps))
+        self._desk = Desk(spec, Seal(status.directory))
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
         computed_on, self._max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
         self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, self._max_requests)
@@ -100,11 +100,12 @@ class Inference(ColdStage[Worker]):
         self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, self.open, status, is_known)
 
     def origin(self, request: Request) -> Origin:
-        return self._desk.origin(request)
+        context = self._desk.context(request)
+        return Origin("", Trace(), request.arrived_ns) if context is None else context.origin
 
-    def deadline_ns(self, request: Request) -> int:
-        known = self._desk.deadline_ns(request)
-        return NEVER if known is None else known  # None: unreadable, so the request fails as soon as it is read
+    def entry(self, request: Request) -> tuple[int, str]:
+        context = self._desk.context(request)  # without one, the request fails as soon as it is read
+        return (NEVER, "") if context is None else (context.deadline_ns, context.call)
 
     def warm_up(self) -> None:
         """Load at start-up without waiting for the controller's permission, because Triton waits for this."""
@@ -173,7 +174,11 @@ class Inference(ColdStage[Worker]):
             return self._loaded
 
     def answer(self, loaded: Worker, requests: Sequence[Request]) -> list[Answer]:
-        read = [self._read(loaded, request) for request in requests]
+        now = monotonic_ns()
+        read = [self._read(loaded, request, now) for request in requests]
+        self.status.raise_to(
+            highest_ticket=max((each.context.ticket for each in read if isinstance(each, Work)), default=0)
+        )
         jobs = self._loras.ready([job for job in read if isinstance(job, Work)], self._defer)
         if self._is_quick and loaded.is_alive:
             self._run_now([job for job in jobs if not job.is_bulk])
@@ -195,15 +200,14 @@ class Inference(ColdStage[Worker]):
             if self._loaded is not None:
                 self._loaded.close()
 
-    def _read(self, worker: Worker, request: Request) -> Work | SIEError:
+    def _read(self, worker: Worker, request: Request, now_ns: int) -> Work | SIEError:
         try:
             work = self._desk.take(request, worker.loaded)
-            self.status.raise_to(highest_ticket=work.context.ticket)
-            self.call_of(request)
+            self.check_call(work.context.call)
         except Exception as exc:
             return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
         work.is_bulk = work.num_items > 1 and sum(work.costs) > self._budget
-        if work.is_over(monotonic_ns()):
+        if work.is_over(now_ns):
             self.status.add(num_expired=1)
             return expired()
         return work
@@ -229,7 +233,7 @@ class Inference(ColdStage[Worker]):
         return nullcontext(0)
 
     def _defer(self, job: Work) -> None:
-        self.open.add(job.request, job.deadline_ns)
+        self.open.add(job.request, job.deadline_ns, job.context.call)
         job.is_deferred = True
 
     def _submit_late(self, jobs: Sequence[Work]) -> None:

@@ -43,7 +43,7 @@ class OpenRequests:
     Each request is answered once, by the first of two: a thread of the stage through `reply`, or the clock. Any thread
     may call any method. `answered(is_expired)` is called after each response, on the thread that sent it. If Triton
     rejects a response, this is logged, not raised, and `fault()` is called too. `loading()` returns the progress of
-    loading, for the error of expired requests. `call_of(request)` returns the request's call at the door, which is held
+    loading, for the error of expired requests. `call_of(token)` returns a request's call at the door, which is held
     while a request of it is deferred; every POLL_S the clock checks if its client has disconnected. `gone()` is called
     for each such request. The clock calls
     `overdue()` every LOOK_S while requests are open; if it returns an error, all of them get that error.
@@ -55,7 +55,7 @@ class OpenRequests:
         answered: Callable[[bool], None],
         fault: Callable[[], None],
         loading: Callable[[], str | None] = lambda: None,
-        call_of: Callable[[Request], Call | None] = lambda request: None,
+        call_of: Callable[[str], Call | None] = lambda token: None,
         gone: Callable[[], None] = lambda: None,
         overdue: Callable[[], SIEError | None] = lambda: None,
         failed: Callable[[Request, SIEError], None] = lambda request, error: None,
@@ -83,8 +83,8 @@ class OpenRequests:
     def __contains__(self, request: Request) -> bool:
         return request in self._keys
 
-    def add(self, request: Request, deadline: int) -> None:
-        """Defer `request`. A request that was already added stays as it is.
+    def add(self, request: Request, deadline: int, token: str = "") -> None:
+        """Defer `request`; `token` names its call at the door. A request that was already added stays as it is.
 
         Raise BusyError, and do not defer it, if the system starts no thread for the clock.
         """
@@ -97,7 +97,7 @@ class OpenRequests:
             key = self._num_added
             self._num_added += 1
             self._open[key], self._keys[request] = request, key
-            if call := self._call_of(request):
+            if call := self._call_of(token):
                 self._calls[key] = request, call
                 self._hold(call)
             if deadline < NEVER:

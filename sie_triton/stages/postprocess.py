@@ -11,12 +11,13 @@ import numpy.typing as npt
 from sie_triton.arrays import Ints
 from sie_triton.contract import VERBS, Answering, Computed, Rows, Verb
 from sie_triton.contract.tensors import LENGTHS, NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED
-from sie_triton.errors import InputError, SIEError
-from sie_triton.families import model_of
+from sie_triton.errors import SIEError
+from sie_triton.families import FAMILIES, model_of
 from sie_triton.records.traffic import ITEMS, LATENCY, QUEUE, TOKENS, TrafficWriter
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.checks import array_of, check_computed, check_num_items, widths_of
-from sie_triton.stages.context import Context, Contexts, timing_ms
+from sie_triton.stages.checks import check_computed, widths_of
+from sie_triton.stages.context import Context, timing_ms
+from sie_triton.stages.message import Messages
 from sie_triton.stages.request import Answer, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import internal_error
@@ -47,11 +48,10 @@ class Postprocess:
     def __init__(self, spec: ModelSpec, seal: Seal, traffic: TrafficWriter) -> None:
         self._traffic = traffic
         self._model = model_of(spec)
-        self._contexts = Contexts(self._model, seal)
-        self._widths = widths_of(self._model)
+        self._received = Messages.from_inference(self._model, seal)
+        self._is_ours, self._widths = spec.family in FAMILIES, widths_of(self._model)
         self._verbs = [VERBS[task] for task in spec.tasks]
         self._answering = {verb.name: verb.answering(self._model) for verb in self._verbs}
-        self._forwarded = {verb.name: verb.forwarded(self._model) for verb in self._verbs}
         self._log = RequestLog(spec.model)
 
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
@@ -102,13 +102,10 @@ class Postprocess:
 
     def _read(self, request: Request) -> Arrived | SIEError:
         try:
-            lengths = array_of(request, LENGTHS, copy=False)
-            forwarded = self._forwarded[self._verb_name(request)]
-            tensors = {tensor.name: array_of(request, tensor, copy=False) for tensor in forwarded}
-            context = self._contexts.read(request, [*tensors.values(), lengths])
-            verb = context.verb
-            check_num_items(context.num_items, len(lengths))
-            check_computed(tensors, verb.sent(self._model, context.options), context.num_items, self._widths)
+            context, tensors = self._received.read(request, copy=False)
+            verb, lengths = context.verb, tensors.pop(LENGTHS.name)
+            if not self._is_ours:  # another package's adapter may be wrong
+                check_computed(tensors, verb.sent(self._model, context.options), context.num_items, self._widths)
             of_items = verb.token_count(lengths, context.num_items, tensors)
             return Arrived(context, Computed(context.options, {**tensors, **self._passed_on(request, verb)}), of_items)
         except SIEError as exc:
@@ -120,11 +117,6 @@ class Postprocess:
         """Return the inputs of the client that the verb needs, those that are present."""
         given = {t.name: request.tensor(verb.input_name(t)) for t in verb.passed_on(self._model)}
         return {name: array[0] for name, array in given.items() if array is not None}
-
-    def _verb_name(self, request: Request) -> str:
-        """Return the verb of a request before its seal is checked: the verb says which tensors to read."""
-        found = self._contexts.peek(request) if len(self._verbs) > 1 else None
-        return found.verb.name if found is not None else self._verbs[0].name
 
     def _prepare(self, answering: Answering, arrived: Sequence[Arrived]) -> None:
         """Prepare requests together. If that fails, prepare each alone, so that only the faulty ones fail."""
@@ -158,9 +150,7 @@ class Postprocess:
 
 
 def _marked(indices: list[int], num_items: int) -> npt.NDArray[np.bool_]:
-    """Return bool [items], True at `indices`; InputError if there is no such item."""
-    if max(indices, default=-1) >= num_items:
-        raise InputError.at("context", f"names a truncated item {max(indices)}, but there are {num_items} items")
+    """Return bool [items], True at `indices`."""
     marked = np.zeros(num_items, np.bool_)
     marked[indices] = True
     return marked

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic_ns
 
-import numpy as np
-
 from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
-from sie_triton.contract.tensors import CONTEXT, COST, Tensor
+from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.host.container import num_processors
@@ -30,7 +28,8 @@ from sie_triton.scheduling.background import Background
 from sie_triton.scheduling.job import deadline_ns
 from sie_triton.scheduling.slots import Slots
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.context import Context, Contexts, identity_of
+from sie_triton.stages.context import Context, Contexts, identity_of, token_of
+from sie_triton.stages.message import Messages
 from sie_triton.stages.preparing import Pages, Preparation, takes_long
 from sie_triton.stages.request import DEFERRED, Answer, Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
@@ -84,7 +83,8 @@ class Preprocess(ColdStage[Processor]):
             StatusReader(directory, status.model, "inference"),
             OtherModels(directory, status.model),
         )
-        self._contexts = Contexts(self._model, Seal(directory, is_open=runtime.open_steps))
+        self._contexts = Contexts(self._model)
+        self._sent = Messages.from_preprocess(self._model, Seal(directory))
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._loras = KnownLoras(spec)
         # The tokenizer library would start threads of its own, one a core in each process, beside the slots.
@@ -113,8 +113,8 @@ class Preprocess(ColdStage[Processor]):
             return super().origin(request)
         return Origin(id, trace, request.arrived_ns)
 
-    def deadline_ns(self, request: Request) -> int:
-        return deadline_ns(monotonic_ns(), request.timeout_us)
+    def entry(self, request: Request) -> tuple[int, str]:
+        return deadline_ns(monotonic_ns(), request.timeout_us), token_of(request)
 
     def load(self) -> Processor:
         spec = self._spec
@@ -152,7 +152,7 @@ class Preprocess(ColdStage[Processor]):
         if isinstance(reading, SIEError):
             return reading
         try:
-            self.open.add(request, reading.context.deadline_ns)
+            self.open.add(request, reading.context.deadline_ns, reading.context.call)
             self._start(processor, request, reading)
         except BusyError as exc:
             (answer,) = self._failed([request], exc)
@@ -194,7 +194,7 @@ class Preprocess(ColdStage[Processor]):
 
     def _read(self, processor: Processor, request: Request, arrived_ns: int) -> ReadRequest | SIEError:
         try:
-            self.call_of(request)
+            self.check_call(token_of(request))
             verb = self._verb_of(request)
             context, given = self._contexts.enter(request, verb, arrived_ns)
             if lora := context.options.get(LORA.name):
@@ -285,7 +285,7 @@ class Preprocess(ColdStage[Processor]):
             return internal_error(self.name, exc)
 
     def _outputs(self, reading: ReadRequest, features: Features) -> Outputs:
-        context, declared = reading.context, self._model.features
+        context = reading.context
         lengths = self._model.lengths_of(features)
         if not lengths.all():
             check_read(reading.parts, lengths.tolist())
@@ -295,9 +295,4 @@ class Preprocess(ColdStage[Processor]):
         if found := recorded(context.trace):
             tracing, trace = found
             tracing.add(trace, self.name, context.arrived_ns, context.preprocessed_ns, {"sie.cost": cost})
-        sent = to_tensors(features, declared)
-        return {
-            **sent,
-            COST.name: np.array([cost], np.int32),
-            CONTEXT.name: self._contexts.write(context, sent.values()),
-        }
+        return self._sent.write(context, to_tensors(features, self._model.features), cost)

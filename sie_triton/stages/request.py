@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 
-from sie_triton.errors import InputError, SIEError
+from sie_triton.errors import SIEError
 from sie_triton.telemetry.trace import Trace
 
 Outputs = Mapping[str, npt.NDArray[Any]]
@@ -79,14 +78,3 @@ class Request(Protocol):
         Triton only knows about requests to the step itself, not about those through an ensemble.
         """
         ...
-
-
-def vector(request: Request, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """Copy the input `name` without its batch dimension, [k]. Raise InputError unless its shape is [1, k]."""
-    array = request.tensor(name)
-    if array is None:
-        raise InputError.at(name, "missing; it is a required input")
-    if array.ndim != 2 or array.shape[0] != 1:
-        raise InputError.at(name, f"has shape {list(array.shape)}; send [1, k], one request per batch row")
-    copy: npt.NDArray[Any] = array[0].astype(dtype)
-    return copy

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, ModelLoading, SIEError
 from sie_triton.names import sie_name
-from sie_triton.records.calls import CALL, Call, Calls
+from sie_triton.records.calls import Call, Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
 from sie_triton.scheduling.background import Background
@@ -102,8 +102,11 @@ class ColdStage(ABC, Generic[Loaded]):
         return Origin(id, Trace(), request.arrived_ns)
 
     @abstractmethod
-    def deadline_ns(self, request: Request) -> int:
-        """Return the deadline of a request that was just received, in monotonic nanoseconds."""
+    def entry(self, request: Request) -> tuple[int, str]:
+        """Return the deadline of a request that was just received, in monotonic nanoseconds, and the token of its call.
+
+        The token names a call of the door; it may be empty.
+        """
 
     def room(self) -> int:
         """Return how many more requests may enter now."""
@@ -113,15 +116,11 @@ class ColdStage(ABC, Generic[Loaded]):
         """Return the error of requests for which there was no room."""
         return too_many(self.limit)
 
-    def call_of(self, request: Request) -> Call | None:
-        """Return the door's call that `request` belongs to, if any; InputError for a malformed token.
-
-        Raise Cancelled if its client has disconnected already.
-        """
-        call = self._calls.find(str(request.parameters.get(CALL, "")))
+    def check_call(self, token: str) -> None:
+        """Raise Cancelled if the client of a door's call has disconnected already, InputError for a malformed token."""
+        call = self._calls.find(token)
         if call is not None and call.is_over():
             raise Cancelled(GONE)
-        return call
 
     def failure(self) -> SIEError:
         """Return the error for requests after whose arrival the loaded object went: that of the last load, if any."""
@@ -235,10 +234,10 @@ class ColdStage(ABC, Generic[Loaded]):
             self.open.reply(request, told)
         return [DEFERRED if request.is_deferred else told for request in requests]
 
-    def _known_call(self, request: Request) -> Call | None:
-        """Return the call of a deferred request; None for a malformed token, which `call_of` reports."""
+    def _known_call(self, token: str) -> Call | None:
+        """Return the call of a deferred request; None for a malformed token, which `check_call` reports."""
         try:
-            return self._calls.find(str(request.parameters.get(CALL, "")))
+            return self._calls.find(token)
         except InputError:
             return None
 
@@ -250,7 +249,7 @@ class ColdStage(ABC, Generic[Loaded]):
         if failure is not None and monotonic() < failure[1]:
             return [failure[0]] * len(requests)
         for request in requests:
-            self.open.add(request, self.deadline_ns(request))
+            self.open.add(request, *self.entry(request))
         if not self._waiting:
             self.load_soon()
         self._waiting += requests

@@ -194,8 +194,7 @@ class PostprocessModel(ColdModel):
         from sie_triton.stages import postprocess
 
         status = self.status(spec, parameters, args)
-        seal = Seal(status.directory, is_open=spec.runtime.open_steps)
-        return postprocess.Postprocess(spec, seal, status.traffic)
+        return postprocess.Postprocess(spec, Seal(status.directory), status.traffic)
 
 
 def _load_if_resident(stage: ColdStage[Any], spec: ModelSpec, parameters: Mapping[str, str]) -> None:

@@ -4,21 +4,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sie_triton.contract import LORA, VERBS, Rows
-from sie_triton.contract.tensors import CONTEXT, lengths_of, with_lengths
-from sie_triton.families import model_of
+from sie_triton.contract.tensors import LENGTHS, lengths_of
+from sie_triton.errors import InputError
+from sie_triton.families import FAMILIES, model_of
 from sie_triton.inputs.features import from_tensors, num_pieces
 from sie_triton.loras import KnownLoras
 from sie_triton.scheduling import COST_FUNCTIONS
 from sie_triton.scheduling.job import Job
 from sie_triton.spec import ModelSpec
-from sie_triton.stages.checks import array_of, check_features, check_num_items
-from sie_triton.stages.context import Context, Contexts
+from sie_triton.stages.checks import check_features, check_limits
+from sie_triton.stages.context import Context
 from sie_triton.stages.deadly import DeadlyRequests
-from sie_triton.stages.request import Origin, Outputs, Request
+from sie_triton.stages.message import Messages
+from sie_triton.stages.request import Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import BusyLog, covered_ns
 from sie_triton.telemetry.spans import recorded
-from sie_triton.telemetry.trace import Trace
 from sie_triton.worker.messages import Loaded
 
 if TYPE_CHECKING:
@@ -57,35 +58,32 @@ class Desk:
 
     def __init__(self, spec: ModelSpec, seal: Seal) -> None:
         self._model = model_of(spec)
-        self._contexts = Contexts(self._model, seal)
+        self._received = Messages.from_preprocess(self._model, seal)
+        self._sent = Messages.from_inference(self._model, seal)
+        self._is_ours = spec.family in FAMILIES
         self.loras = KnownLoras(spec)
         self.deadly = DeadlyRequests()
-        self._sent = with_lengths(self._model.features)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._own = [parameter.name for parameter in self._model.parameters]
         computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
         self.ragged = lengths_of(computed)
 
-    def deadline_ns(self, request: Request) -> int | None:
-        """Return the deadline of a request that is not read yet; None if its context is unreadable."""
-        context = self._contexts.peek(request)
-        return None if context is None else context.deadline_ns
-
-    def origin(self, request: Request) -> Origin:
-        context = self._contexts.peek(request)
-        return Origin("", Trace(), request.arrived_ns) if context is None else context.origin
+    def context(self, request: Request) -> Context | None:
+        """Return the context of a request that is not read yet; None if preprocess has not sent it."""
+        try:
+            return self._received.read(request, copy=False)[0]
+        except InputError:
+            return None
 
     def take(self, request: Request, loaded: Loaded) -> Work:
-        """Read and validate a request. Raise InputError if it is invalid, ModelError if it ends workers.
-
-        It is validated against the loaded model, because clients may skip preprocess. `cost` is computed anew.
-        """
-        sent = {tensor.name: array_of(request, tensor) for tensor in self._sent}
-        features = from_tensors(sent, self._model.features)
-        context = self._contexts.read(request, sent.values())
-        check_features(features, self._model.features, loaded.max_length, loaded.limits)
+        """Read a request. Raise InputError if the loaded model cannot read it, ModelError if it ends workers."""
+        context, rows = self._received.read(request, copy=True)
+        features = from_tensors(rows, self._model.features)
+        if self._is_ours:
+            check_limits(rows, {**loaded.limits, self._model.features[0].lengths: loaded.max_length})
+        else:  # another package's processor may be wrong
+            check_features(features, self._model.features, loaded.max_length, loaded.limits)
         lengths = self._model.lengths_of(features)
-        check_num_items(context.num_items, len(lengths))
         verb, options = context.verb, context.options
         work = Work(
             request=request,
@@ -117,10 +115,7 @@ class Desk:
         context.loading_ns = max(0, until - since - loads.idle_ns(since, until))
         context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)
         _record(work, until)
-        # Postprocess gets the lengths from preprocess.
-        lengths = self._model.lengths_of(work.features)
-        sealed = self._contexts.write(context, [*work.computed.values(), lengths])
-        return {**work.computed, CONTEXT.name: sealed}
+        return self._sent.write(context, {**work.computed, LENGTHS.name: self._model.lengths_of(work.features)})
 
 
 def _record(work: Work, began_ns: int) -> None:

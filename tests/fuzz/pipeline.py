@@ -11,7 +11,7 @@ import numpy as np
 
 from sie_triton.catalog import recognise
 from sie_triton.contract import Rows, Verb
-from sie_triton.contract.tensors import LENGTHS, NUMPY_DTYPES, lengths_of
+from sie_triton.contract.tensors import NUMPY_DTYPES, lengths_of
 from sie_triton.errors import SIEError
 from sie_triton.families import model_of
 from sie_triton.families.gliner2.request import MAX_CLASSES
@@ -22,7 +22,6 @@ from sie_triton.scheduling.job import rows_of
 from sie_triton.spec import ModelSpec, MuveraConfig, Profile, Runtime
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.preprocess import Preprocess
-from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk, Work
@@ -44,18 +43,17 @@ MUVERA = MuveraConfig(num_repetitions=2, num_simhash_projections=2, final_projec
 
 
 class Pipeline:
-    """A model's steps. With `is_open` they take what no other step has sealed."""
+    """A model's steps."""
 
-    def __init__(self, spec: ModelSpec, directory: Path, *, is_open: bool = False) -> None:
-        spec = replace(spec, runtime=replace(spec.runtime, open_steps=is_open))
+    def __init__(self, spec: ModelSpec, directory: Path) -> None:
         self.spec, self.model = spec, model_of(spec)
         directory.mkdir()
         self.preprocess = Preprocess(spec, StatusWriter(directory, "m", "preprocess", 0))
         # Preprocess would refuse requests of which inference has taken none.
         self._taken = StatusWriter(directory, "m", "inference", 0)
         self.preprocess.warm_up()
-        self.desk = Desk(spec, Seal(directory, is_open=is_open))
-        self.postprocess = Postprocess(spec, Seal(directory, is_open=is_open), TrafficWriter.private())
+        self.desk = Desk(spec, Seal(directory))
+        self.postprocess = Postprocess(spec, Seal(directory), TrafficWriter.private())
         self.loaded = Loaded({"input_ids": 1 << 20}, spec.max_sequence_length, 1, 0)
 
     def close(self) -> None:
@@ -87,8 +85,7 @@ class Pipeline:
             for tensor in verb.passed_on(self.model)
             if tensor.name in inputs
         }
-        computed = {LENGTHS.name: features[self.model.lengths], **self.rows(features)}
-        tensors = {name: array[None] for name, array in computed.items()}
+        tensors = {name: array[None] for name, array in self.rows(features).items()}
         return answer_of(self.postprocess, FakeRequest(**tensors, **passed_on))
 
     def _rows(self, work: Work) -> list[Rows]:
@@ -125,7 +122,7 @@ def request_of(answer: Outputs) -> FakeRequest:
 
 def answer_of(stage: Any, request: FakeRequest) -> Outputs:
     (answer,) = stage.execute([request])
-    found = request.answer(answer) if answer is DEFERRED else answer
+    found = request.response(answer)
     if isinstance(found, SIEError):
         raise found
     return found
@@ -147,12 +144,12 @@ MODELS = {
 
 
 @contextmanager
-def pipelines(models: Path, scratch: Path, *names: str, is_open: bool = False) -> Iterator[dict[str, Pipeline]]:
+def pipelines(models: Path, scratch: Path, *names: str) -> Iterator[dict[str, Pipeline]]:
     """Yield pipelines of saved models by name, all without `names`."""
     made: dict[str, Pipeline] = {}
     try:
         for name in names or MODELS:
-            made[name] = Pipeline(spec_of(models / MODELS[name], name), scratch / name, is_open=is_open)
+            made[name] = Pipeline(spec_of(models / MODELS[name], name), scratch / name)
         yield made
     finally:
         for each in made.values():

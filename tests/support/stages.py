@@ -2,28 +2,42 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sie_triton.contract import VERBS
+from sie_triton.contract import ENCODE_OUTPUTS, VERBS
+from sie_triton.contract.tensors import (
+    FOUND,
+    FOUND_LENGTHS,
+    LENGTHS,
+    MESSAGE,
+    NUM_PIECES,
+    NUMPY_DTYPES,
+    SCORES,
+    Tensor,
+    with_lengths,
+)
+from sie_triton.errors import InputError
+from sie_triton.families import families
 from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.host.file_locks import LockFile
 from sie_triton.scheduling.job import deadline_ns
 from sie_triton.scheduling.slots import Slots
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.spec import ModelSpec
 from sie_triton.stages.context import Context
+from sie_triton.stages.message import FRONT, Messages
 from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.seal import SEAL_BYTES
+from sie_triton.stages.seal import SEAL_BYTES, Seal
 from sie_triton.worker.messages import Loaded
 from sie_triton.worker.process import WorkerDied
 
 VOCABULARY = 100
 MAX_LENGTH = 64
-
-# Requests come to a stage without the one before it.
-OPEN = Runtime(open_steps=True)
 
 # More than any test needs.
 FREE_SLOTS = Slots(LockFile.private(), 9, 8)
@@ -58,7 +72,10 @@ class FakeRequest:
         self.answered.set()
 
     def answer(self, direct):
-        """Return the client's only response, direct or deferred."""
+        """Return the only response, direct or deferred, and what is in it if it is a message."""
+        return opened(self.response(direct))
+
+    def response(self, direct):
         if direct is not DEFERRED:
             assert not self.answers
             return direct
@@ -115,7 +132,6 @@ def spec(**changes: Any) -> ModelSpec:
         "dims": {"dense": 2},
         "max_sequence_length": MAX_LENGTH,
         "max_batch_cost": 100,
-        "runtime": OPEN,
     }
     return ModelSpec(**{**defaults, **changes})
 
@@ -129,15 +145,45 @@ def asked(verb: str, parameters: Mapping[str, Any] | None = None, timeout_us: in
     return FakeRequest(parameters, timeout_us, **arrays)
 
 
-def context(verb: str = "encode", num_items: int = 1, **fields: Any) -> Any:
-    """The tensor as an open step takes it; `fields` of a Context, `options` too."""
-    made = Context(VERBS[verb], **{"options": {}, "num_items": num_items, **fields})
-    return np.frombuffer(bytes(SEAL_BYTES) + made.to_json(), np.uint8)[None]
+def sent(
+    sender: str, arrays: Mapping[str, Any], *, verb: str = "encode", large: Collection[str] = (), **fields: Any
+) -> dict[str, Any]:
+    """Tensors, in a batch of one, as the step `sender` sends them; `fields` of a Context, without options by default.
+
+    The dtypes are those of the arrays.
+    """
+    context = Context(VERBS[verb], **{"options": {}, **fields})
+    tensors = [
+        Tensor(name, DTYPES[array.dtype], (-1,) * array.ndim, is_large=name in large) for name, array in arrays.items()
+    ]
+    outputs = Messages(Seal(Path()), sender, tensors).write(context, dict(arrays))
+    return {name: array[None] for name, array in outputs.items()}
 
 
-def context_of(answer: Mapping[str, Any]) -> Context:
-    """Context that a step passes on."""
-    return Context.from_json(answer["context"][SEAL_BYTES:].tobytes())
+DTYPES = {np.dtype(dtype): name for name, dtype in NUMPY_DTYPES.items()}
+
+
+def opened(answer: Any) -> Any:
+    """What a stage answers the next one: its arrays, `context`, and `cost` [1]; anything else as it is."""
+    if not isinstance(answer, Mapping) or MESSAGE.name not in answer:
+        return answer
+    request = FakeRequest(**{name: array[None] for name, array in answer.items()})
+    for sender in ("preprocess", "inference"):
+        with suppress(InputError):
+            context, rows = Messages(Seal(Path()), sender, every_tensor()).read(request, copy=True)
+    cost, _, _ = FRONT.unpack_from(answer[MESSAGE.name], SEAL_BYTES)
+    return {**rows, "context": context, "cost": np.array([cost])}
+
+
+@cache
+def every_tensor() -> Sequence[Tensor]:
+    """The tensors that any family sends from step to step."""
+    sent = [tensor for _, each in families() for tensor in with_lengths(each.features)]
+    computed = [tensor for _, each in families() for output in each.outputs for tensor in output.tensors]
+    return (*sent, *computed, *(tensor for output in ENCODE_OUTPUTS.values() for tensor in output.tensors), *OTHERS)
+
+
+OTHERS = (LENGTHS, SCORES, FOUND, FOUND_LENGTHS, NUM_PIECES)
 
 
 def tokens(
@@ -146,26 +192,32 @@ def tokens(
     parameters: Mapping[str, Any] | None = None,
     timeout_us: int = 0,
     arrived_ns: int | None = None,
+    fields: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> FakeRequest:
-    """Request of inference; with a `query` it is a score request."""
+    """Request of inference, with other `fields` of the context; with a `query` it is a score request."""
     arrived = time.monotonic_ns() if arrived_ns is None else arrived_ns
     everything = [*items, *([] if query is None else [query])]
-    made = context(
-        "encode" if query is None else "score",
-        len(items),
-        options=dict(parameters or {}),
-        arrived_ns=arrived,
-        preprocessed_ns=arrived,
-        deadline_ns=deadline_ns(arrived, timeout_us),
-    )
-    tensors = {
-        "input_ids": np.array([[t for item in everything for t in item]], np.int32),
-        "lengths": np.array([[len(item) for item in everything]], np.int32),
-        "prompt_tokens": np.zeros((1, len(everything)), np.int32),
-        "context": made,
+    arrays = {
+        "input_ids": np.array([t for item in everything for t in item], np.int32),
+        "lengths": np.array([len(item) for item in everything], np.int32),
+        "prompt_tokens": np.zeros(len(everything), np.int32),
     }
-    return FakeRequest(timeout_us=timeout_us, **{**tensors, **changes})
+    of_context = {
+        "verb": "encode" if query is None else "score",
+        "num_items": len(items),
+        "options": dict(parameters or {}),
+        "arrived_ns": arrived,
+        "preprocessed_ns": arrived,
+        "deadline_ns": deadline_ns(arrived, timeout_us),
+        **(fields or {}),
+    }
+    return FakeRequest(timeout_us=timeout_us, **sent("preprocess", {**arrays, **changes}, **of_context))
+
+
+def computed(arrays: Mapping[str, Any], inputs: Mapping[str, Any] | None = None, **fields: Any) -> FakeRequest:
+    """Request of postprocess: `arrays` with the items' lengths, `inputs` of the client, `fields` of the context."""
+    return FakeRequest(**sent("inference", arrays, **{"num_items": len(arrays["lengths"]), **fields}), **(inputs or {}))
 
 
 def run(stage, requests):

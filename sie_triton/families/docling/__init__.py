@@ -21,7 +21,7 @@ from sie_triton.families.base import Family, Options
 from sie_triton.spec import ANY_LENGTH
 
 CONTENT_LENGTHS = Tensor("content_lengths", "INT32", (-1,), "[n] bytes of each document")
-CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", CONTENT_LENGTHS.name)
+CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", CONTENT_LENGTHS.name, is_large=True)
 CONVERTED_LENGTHS = Tensor("converted_lengths", "INT32", (-1,), "[n] bytes of each result")
 CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", CONVERTED_LENGTHS.name)
 ERROR = "error"

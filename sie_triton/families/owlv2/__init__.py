@@ -36,6 +36,7 @@ FINE_PIXELS = Tensor(
     (-1,),
     f"[numbers] of all images, row by row: {FINE_STEPS} · red, green, blue",
     PIXEL_LENGTHS.name,
+    is_large=True,
 )
 
 

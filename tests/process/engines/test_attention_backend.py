@@ -16,12 +16,13 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
+from sie_triton.spec import Runtime
 from sie_triton.worker.__main__ import sampler_of
 from tests.support import ocr
 from tests.support.detectors import Finder, save_dino, save_owl
 from tests.support.items import Served
 from tests.support.readers import Reader, save_donut, save_florence2
-from tests.support.stages import OPEN, spec
+from tests.support.stages import spec
 from tests.support.towers import save_clap, save_clip, save_naflex, save_siglip
 
 
@@ -38,7 +39,7 @@ class Calls(TorchFunctionMode):
 
 
 def on(backend: str) -> Any:
-    return {"runtime": replace(OPEN, attention_backend=backend)}
+    return {"runtime": Runtime(attention_backend=backend)}
 
 
 # Each family with parts that run with transformers' own code: how a tiny model is saved and opened, and the class that
@@ -169,7 +170,7 @@ def test_a_backend_that_is_asked_for_is_not_replaced_by_a_graph():
     """A graph has attention of its own."""
     engines = {}
     for backend in ("auto", "eager"):
-        of = replace(spec(), runtime=replace(OPEN, attention_backend=backend))
+        of = replace(spec(), runtime=Runtime(attention_backend=backend))
         engines[backend] = TorchEngine(of, "cpu", Measurements())
         engines[backend].settle(engines[backend].encoder(build("BERT")), max_length=128)
     assert {backend: len(engine.may_have_graphs()) for backend, engine in engines.items()} == {"auto": 1, "eager": 0}

@@ -29,7 +29,7 @@ from tests.support import pdfs
 from tests.support.items import Served
 from tests.support.pdfs import embedded_font, pages, pdf_of, slow, unreadable, words, written
 from tests.support.pictures import saved
-from tests.support.stages import asked, context_of, run
+from tests.support.stages import asked, run
 from tests.support.towers import save_clip
 
 PAGES = pages()
@@ -202,7 +202,7 @@ def test_drawing_stops_once_the_request_is_over():
 @pytest.fixture
 def stage(tmp_path, clip, clip_directory) -> Iterator[Preprocess]:
     """Preprocess stage of a model that reads images, with one image thread."""
-    of_clip = replace(clip.spec, weights=str(clip_directory), runtime=Runtime(image_workers=1, open_steps=True))
+    of_clip = replace(clip.spec, weights=str(clip_directory), runtime=Runtime(image_workers=1))
     made = Preprocess(of_clip, StatusWriter(tmp_path, "m", "preprocess", 0))
     made.warm_up()
     yield made
@@ -241,7 +241,7 @@ def test_a_truncated_text_is_reported_beside_images(stage):
     long, content = b"word " * 400, saved(PAGES[0])
     texts, images = np.array([[b"a", b"", long]], object), np.array([[b"", content, b""]], object)
     (answer,) = run(stage, [asked("encode", text=texts, image=images)])
-    assert context_of(answer).truncated == [2]
+    assert answer["context"].truncated == [2]
 
 
 def test_few_pdfs_are_open_at_once(stage):

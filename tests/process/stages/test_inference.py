@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +12,16 @@ from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory
 from sie_triton.families.sentence_transformer import SentenceTransformer
 from sie_triton.measurements import Measurements
 from sie_triton.records.status import FAILED, RESIDENT, StatusWriter, records_of
+from sie_triton.spec import Runtime
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
-from tests.support.stages import OPEN, VOCABULARY, EchoWorker, run, spec, tokens
+from tests.support.stages import MAX_LENGTH, VOCABULARY, EchoWorker, FakeRequest, run, spec, tokens
 
 
 @pytest.fixture
 def on_one_lane(tmp_path) -> Iterator[Inference]:
     """Warm stage of one lane: requests queued together run together, independent of thread timing."""
-    stage = Inference(spec(runtime=replace(OPEN, cpu_threads=1)), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
+    stage = Inference(spec(runtime=Runtime(cpu_threads=1)), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker
     stage.warm_up()
@@ -39,7 +39,7 @@ def test_every_request_gets_its_own_rows_cold_and_warm(inference):
 def test_one_request_on_an_idle_device_is_answered_at_once(inference):
     inference.warm_up()
     request = tokens([1, 2, 3])
-    (answer,) = inference.execute([request])
+    (answer,) = run(inference, [request])
     assert answer["dense"].tolist() == [[1, 3]]
     assert not request.is_deferred
 
@@ -223,24 +223,20 @@ def test_out_of_memory_errors_are_recognised(error, expected):
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("bad", "complaint"),
     [
-        ({"lengths": np.array([[3]], np.int32)}, "lengths: sum to 3, but input_ids holds 2"),
-        ({"lengths": np.array([[-1, 3]], np.int32)}, "lengths: must be from 1 to 64"),
-        ({"lengths": np.array([[2**31 - 1, 2**31 - 1]], np.int32)}, "lengths: must be from 1 to 64"),
-        ({"lengths": np.zeros((1, 0), np.int32)}, "lengths: is empty"),
-        ({"lengths": np.array([1, 1], np.int32)}, r"lengths: has shape \[2\]"),
-        ({"lengths": np.ones((2, 1), np.int32)}, r"lengths: has shape \[2, 1\]"),
-        ({"input_ids": np.array([[1, VOCABULARY]], np.int32)}, "input_ids: must be from 0 to 99"),
-        ({"input_ids": np.array([[-1, 1]], np.int32)}, "input_ids: must be from 0 to 99"),
-        ({"input_ids": None}, "input_ids: missing"),
-        ({"prompt_tokens": np.array([[-1]], np.int32)}, "prompt_tokens: must be from 0"),
-        ({"context": np.array([[1]], np.uint8)}, "context: must be as the previous step writes it"),
+        (lambda: tokens([1] * (MAX_LENGTH + 1)), "lengths: must be at most 64"),
+        (lambda: tokens([1, VOCABULARY]), "input_ids: must be at most 99"),
+        (FakeRequest, "message: missing"),
+        (
+            lambda: FakeRequest(message=np.zeros((1, 9), np.uint8)),
+            "message: this step accepts only the output of the previous",
+        ),
     ],
 )
-def test_inference_validates_features_of_any_sender(inference, changes, complaint):
+def test_inference_refuses_what_the_loaded_model_cannot_read(inference, bad, complaint):
     inference.warm_up()
-    bad, good = run(inference, [tokens([1, 1], **changes), tokens([5])])
+    bad, good = run(inference, [bad(), tokens([5])])
     assert isinstance(bad, InputError)
     with pytest.raises(InputError, match=complaint):
         raise bad

@@ -23,7 +23,7 @@ from tests.support.controller import wait_for
 from tests.support.loras import save_lora
 from tests.support.stages import EchoWorker, run, spec, tokens
 
-RUNTIME = Runtime(open_steps=True, max_loras_per_model=2)
+RUNTIME = Runtime(max_loras_per_model=2)
 
 
 class AdaptingWorker(EchoWorker):
@@ -133,7 +133,7 @@ def test_an_adapter_may_be_evicted_while_an_expired_request_is_queued(stage):
 
 def test_a_pass_without_its_adapter_is_skipped(stage):
     """The request was answered between queue and pass, so its adapter may be gone."""
-    work = stage._read(stage._loaded, by("a", 1))
+    work = stage._read(stage._loaded, by("a", 1), 0)
     stage._run([(work, 0)], 1)
     assert stage.workers[0].loras == []
 

@@ -10,7 +10,7 @@ from sie_triton.spec import Endpoint as Where
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
 from tests.support.openai_endpoint import Endpoint
-from tests.support.stages import OPEN, run, spec, tokens
+from tests.support.stages import run, spec, tokens
 
 REFUSED = 13
 
@@ -30,7 +30,7 @@ def endpoint():
 def stage(endpoint, tiny_directory, tmp_path, request):
     """An inference stage with the real worker process; its device, even a missing GPU, may be a parameter."""
     where = Where(endpoint.url, "there")
-    there = spec(weights=str(tiny_directory), engine="remote", endpoint=where, max_batch_cost=8 * 40, runtime=OPEN)
+    there = spec(weights=str(tiny_directory), engine="remote", endpoint=where, max_batch_cost=8 * 40)
     stage = Inference(there, getattr(request, "param", "cpu"), StatusWriter(tmp_path, "m", "inference", 0))
     yield stage
     stage.close()

@@ -35,7 +35,7 @@ SPEC = ModelSpec(
     {"dense": 64},
     512,
     16384,
-    runtime=Runtime(device="cpu", max_sub_batch_cost=2048, open_steps=True),
+    runtime=Runtime(device="cpu", max_sub_batch_cost=2048),
 )
 LIMITS = {"forward_timeout_s": 60, "load_timeout_s": 60}
 SMALL = token_batch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))
@@ -222,7 +222,7 @@ time.sleep(60)
 @pytest.fixture
 def stage(tmp_path, tiny_directory, fork_server_directory):
     """A stage with forked workers."""
-    runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512, open_steps=True)
+    runtime = Runtime(device="cpu", cache_dir=str(tmp_path / "cache"), max_sub_batch_cost=512)
     spec = ModelSpec("m", str(tiny_directory), "sentence_transformer", {"dense": 64}, 512, 16384, runtime=runtime)
     stage = Inference(spec, "cpu", StatusWriter(fork_server_directory, tmp_path.name, "inference", 0))
     stage.warm_up()

@@ -15,7 +15,7 @@ from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile
 from sie_triton.stages.preprocess import Preprocess
 from tests.support.family_double import NAME
-from tests.support.stages import asked, context_of, run, spec
+from tests.support.stages import asked, run, spec
 
 TEMPLATES = Profile(
     "templates",
@@ -130,7 +130,7 @@ def test_each_text_has_the_prompt_of_its_role_and_pooling_gets_its_length(stage,
     plain = [text.replace("[CLS] ", "").replace(" [SEP]", "") for text in texts_of(stage, answer)]
     assert plain == expected
     assert answer["prompt_tokens"].tolist() == kept_out
-    assert context_of(answer).num_items == 2
+    assert answer["context"].num_items == 2
 
 
 @pytest.mark.parametrize("parameters", [{}, {"instruction": "see: "}, {"profile": "templates"}])
@@ -147,7 +147,7 @@ def test_a_bulk_score_request_matches_several_small_ones(stage, parameters):
     rows = [each["input_ids"][: -length[-1]] for each, length in zip(small, lengths, strict=True)]
     query = small[0]["input_ids"][-lengths[0][-1] :]
     np.testing.assert_array_equal(together["input_ids"], np.concatenate([*rows, query]))
-    assert context_of(together).num_items == 300
+    assert together["context"].num_items == 300
     assert together["cost"].tolist() == [together["lengths"].sum()]
 
 

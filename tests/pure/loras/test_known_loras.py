@@ -15,7 +15,7 @@ from sie_triton.records.status import StatusWriter
 from sie_triton.spec import Profile, Runtime
 from sie_triton.stages.preprocess import Preprocess
 from tests.support.lora_families import set_takes_loras
-from tests.support.stages import OPEN, asked, context_of, run, spec
+from tests.support.stages import asked, run, spec
 
 FILE = {"banking": "hub://org/bge-lora", "both": "/of/the/file"}
 
@@ -153,7 +153,7 @@ def preprocess(tmp_path, minilm_directory, monkeypatch):
     """Preprocessing stage of a model whose profile `bank` has an adapter."""
     set_takes_loras(monkeypatch, "sentence_transformer", True)
     profiles = Profile(), Profile("bank", {"lora": "banking"})
-    runtime = replace(OPEN, loras_dir=str(tmp_path / "loras"))
+    runtime = Runtime(loras_dir=str(tmp_path / "loras"))
     of = spec(model="org/m", weights=str(minilm_directory), loras=FILE, profiles=profiles, runtime=runtime)
     stage = Preprocess(of, StatusWriter(tmp_path, "org__m", "preprocess", 0))
     yield stage
@@ -161,7 +161,7 @@ def preprocess(tmp_path, minilm_directory, monkeypatch):
 
 
 def lora_of(answer):
-    return context_of(answer).options.get("lora") if isinstance(answer, dict) else answer
+    return answer["context"].options.get("lora") if isinstance(answer, dict) else answer
 
 
 def test_the_adapter_travels_with_the_request(preprocess, path):

@@ -10,7 +10,7 @@ import pytest
 from sie_triton.errors import BusyError, Cancelled, LoadError
 from sie_triton.inputs.request_parts import features_of
 from sie_triton.records import tickets as limit
-from sie_triton.records.calls import CallBook
+from sie_triton.records.calls import CALL, CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
 from sie_triton.records.others import OtherModels
 from sie_triton.records.status import RECORD, StatusReader, StatusWriter
@@ -21,7 +21,7 @@ from sie_triton.stages.inference import Inference
 from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from tests.support.controller import wait_for
-from tests.support.stages import EchoWorker, asked, context_of, run, spec, tokens
+from tests.support.stages import EchoWorker, asked, run, spec, tokens
 
 LIMIT = 8
 
@@ -29,7 +29,7 @@ LIMIT = 8
 @pytest.fixture
 def inference(tmp_path):
     stage = Inference(
-        spec(runtime=Runtime(max_concurrent_requests=LIMIT, open_steps=True)),
+        spec(runtime=Runtime(max_concurrent_requests=LIMIT)),
         "cpu",
         StatusWriter(tmp_path, "m", "inference", 0),
     )
@@ -144,8 +144,8 @@ def test_a_request_whose_client_has_gone_waits_for_no_lane(inference, num_items)
     inference.worker.may_go.clear()
     busy = [tokens([1] * 50), tokens([2] * 50), tokens([3] * 50)]
     inference.execute(busy)
-    gone = tokens(*[[9] * 40] * num_items)
-    with book.call() as gone.parameters:
+    with book.call() as parameters:
+        gone = tokens(*[[9] * 40] * num_items, fields={"call": parameters[CALL]})
         inference.execute([gone])
     assert isinstance(gone.answer(DEFERRED), Cancelled)
     inference.worker.may_go.set()
@@ -222,11 +222,11 @@ def test_a_new_process_goes_on_with_the_tickets(limited):
 @pytest.mark.parametrize("setting", ["max_concurrent_requests", "max_requests_per_model"])
 def test_preprocess_refuses_at_once_and_says_when_to_retry(tmp_path, minilm_directory, setting):
     status = StatusWriter(tmp_path, "m", "preprocess", 0)
-    runtime = Runtime(open_steps=True, **{setting: LIMIT})
+    runtime = Runtime(**{setting: LIMIT})
     stage = Preprocess(spec(weights=str(minilm_directory), runtime=runtime), status)
     stage.warm_up()
-    answers = stage.execute([asked("encode", text=["hi"]) for _ in range(LIMIT + 2)])
-    assert [context_of(answer).ticket for answer in answers[:LIMIT]] == list(range(1, LIMIT + 1))
+    answers = run(stage, [asked("encode", text=["hi"]) for _ in range(LIMIT + 2)])
+    assert [answer["context"].ticket for answer in answers[:LIMIT]] == list(range(1, LIMIT + 1))
     assert all(isinstance(answer, BusyError) and f"SIE_{setting.upper()}" in str(answer) for answer in answers[LIMIT:])
     assert counts(stage)["num_refused"] == 2
     stage.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from sie_triton.contract import VERBS
-from sie_triton.contract.tensors import CONTEXT, LENGTHS
+from sie_triton.contract.tensors import MESSAGE
 from sie_triton.families import FAMILIES, family, model_of
 from sie_triton.render.pbtxt import composing_models, ensembles
 from tests.support.family_double import NAME
@@ -69,11 +69,7 @@ def test_each_verb_has_its_ensemble_and_the_first_the_bare_name(made):
         assert dict(first) == {f"{task}_{name}": name for name in names(ensemble.input)}
         # What inference has written, and not what it was sent.
         written = ensemble.ensemble_scheduling.step[1].output_map
-        assert third[CONTEXT.name] == written[CONTEXT.name] != second[CONTEXT.name]
-        assert {third[name] for name in names(verb.forwarded(model))} == {
-            written[name] for name in names(verb.forwarded(model))
-        }
-        assert third[LENGTHS.name] == model.features[0].lengths
+        assert third[MESSAGE.name] == written[MESSAGE.name] != second[MESSAGE.name]
 
 
 def test_only_tensors_of_a_single_verb_are_optional(made):
@@ -82,18 +78,17 @@ def test_only_tensors_of_a_single_verb_are_optional(made):
     for tensor in steps["m-preprocess"].input:
         assert tensor.optional == several
     assert not any(tensor.optional for tensor in steps["m-inference"].input)
-    always = {LENGTHS.name, CONTEXT.name}
-    assert {t.name for t in steps["m-postprocess"].input if not t.optional} >= always
-    for tensor in steps["m-postprocess"].input:
-        assert tensor.optional == (several and tensor.name not in always)
+    assert not any(tensor.optional for tensor in steps["m-postprocess"].input)
 
 
-def test_features_go_to_inference_with_the_lengths_of_each():
-    own = spec(**MODELS["own"])
-    steps = composing_models(own, "m", max_batch_requests=1, max_queue_delay_us=0, residency="cold")
-    _, inference, _ = steps
-    assert names(inference.input) == ["letters", "pairs", "weight", "num_letters", "cost", "context"]
-    assert {t.name: list(t.dims) for t in inference.input}["pairs"] == [-1, 2]
+def test_large_features_go_to_inference_beside_the_message():
+    of = spec(family="clip", inputs=("text", "image"))
+    _, inference, postprocess = composing_models(of, "m", max_batch_requests=1, max_queue_delay_us=0, residency="cold")
+    assert names(inference.input) == ["message", "pixels"]
+    assert names(postprocess.input) == ["message"]
+
+
+def test_the_first_feature_of_a_family_gives_the_length_of_an_item():
     for name in FAMILIES:
         features = family(name).features
         first = features[0]
@@ -125,10 +120,3 @@ def test_texts_and_labels_bypass_inference(inputs, passed_on):
     *_, postprocess = ensemble.ensemble_scheduling.step
     found = {name.removeprefix("extract_"): of for name, of in postprocess.input_map.items() if "extract_" in name}
     assert found == passed_on
-
-
-def test_item_lengths_go_directly_to_postprocess():
-    for changes, name in (({}, "lengths"), ({"family": "clip", "inputs": ("text", "image")}, "read")):
-        (ensemble,) = ensembles(spec(**changes), "m", "m")
-        *_, postprocess = ensemble.ensemble_scheduling.step
-        assert postprocess.input_map["lengths"] == name

@@ -71,8 +71,6 @@ def test_the_ensemble_tells_the_size_of_each_output():
                 ("preprocess", "encode_text"),
                 ("preprocess", "score_query"),
                 ("preprocess", "score_text"),
-                ("postprocess", "dense"),
-                ("postprocess", "scores"),
             },
         ),
     ],

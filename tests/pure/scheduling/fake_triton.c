@@ -21,9 +21,9 @@ void* TRITONSERVER_MessageSerializeToJson(void* message, const char** base, size
 }
 void* TRITONSERVER_MessageDelete(void* message) { (void)message; return NULL; }
 void* TRITONBACKEND_RequestInput(void* request, const char* name, void** input) {
-  if (failing_input || strcmp(name, "cost") != 0) return TRITONSERVER_ErrorNew(2, "no such input");
+  if (failing_input || strcmp(name, "message") != 0) return TRITONSERVER_ErrorNew(2, "no such input");
   *input = request; return NULL;
 }
 void* TRITONBACKEND_InputBuffer(void* input, uint32_t index, const void** buffer, uint64_t* bytes, int* type, int64_t* id) {
-  (void)index; (void)type; (void)id; *buffer = input; *bytes = 4; return NULL;
+  (void)index; (void)type; (void)id; *buffer = input; *bytes = 12; return NULL;
 }

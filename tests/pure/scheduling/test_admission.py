@@ -9,6 +9,8 @@ import pytest
 
 from sie_triton.render.pbtxt import composing_models
 from sie_triton.scheduling import hook as build
+from sie_triton.stages.message import FRONT
+from sie_triton.stages.seal import SEAL_BYTES
 from tests.pure.render.test_render import SPEC
 
 FAKE_TRITON = Path(__file__).with_name("fake_triton.c")
@@ -38,7 +40,7 @@ def admit(hook, budget: int, costs: list[int]) -> list[bool]:
     assert not library.TRITONBACKEND_ModelBatchInitialize(batcher, ctypes.byref(batch))
     answers = []
     for cost in costs:
-        request = ctypes.byref(ctypes.c_int32(cost))
+        request = ctypes.create_string_buffer(bytes(SEAL_BYTES) + FRONT.pack(cost, 0, 0))
         assert not library.TRITONBACKEND_ModelBatchIncludeRequest(request, batch, ctypes.byref(included))
         answers.append(included.value)
     library.TRITONBACKEND_ModelBatchFinalize(batch)

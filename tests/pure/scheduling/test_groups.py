@@ -1,7 +1,5 @@
 """Only items of one group share a forward pass, each with the options of its own request."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,10 +9,11 @@ from sie_triton.contract import Ragged
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.job import NEVER, Job, pack, settle
 from sie_triton.scheduling.scheduler import of_one_group
+from sie_triton.spec import Runtime
 from sie_triton.stages.inference import Inference
 from tests.pure.scheduling.test_scheduler import Slots
 from tests.pure.scheduling.test_scheduler_order import Order
-from tests.support.stages import OPEN, EchoWorker, run, spec, tokens
+from tests.support.stages import EchoWorker, run, spec, tokens
 
 
 @pytest.fixture
@@ -64,7 +63,7 @@ def test_of_one_group_returns_the_whole_group_in_order(groups):
 @pytest.fixture(params=[2, 1])
 def grouped(tmp_path, request):
     """Warm stage of two lanes or one; the first token is the group, and `seen` has the worker's batches."""
-    runtime = replace(OPEN, cpu_threads=request.param)
+    runtime = Runtime(cpu_threads=request.param)
     stage = Inference(spec(runtime=runtime), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker

@@ -11,7 +11,8 @@ from sie_triton.records.traffic import TrafficWriter
 from sie_triton.stages.checks import array_of, check_computed, check_features, widths_of
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
-from tests.support.stages import FakeRequest, context, run, spec
+from tests.support.family_double import NAME
+from tests.support.stages import FakeRequest, computed, run, spec
 
 IDS = Tensor("ids", "INT32", (-1,), "", "num_ids", 0)
 TYPES = Tensor("types", "INT32", (-1,), "", "num_ids", 0, 1)
@@ -133,14 +134,14 @@ def test_an_array_is_copied_unless_the_request_alone_uses_it():
 WIDTHS = {"dense": 2, "multivector": 3}
 
 
-def computed(dense=(2, 2), rows=(3, 3), lengths=(1, 2)):
+def check_result(dense=(2, 2), rows=(3, 3), lengths=(1, 2)):
     tensors = {"dense": np.zeros(dense), "multivector": np.zeros(rows), "multivector_lengths": ints(*lengths)}
     check_computed(tensors, (DENSE, MULTIVECTOR), 2, WIDTHS)
 
 
 def test_results_with_matching_rows_are_accepted():
-    computed()
-    computed(rows=(0, 3), lengths=(0, 0))
+    check_result()
+    check_result(rows=(0, 3), lengths=(0, 0))
 
 
 @pytest.mark.parametrize(
@@ -156,13 +157,12 @@ def test_results_with_matching_rows_are_accepted():
 )
 def test_impossible_results_of_a_forward_pass_are_refused(changes, complaint):
     with pytest.raises(InputError, match=complaint):
-        computed(**changes)
+        check_result(**changes)
 
 
-def test_postprocess_takes_no_vectors_of_another_size(tmp_path):
-    stage = Postprocess(spec(), Seal(tmp_path, is_open=True), TrafficWriter.private())
-    same = {"context": context("encode", 1), "lengths": ints(3)[None]}
-    good, bad = run(stage, [FakeRequest(dense=np.ones((1, 1, n), np.float32), **same) for n in (2, 3)])
+def test_postprocess_takes_no_vectors_of_another_size_from_another_packages_adapter(tmp_path):
+    stage = Postprocess(spec(family=NAME), Seal(tmp_path), TrafficWriter.private())
+    good, bad = run(stage, [computed({"lengths": ints(3), "dense": np.ones((1, n), np.float32)}) for n in (2, 3)])
     assert good["dense"].shape == (1, 2)
     with pytest.raises(InputError, match="dense: rows have 3 entries; this model's have 2"):
         raise bad

@@ -1,7 +1,6 @@
 """A worker ends in the middle of passes: which jobs run again, in what company, and which one gets the error."""
 
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,12 +9,13 @@ from sie_triton.errors import LoadError, ModelError, ModelLoading
 from sie_triton.families.shared.token_batch import tokens as tokens_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.job import Job
+from sie_triton.spec import Runtime
 from sie_triton.stages.deadly import MAX_KNOWN, REFUSED_S, DeadlyRequests
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
 from sie_triton.worker.process import StoppedTwice, WorkerDied
 from tests.support.controller import wait_for
-from tests.support.stages import OPEN, EchoWorker, run, spec, tokens
+from tests.support.stages import EchoWorker, run, spec, tokens
 
 POISON = 14
 
@@ -43,7 +43,7 @@ def make(tmp_path):
     stages = []
 
     def made(num_lanes):
-        runtime = replace(OPEN, cpu_threads=num_lanes)
+        runtime = Runtime(cpu_threads=num_lanes)
         stage = Inference(spec(runtime=runtime), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
         stage.workers = []
         stage.load = lambda: stage.workers.append(Mortal()) or stage.workers[-1]

@@ -21,7 +21,7 @@ from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.shared_memory import AnswerRoom
 from tests.support.controller import wait_for
-from tests.support.stages import FakeRequest, asked, context, run, spec, tokens
+from tests.support.stages import FakeRequest, asked, computed, run, spec, tokens
 
 # Its pattern backtracks until the library gives up, and panics.
 CURSED = "a" * 40
@@ -164,74 +164,29 @@ def test_answers_share_one_wait_for_free_shared_memory(tmp_path, monkeypatch):
     assert sum(slept) == pytest.approx(shared_memory.PATIENCE_S, abs=2 * shared_memory.LOOK_S)
 
 
-COLBERT = {"family": "multivector", "dims": {"multivector": 4}}
-
-
-@pytest.mark.parametrize(
-    ("changed", "complaint"),
-    [
-        ({"multivector_lengths": [[2**31 - 1, -(2**31) + 4]]}, "multivector_lengths: must be 0 or more and sum to"),
-        ({"multivector_lengths": [[5, -2]]}, "multivector_lengths: must be 0 or more"),
-        ({"multivector_lengths": [[3]]}, "multivector_lengths: has 1 rows; there are 2 items"),
-        ({"multivector": np.ones((1, 3, 5), np.float32)}, "multivector: rows have 5 entries; this model's have 4"),
-        ({"context": np.zeros((1, 9), np.uint8)}, "context: must be as the previous step"),
-        ({"lengths": None}, "lengths: missing"),
-        ({"lengths": np.array([[3]], np.int32)}, "context: counts 2 items, but there are 1 lengths"),
-        ({"context": context(num_items=2, truncated=[2])}, "context: names a truncated item 2, but there are 2 items"),
-    ],
-)
-def test_postprocess_takes_nothing_that_reaches_beyond_its_request(tmp_path, changed, complaint):
-    stage = Postprocess(spec(**COLBERT), Seal(tmp_path, is_open=True), TrafficWriter.private())
-    sent = {
-        "multivector": np.ones((1, 3, 4), np.float32),
-        "multivector_lengths": [[2, 1]],
-        "lengths": np.array([[2, 1]], np.int32),
-        "context": context(num_items=2),
-    }
-
-    def request(**given):
-        tensors = {**sent, **given}
-        tensors["multivector_lengths"] = np.array(tensors["multivector_lengths"], np.int32)
-        return FakeRequest(**tensors)
-
-    good, bad, last = run(stage, [request(), request(**changed), request()])
-    with pytest.raises(InputError, match=complaint):
-        raise bad
-    assert good["multivector"].tolist() == last["multivector"].tolist()
-
-
 FOUND = b"[[[0, 3, 0, 0.5]], [], [], null, [], []]"
 LABELLED = {
-    "found": np.frombuffer(FOUND, np.uint8)[None],
-    "found_lengths": np.array([[len(FOUND)]], np.int32),
-    "num_pieces": np.array([[2]], np.int32),
-    "lengths": np.array([[3, 4]], np.int32),
-    "context": context("extract", 1),
-    "extract_text": np.array([[b"Ada"]], object),
-    "extract_labels": np.array([[b"person"]], object),
+    "found": np.frombuffer(FOUND, np.uint8),
+    "found_lengths": np.array([len(FOUND)], np.int32),
+    "num_pieces": np.array([2], np.int32),
+    "lengths": np.array([3, 4], np.int32),
 }
-
-
-def bytes_of(text):
-    return {"found": np.frombuffer(text, np.uint8)[None], "found_lengths": np.array([[len(text)]], np.int32)}
+TEXT = {"extract_text": np.array([[b"Ada"]], object), "extract_labels": np.array([[b"person"]], object)}
 
 
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [
-        ({"num_pieces": np.array([[3]], np.int32)}, "num_pieces: must be 1 or more and sum to the number of lengths"),
-        ({"num_pieces": np.array([[-1]], np.int32)}, "num_pieces: must be 1 or more"),
-        (bytes_of(b"[" * 40), "found: must be as the previous step writes it"),
-        (bytes_of(b"[" * 5000), "found: must be as the previous step writes it"),
-        (bytes_of(b"[[[0, 3, 1, 0.5]], [], [], null, [], []]"), "found: must be as the previous step writes it"),
-        (bytes_of(b"[[[0]], [], [], null, [], []]"), "found: must be as the previous step writes it"),
+        ({"extract_labels": np.zeros((1, 0), object)}, "found: must be as the previous step writes it"),
         ({"extract_text": np.array([[b"Ada", b"Bob"]], object)}, "text: has 2 elements; there are 1 items"),
     ],
 )
-def test_postprocess_takes_no_findings_that_inference_would_not_write(tmp_path, changed, complaint):
-    of = spec(family="gliner", tasks=("extract",), dims={})
-    stage = Postprocess(of, Seal(tmp_path, is_open=True), TrafficWriter.private())
-    good, bad = run(stage, [FakeRequest(**LABELLED), FakeRequest(**LABELLED | changed)])
+def test_postprocess_takes_no_texts_that_the_model_has_not_read(tmp_path, changed, complaint):
+    """The client's texts and labels reach postprocess directly, so that nothing seals them."""
+    stage = Postprocess(spec(family="gliner", tasks=("extract",), dims={}), Seal(tmp_path), TrafficWriter.private())
+    good, bad = run(
+        stage, [computed(LABELLED, inputs, verb="extract", num_items=1) for inputs in (TEXT, TEXT | changed)]
+    )
     assert good["token_count"].tolist() == [7]
     with pytest.raises(InputError, match=complaint):
         raise bad
@@ -239,8 +194,8 @@ def test_postprocess_takes_no_findings_that_inference_would_not_write(tmp_path, 
 
 def test_absurd_times_fail_no_request(tmp_path):
     """The sum of a histogram would not fit into its record any more."""
-    stage = Postprocess(spec(), Seal(tmp_path, is_open=True), TrafficWriter.private())
-    absurd = context(queue_ns=NEVER, batch_wait_ns=NEVER, loading_ns=NEVER, arrived_ns=-NEVER)
-    sent = {"dense": np.ones((1, 1, 2), np.float32), "lengths": np.array([[3]], np.int32)}
-    for answer in run(stage, [FakeRequest(**sent, context=absurd) for _ in range(20)]):
+    stage = Postprocess(spec(), Seal(tmp_path), TrafficWriter.private())
+    absurd = {"queue_ns": NEVER, "batch_wait_ns": NEVER, "loading_ns": NEVER, "arrived_ns": -NEVER}
+    arrays = {"lengths": np.array([3], np.int32), "dense": np.ones((1, 2), np.float32)}
+    for answer in run(stage, [computed(arrays, **absurd) for _ in range(20)]):
         assert answer["token_count"].tolist() == [3]

@@ -10,18 +10,19 @@ from sie_triton.errors import Cancelled
 from sie_triton.records import status as records
 from sie_triton.records.status import StatusWriter
 from sie_triton.scheduling.job import NEVER
+from sie_triton.spec import Runtime
 from sie_triton.stages import inference as module
 from sie_triton.stages.inference import Inference
 from sie_triton.stages.request import DEFERRED
 from tests.support.controller import wait_for
-from tests.support.stages import OPEN, EchoWorker, context, context_of, run, spec, tokens
+from tests.support.stages import EchoWorker, opened, run, spec, tokens
 
 MS = 1_000_000
 
 
 def made(directory, device="cpu", **changes) -> Inference:
     """Return a stage; by default with one lane, so that the scheduler alone decides the order."""
-    changes = {"runtime": replace(OPEN, cpu_threads=1), **changes}
+    changes = {"runtime": Runtime(cpu_threads=1), **changes}
     stage = Inference(spec(**changes), device, StatusWriter(directory, "m", "inference", 0))
     stage.worker = EchoWorker()
     return stage
@@ -50,7 +51,7 @@ def held(stage, *requests):
 # --- order of execution
 
 
-@pytest.mark.parametrize("stage", [{"runtime": replace(OPEN, cpu_threads=2)}], indirect=True)
+@pytest.mark.parametrize("stage", [{"runtime": Runtime(cpu_threads=2)}], indirect=True)
 def test_two_lanes_have_half_of_what_runs_at_once_each(stage):
     (answer,) = run(stage, [tokens(*[[7] * 10] * 20)])
     assert answer["dense"].tolist() == [[7, 10]] * 20
@@ -87,8 +88,8 @@ def test_a_dead_worker_is_not_replaced_while_triton_waits(stage):
 
 def test_a_deadline_counts_from_the_arrival(stage):
     """Triton's timeout, in microseconds, counts from the arrival."""
-    assert stage.deadline_ns(tokens([7], arrived_ns=5000, timeout_us=3)) == 5000 + 3000
-    assert stage.deadline_ns(tokens([7], arrived_ns=5000)) == NEVER
+    assert stage.entry(tokens([7], arrived_ns=5000, timeout_us=3)) == (5000 + 3000, "")
+    assert stage.entry(tokens([7], arrived_ns=5000)) == (NEVER, "")
 
 
 # --- counters
@@ -120,8 +121,8 @@ def test_waiting_time_is_split_into_queueing_and_batching(stage, monkeypatch):
     run(stage, [tokens([7])])
     now[0] += 4 * MS
     times = {"arrived_ns": start - 5 * MS, "preprocessed_ns": start - 2 * MS}
-    (answer,) = run(stage, [tokens([8], context=context(**times))])
-    found = context_of(answer)
+    (answer,) = run(stage, [tokens([8], fields=times)])
+    found = answer["context"]
     assert (found.arrived_ns, found.preprocessed_ns) == (start - 5 * MS, start - 2 * MS)
     assert (found.queue_ns, found.batch_wait_ns, found.inference_ns) == (10 * MS, 2 * MS + 4 * MS, 10 * MS)
 
@@ -153,7 +154,7 @@ class FakeLoader:
 def loading(tmp_path, monkeypatch) -> Iterator[Inference]:
     """Cold stage of two lanes that expects to need 7 bytes."""
     monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
-    stage = made(tmp_path, runtime=replace(OPEN, cpu_threads=2))
+    stage = made(tmp_path, runtime=Runtime(cpu_threads=2))
     yield stage
     stage.close()
 
@@ -178,7 +179,7 @@ def quick(stage, cost_per_s, least_s=0.0):
 def test_quick_requests_run_together_in_the_call_that_brings_them(loading):
     """All four take a lane 4 ms: the limit is 1 ms a request."""
     requests = quick(loading, cost_per_s=4000.0)
-    answers = loading.execute(requests)
+    answers = [opened(answer) for answer in loading.execute(requests)]
     assert [answer["dense"].tolist() for answer in answers] == [[[7, 3]], [[8, 4]], [[9, 5]], [[6, 4]]]
     assert loading.worker.batches == [16]
     assert [request.is_deferred for request in requests] == [False] * 4
@@ -193,7 +194,7 @@ def test_quick_requests_run_together_in_the_call_that_brings_them(loading):
 def test_other_requests_are_deferred(tmp_path, monkeypatch, cost_per_s, device, budget):
     """On a GPU only little work, a quarter of the budget, is not."""
     monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
-    stage = made(tmp_path, device=device, runtime=replace(OPEN, cpu_threads=2))
+    stage = made(tmp_path, device=device, runtime=Runtime(cpu_threads=2))
     requests = quick(stage, cost_per_s)
     stage._budget = budget
     assert stage.execute(requests) == [DEFERRED] * 4
@@ -204,7 +205,7 @@ def test_other_requests_are_deferred(tmp_path, monkeypatch, cost_per_s, device, 
 
 def test_requests_that_waited_for_a_load_do_not_exceed_the_requests_of_a_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
-    stage = made(tmp_path, runtime=replace(OPEN, cpu_threads=2, max_batch_requests=2))
+    stage = made(tmp_path, runtime=Runtime(cpu_threads=2, max_batch_requests=2))
     stage._loader = FakeLoader(stage, sub_batch_cost=50, cost_per_s=4000.0)
     requests = [tokens([7]) for _ in range(6)]
     assert stage.execute(requests) == [DEFERRED] * 6
@@ -216,7 +217,7 @@ def test_requests_that_waited_for_a_load_do_not_exceed_the_requests_of_a_pass(tm
 
 def test_a_short_request_of_several_items_is_not_divided_among_lanes(loading):
     quick(loading, cost_per_s=6000.0, least_s=0.001)
-    (answer,) = loading.execute([tokens([7] * 3, [8] * 4, [9] * 5)])  # 1 + 2 ms
+    (answer,) = run(loading, [tokens([7] * 3, [8] * 4, [9] * 5)])  # 1 + 2 ms
     assert answer["dense"].tolist() == [[7, 3], [8, 4], [9, 5]]
     assert loading.worker.batches == [12]
     request = tokens([7] * 3, [8] * 4, [9] * 6)

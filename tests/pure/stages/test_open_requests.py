@@ -171,10 +171,10 @@ def test_a_request_whose_client_has_gone_is_over_and_answered(clock):
     calls, num_gone = {}, []
     requests = OpenRequests(lambda _: None, lambda: None, call_of=calls.get, gone=lambda: num_gone.append(1))
     request, other, none = Request(clock), Request(clock), Request(clock)
-    calls |= {request: Gone(), other: Gone()}
-    for each in (request, other, none):
-        requests.add(each, NEVER)
-    calls[request].is_gone = True
+    calls |= {"request": Gone(), "other": Gone()}
+    for each, token in ((request, "request"), (other, "other"), (none, "")):
+        requests.add(each, NEVER, token)
+    calls["request"].is_gone = True
     assert requests.is_over(request, asks_triton=False)
     assert isinstance(request.answers[0], Cancelled)
     assert [requests.is_over(each, asks_triton=False) for each in (other, none)] == [False, False]
@@ -184,7 +184,7 @@ def test_a_request_whose_client_has_gone_is_over_and_answered(clock):
 
 def test_disconnected_clients_are_found_by_polling(clock):
     call = Gone()
-    requests = OpenRequests(lambda _: None, lambda: None, call_of=lambda request: call)
+    requests = OpenRequests(lambda _: None, lambda: None, call_of=lambda token: call)
     request = Request(clock)
     requests.add(request, NEVER)
     assert clock.is_waited_for.wait(30)
@@ -199,12 +199,12 @@ def test_disconnected_clients_are_found_by_polling(clock):
 def test_a_call_is_held_until_all_its_requests_are_answered(clock):
     call, other = Gone(), Gone()
     first, second, third = (Request(clock) for _ in range(3))
-    requests = OpenRequests(lambda _: None, lambda: None, call_of={first: call, second: call, third: other}.get)
+    requests = OpenRequests(lambda _: None, lambda: None, call_of={"call": call, "other": other}.get)
     held = []
-    for act in (lambda: requests.add(first, NEVER), lambda: requests.add(second, NEVER)):
+    for act in (lambda: requests.add(first, NEVER, "call"), lambda: requests.add(second, NEVER, "call")):
         act()
         held.append([call.is_held, other.is_held])
-    requests.add(third, NEVER)
+    requests.add(third, NEVER, "other")
     for each in (first, third, second):
         requests.reply(each, {})
         held.append([call.is_held, other.is_held])

@@ -14,7 +14,7 @@ from sie_triton.stages.context import Context, Contexts, timing_ms
 from sie_triton.stages.postprocess import Postprocess
 from sie_triton.stages.seal import Seal
 from sie_triton.transforms import Muvera
-from tests.support.stages import FakeRequest, context, run, spec
+from tests.support.stages import FakeRequest, computed, run, spec
 
 MUVERA = MuveraConfig(num_repetitions=3, num_simhash_projections=2, final_projection_dim=None)
 COLBERT = {"family": "multivector", "dims": {"multivector": 8, "muvera": MUVERA.dim(8)}, "muvera": MUVERA}
@@ -22,13 +22,12 @@ COLBERT = {"family": "multivector", "dims": {"multivector": 8, "muvera": MUVERA.
 
 def vectors(options=None, **tensors):
     lengths = np.ones(len(tensors.get("multivector_lengths", tensors.get("dense"))), np.int32)
-    sent = {name: each[None] for name, each in {**tensors, "lengths": lengths}.items()}
-    return FakeRequest(**sent, context=context(num_items=len(lengths), options=options or {}))
+    return computed({"lengths": lengths, **tensors}, options=options or {})
 
 
 @pytest.fixture
 def seal(tmp_path):
-    return Seal(tmp_path, is_open=True)
+    return Seal(tmp_path)
 
 
 def test_muvera_distinguishes_queries_and_documents_in_one_batch(seal):
@@ -48,11 +47,8 @@ def test_muvera_distinguishes_queries_and_documents_in_one_batch(seal):
 
 
 def test_truncated_items_are_reported_as_preprocess_found_them(seal):
-    request = FakeRequest(
-        dense=np.ones((1, 3, 2), np.float32),
-        lengths=np.array([[4, 9, 9]], np.int32),
-        context=context(num_items=3, truncated=[1, 2]),
-    )
+    arrays = {"lengths": np.array([4, 9, 9], np.int32), "dense": np.ones((3, 2), np.float32)}
+    request = computed(arrays, truncated=[1, 2])
     (answer,) = run(Postprocess(spec(), seal, TrafficWriter.private()), [request])
     assert answer["truncated"].dtype == np.bool_
     assert answer["truncated"].tolist() == [False, True, True]
@@ -71,7 +67,7 @@ def test_truncated_items_are_reported_as_preprocess_found_them(seal):
 )
 def test_normalization_follows_the_request_before_the_profile(seal, parameters, length):
     model = model_of(spec(profiles=(Profile(), Profile("raw", {"normalize": False}))))
-    entered, _ = Contexts(model, seal).enter(FakeRequest(parameters), VERBS["encode"], 0)
+    entered, _ = Contexts(model).enter(FakeRequest(parameters), VERBS["encode"], 0)
     (got,) = run(
         Postprocess(model.spec, seal, TrafficWriter.private()),
         [vectors(entered.options, dense=np.array([[3.0, 4.0]], np.float32))],

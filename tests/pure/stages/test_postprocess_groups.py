@@ -14,7 +14,7 @@ from tests.support.stages import run, spec
 
 @pytest.fixture
 def seal(tmp_path) -> Seal:
-    return Seal(tmp_path, is_open=True)
+    return Seal(tmp_path)
 
 
 def colbert(value, **parameters):

@@ -13,7 +13,7 @@ from sie_triton.stages.preprocess import Preprocess
 from sie_triton.stages.request import DEFERRED
 from sie_triton.telemetry.options import Telemetry
 from sie_triton.telemetry.request_log import RequestLog
-from tests.support.stages import FakeRequest, asked, context_of, run, spec
+from tests.support.stages import FakeRequest, asked, run, spec
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_truncated_texts_are_reported_by_index(scorer, pairs):
         (encoded,) = run(scorer, [asked("encode", text=texts_sent)])
         (scored,) = run(scorer, [asked("score", query=[long], text=texts_sent)])
         (paired,) = run(pairs, [asked("score", query=["who?"], text=texts_sent)])
-        assert [context_of(answer).truncated for answer in (encoded, scored, paired)] == [expected] * 3
+        assert [answer["context"].truncated for answer in (encoded, scored, paired)] == [expected] * 3
 
 
 ENDLESS = " " * 600_000 + "word"

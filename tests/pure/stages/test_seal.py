@@ -1,60 +1,23 @@
 """A step accepts data from the step before it only, by a seal."""
 
-import numpy as np
-import pytest
-
-from sie_triton.errors import InputError
-from sie_triton.stages.seal import Seal
-
-TENSORS = [np.array([2, 1], np.int32), np.ones((2, 4), np.float32)]
-TEXT = b'["encode", {}]'
+from sie_triton.stages.seal import SEAL_BYTES, Seal
 
 
-@pytest.fixture
-def sealed(tmp_path):
-    return Seal(tmp_path).sealed(TEXT, TENSORS)
+def test_a_seal_is_of_its_bytes_and_their_sender(tmp_path):
+    seal = Seal(tmp_path)
+    of_a = seal.of(b"bytes", b"a")
+    assert len(of_a) == SEAL_BYTES
+    assert seal.is_of(of_a, b"bytes", b"a")
+    assert not seal.is_of(of_a, b"byteS", b"a")
+    assert not seal.is_of(of_a, b"bytes", b"b")
+    assert not seal.is_of(bytes(SEAL_BYTES), b"bytes", b"a")
+    assert not seal.is_of(of_a[:-1], b"bytes", b"a")
 
 
-def test_a_seal_is_accepted_by_another_process_of_the_same_server(tmp_path, sealed):
-    assert Seal(tmp_path).opened(sealed, TENSORS) == TEXT
-
-
-@pytest.mark.parametrize("byte", [0, 7, 8, -1])
-def test_a_context_that_was_changed_is_refused(tmp_path, sealed, byte):
-    changed = sealed.copy()
-    changed[byte] ^= 1
-    with pytest.raises(InputError, match="context: this step accepts only the output of the previous step"):
-        Seal(tmp_path).opened(changed, TENSORS)
-
-
-def test_a_context_that_was_cut_is_refused(tmp_path, sealed):
-    for length in range(len(sealed)):
-        with pytest.raises(InputError):
-            Seal(tmp_path).opened(sealed[:length], TENSORS)
-
-
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        [np.array([2, 1, 1], np.int32), TENSORS[1]],
-        [TENSORS[0], np.ones((10**6, 4), np.float32)],
-        [TENSORS[0]],
-        [*TENSORS, np.zeros(0)],
-        TENSORS[::-1],
-    ],
-)
-def test_tensors_of_other_sizes_are_refused(tmp_path, sealed, tensors):
-    with pytest.raises(InputError):
-        Seal(tmp_path).opened(sealed, tensors)
-
-
-def test_a_foreign_seal_is_refused_except_by_an_open_step(tmp_path, sealed):
+def test_processes_of_one_directory_share_a_key_that_only_this_user_can_read(tmp_path, own_keys):
+    first, again = Seal(tmp_path), Seal(tmp_path)
     (tmp_path / "other").mkdir()
-    with pytest.raises(InputError):
-        Seal(tmp_path / "other").opened(sealed, TENSORS)
-    Seal(tmp_path / "other", is_open=True).opened(sealed, TENSORS)
-
-
-def test_only_this_user_can_read_the_key(tmp_path, sealed):
-    (key,) = tmp_path.iterdir()
-    assert key.stat().st_mode & 0o077 == 0
+    of_first = first.of(b"bytes", b"a")
+    assert again.is_of(of_first, b"bytes", b"a")
+    assert not Seal(tmp_path / "other").is_of(of_first, b"bytes", b"a")
+    assert (tmp_path / "seal.key").stat().st_mode & 0o077 == 0

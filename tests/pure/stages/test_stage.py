@@ -12,8 +12,8 @@ import pytest
 from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import COLD, StatusWriter, status_path
+from sie_triton.scheduling.job import NEVER, deadline_ns
 from sie_triton.stages import stage as module
-from sie_triton.stages.open_requests import NEVER
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.stage import ColdStage
 from sie_triton.telemetry.options import Telemetry
@@ -46,8 +46,8 @@ class Echo(ColdStage[str]):
         self.asked.append(list(requests))
         return [{"x": 1}] * len(requests)
 
-    def deadline_ns(self, request):
-        return NEVER
+    def entry(self, request):
+        return NEVER, ""
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_an_error_that_cannot_be_reported_is_still_the_answer(echo, monkeypatch)
     """At once, and by the clock."""
     echo._log = RequestLog("m", Telemetry(log_requests=True))
     monkeypatch.setattr(echo, "origin", lambda request: 1 / 0)
-    monkeypatch.setattr(echo, "deadline_ns", lambda request: monotonic_ns())
+    monkeypatch.setattr(echo, "entry", lambda request: (monotonic_ns(), ""))
     echo.may_load.clear()
     answers = run(echo, [FakeRequest() for _ in range(LIMIT + 2)])
     echo.may_load.set()
@@ -195,8 +195,8 @@ class Fetching(Echo):
                 report_progress("fetching, 2 of many")
         return super().load()
 
-    def deadline_ns(self, request):
-        return monotonic_ns() + request.timeout_us * 1000 if request.timeout_us else NEVER
+    def entry(self, request):
+        return deadline_ns(monotonic_ns(), request.timeout_us), ""
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ class Failing(ColdStage[str]):
         self.open.reply(requests[0], {"x": 1})
         raise RuntimeError("secret detail")
 
-    def deadline_ns(self, request):
-        return NEVER
+    def entry(self, request):
+        return NEVER, ""
 
 
 @pytest.fixture
