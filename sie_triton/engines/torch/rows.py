@@ -15,10 +15,10 @@ TOKENS_PER_PADDING = 8
 # The same for passes without padding.
 NO_PADDING = 1 << 62
 
-# On a CPU, the number of rows of matrix products is a multiple of this, in passes of FEW_ROWS and more.
-ROWS, FEW_ROWS = 16, 512
+# On a CPU, passes of FEW_ROWS and more have a number of rows that recurs; from MANY_ROWS on it is a multiple of ROWS.
+FEW_ROWS, MANY_ROWS, ROWS = 64, 512, 16
 
-# The largest number of rows that is chosen to recur; a sub-batch is far smaller.
+# The largest number of rows that is chosen to recur; sub-batches are far smaller.
 MOST_ROWS = 1 << 20
 
 
@@ -26,7 +26,7 @@ def _row_counts() -> Iterator[int]:
     count = FEW_ROWS
     while count <= MOST_ROWS:
         yield count
-        count += count // FEW_ROWS * ROWS
+        count += count // MANY_ROWS * ROWS if count >= MANY_ROWS else 1 << (count.bit_length() - 6)
 
 
 # Each is at most 1/32 more than the one before it.
@@ -120,11 +120,11 @@ def side_by_side(lengths: Ints, keys: Ints, tokens_per_padding: int = TOKENS_PER
 def spare_items(num_tokens: int) -> list[int]:
     """Return the lengths of items to add on a CPU, so that matrix products have few different numbers of rows.
 
-    oneDNN compiles and keeps a kernel for every number of rows, and is slower for odd ones. At most 3 % is added, 1.5 %
-    on average. The items are short: attention to them costs little, and every model has so many positions.
+    oneDNN compiles and keeps a kernel for every number of rows, and is slower for odd ones. At most 3 % is added, 1 to
+    1.5 % on average. The items are short: attention to them costs little, and every model has so many positions.
 
-    >>> spare_items(518), spare_items(4970), spare_items(300)
-    ([10], [6], [])
+    >>> spare_items(518), spare_items(130), spare_items(50)
+    ([10], [2], [])
     >>> spare_items(4980)
     [16, 16, 16, 16, 16, 16, 16, 16, 12]
     """

@@ -23,9 +23,8 @@ def test_rows_that_are_added_are_few_and_make_counts_that_recur():
     totals = {size + sum(items) for size, items in zip(sizes, added, strict=True)}
     assert max(sum(items) / size for size, items in zip(sizes, added, strict=True)) <= 1 / 32
     assert max(map(max, filter(None, added))) == ROWS
-    assert [sum(least <= total < 2 * least for total in totals) for least in (512, 1024, 2048, 4096, 8192)] == [
-        *(32, 27, 25, 23, 23)
-    ]
+    counts = [sum(least <= total < 2 * least for total in totals) for least in 64 * 2 ** np.arange(8)]
+    assert counts == [32, 32, 32, 32, 27, 25, 23, 23]
 
 
 def test_the_largest_sub_batches_have_their_own_counts():
