@@ -1,8 +1,8 @@
 """Memory that the C library and PyTorch's libraries keep for the next forward pass.
 
 By default glibc returns blocks to the kernel and gets them back, zeroed, for the next sub-batch: 3 % of the CPU time
-of a small model (docs/decisions/kernels.md). oneDNN keeps what it has compiled for each number of rows, and packed
-sub-batches have any. docs/decisions/residency.md, "A worker's memory has a bound", has figures.
+of a small model (docs/decisions/kernels.md). oneDNN keeps what it has compiled for each number of rows; `rows.py` lets
+passes have few. docs/decisions/residency.md, "A worker's memory has a bound", has figures.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ NEVER = 1 << 30
 
 # Entries of oneDNN's cache, two for each shape of a product, and of the cache before it, which each thread has. Each
 # entry takes 258 KB. What is not found is compiled again, in 0.3 ms, or looked up in the other cache, in 0.01 ms.
-CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "192", "LRU_CACHE_CAPACITY": "8"}
+CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "8"}
 
 
 def limit_kept_memory() -> None:

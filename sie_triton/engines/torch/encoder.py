@@ -27,7 +27,7 @@ from sie_triton.engines.torch.draws import draws_of
 from sie_triton.engines.torch.facts import num_token_types, num_weights, padding_position
 from sie_triton.engines.torch.lora import Loras
 from sie_triton.engines.torch.prepack import lay_out
-from sie_triton.engines.torch.rows import positions_of, side_by_side, spare_rows
+from sie_triton.engines.torch.rows import positions_of, side_by_side, spare_items
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
 from sie_triton.spec import AUTO
@@ -165,9 +165,9 @@ class TorchEncoder(base.Encoder):
     ) -> torch.Tensor:
         """Compute as `hidden_states`, always on the packed path and without a graph."""
         num_tokens = len(input_ids)
-        spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
+        spare = spare_items(num_tokens) if self.device.type == "cpu" else []
         if spare:
-            input_ids, type_ids = np.pad(input_ids, (0, spare)), np.pad(type_ids, (0, spare))
+            input_ids, type_ids = np.pad(input_ids, (0, sum(spare))), np.pad(type_ids, (0, sum(spare)))
             lengths, keys = np.append(lengths, spare), np.append(keys, spare)
         segments = Segments.of(lengths.tolist(), keys.tolist())
         tokens = indices_of(input_ids[None], type_ids[None], self.positions(input_ids, lengths)[None])

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from sie_triton.arrays import Ints
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
-from sie_triton.engines.torch.rows import spare_rows
+from sie_triton.engines.torch.rows import spare_items
 
 # Names of the vision modules in models.
 VISION = frozenset({"visual", "vision_tower", "vision_model"})
@@ -80,11 +80,11 @@ class LanguageModel(TorchEncoder):
         self, states: torch.Tensor, lengths: Ints, positions: Ints, seen: ImageStates | None
     ) -> torch.Tensor:
         num_tokens = len(states)
-        spare = spare_rows(num_tokens) if self.device.type == "cpu" else 0
+        spare = spare_items(num_tokens) if self.device.type == "cpu" else []
         if spare:
-            states = torch.cat([states, states.new_zeros(spare, states.shape[1])])
+            states = torch.cat([states, states.new_zeros(sum(spare), states.shape[1])])
             lengths = np.append(lengths, spare).astype(np.int32)
-            positions = np.pad(positions, ((0, 0), (0, spare)))
+            positions = np.pad(positions, ((0, 0), (0, sum(spare))))
         with attending(Segments.of(lengths.tolist()), self.kernel), self.loras.over(lengths.tolist()):
             return self._run_states(states, positions, seen)[:num_tokens]
 

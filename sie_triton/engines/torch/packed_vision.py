@@ -17,7 +17,7 @@ from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
 from sie_triton.engines.torch.probe import TOLERANCE, check_range, relative_error
-from sie_triton.engines.torch.rows import spare_rows
+from sie_triton.engines.torch.rows import spare_items
 from sie_triton.engines.torch.tower import Tower
 from sie_triton.errors import LoadError
 from sie_triton.measurements import Measurements
@@ -68,10 +68,10 @@ class PackedVisionTower(Tower):
         lengths = [rows * columns for rows, columns in grids]
         packed = self._embedded(self._patches(pixels, grids), grids)
         num_patches = len(packed)
-        spare = spare_rows(num_patches) if self.device.type == "cpu" else 0
+        spare = spare_items(num_patches) if self.device.type == "cpu" else []
         if spare:
-            packed = torch.nn.functional.pad(packed, (0, 0, 0, spare))
-        row = Segments.of([*lengths, *([spare] if spare else [])])
+            packed = torch.nn.functional.pad(packed, (0, 0, 0, sum(spare)))
+        row = Segments.of([*lengths, *spare])
         with attending(row, self.kernel):
             states = self._parts.encoder(inputs_embeds=packed[None], attention_mask=None).last_hidden_state
         states = self._parts.post_layernorm(states[0, :num_patches])
