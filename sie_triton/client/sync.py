@@ -253,7 +253,8 @@ class SIEClient:
                 future.cancel()
 
     def _infer(self, call: calls.ClientCall, piece: slice, deadline: Deadline) -> Any:
-        return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
+        with call.placing(piece):
+            return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
         if not self._retry:
