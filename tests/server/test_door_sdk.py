@@ -1,127 +1,139 @@
-"""SIE's own SDK at the door, in a Python of its own: it wants 3.12 and numpy 2."""
+"""SIE's own SDK, sync and async, by a change of its base URL: of one server, and of a cluster in front of it.
 
-import json
-import os
-import shutil
+Every method but those that generate text and those of SIE's managed cloud. Failures: test_door_sdk_failures.py.
+"""
+
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from tests.conftest import BGE_M3, CLIP, COLBERT, CROSS_ENCODER, GLINER, MUVERA
+from tests.conftest import BGE_M3, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MUVERA, OWL, TINY
+from tests.support.in_cluster import cluster_before
 from tests.support.pictures import pictures
+from tests.support.sdk import Sdk, SdkError, python
 
-SDK = "sie-sdk==0.10.1"
-
-# What a user writes: the address is all that is ours.
-PROGRAM = """
-import json, logging, sys, warnings
-import numpy as np
-from sie_sdk import SIEClient
-from sie_sdk.client.errors import RequestError
-
-url, model, ranker, finder, seer, late, picture, out = sys.argv[1:]
-told, heard = {}, []
-logging.captureWarnings(True)
-
-class Heard(logging.Handler):
-    def emit(self, record):
-        heard.append(record.getMessage())
-
-logging.getLogger().addHandler(Heard())
-with SIEClient(url) as client:
-    types = ["dense", "sparse", "multivector"]
-    items = [{"text": "how do vines climb?", "id": "a"}, {"text": "b"}]
-    found = client.encode(model, items, output_types=types, is_query=True)
-    one = client.encode(model, {"text": "b"}, output_types=["dense"], output_dtype="int8")
-    told["default"] = [name for name in types if name in client.encode(model, {"text": "b"})]
-    muvera = [client.encode(late, {"text": "b"}, **types) for types in ({}, {"output_types": ["dense"]})]
-    told["muvera"] = [len(each["dense"]) for each in muvera]
-    told["request"] = one["request"]
-    seen = client.encode(seer, {"images": [{"data": open(picture, "rb").read(), "format": "png"}]})
-    arrays = [(r["dense"], r["sparse"]["indices"], r["sparse"]["values"], r["multivector"]) for r in found]
-    np.savez(out, *[array for each in arrays for array in each],
-             one["dense"], seen["dense"])
-    told["ids"] = [each.get("id") for each in found]
-    told["scores"] = client.score(ranker, {"text": "vines"}, [{"text": "vines climb"}, {"text": "no"}])["scores"]
-    told["entities"] = client.extract(finder, {"text": "Ada lived in London."}, labels=["person", "city"],
-                                      options={"threshold": 0.1})["entities"]
-    told["models"] = sorted(each["name"] for each in client.list_models() if ":" not in each["name"])
-    told["model"] = client.get_model(model)["dims"]
-    told["status"] = next(iter(client.watch()))["ready"]
-    try:
-        client.encode("no/such", {"text": "a"})
-    except RequestError as exc:
-        told["error"] = exc.code
-    for name, call in {
-        "input": lambda: client.encode(model, {"text": "a"}, output_types=["no"]),
-        "option": lambda: client.score(ranker, {"text": "a"}, [{"text": "b"}], options={"no_such": 1}),
-        "gateway": client.get_capacity,
-    }.items():
-        try:
-            call()
-        except RequestError as exc:
-            told[name] = exc.code
-told["heard"] = heard
-print(json.dumps(told))
-"""
+PACKAGE = "sie-sdk==0.10.1"
+MODELS = (BGE_M3, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, OWL, TINY)
+TYPES = ["dense", "sparse", "multivector"]
+PROFILE = "l4-spot"
 
 
-def python() -> Path | None:
-    """Python of 3.12 or later that can make environments."""
-    found = [shutil.which(f"python3.{minor}") for minor in (12, 13, 14)]
-    of_pyenv = sorted(Path.home().glob(".pyenv/versions/3.1[234]*/bin/python"))
-    for path in (os.environ.get("SIE_SDK_PYTHON"), *found, *of_pyenv):
-        if path and subprocess.run([path, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0:
-            return Path(path)
-    return None
-
-
-@pytest.fixture(scope="module")
-def sdk(tmp_path_factory) -> Path:
-    """The interpreter of an environment that has it."""
+@pytest.fixture(scope="session")
+def interpreter(tmp_path_factory) -> Path:
+    """The interpreter of an environment that has the SDK."""
     base = python()
     if base is None:
         pytest.skip("no Python 3.12 or later with venv on PATH, nor in SIE_SDK_PYTHON: sie-sdk cannot be installed")
     directory = tmp_path_factory.mktemp("sdk")
     subprocess.run([base, "-m", "venv", directory], check=True)
-    pip = [directory / "bin" / "pip", "install", "-q", "--only-binary", ":all:", SDK]
+    pip = [directory / "bin" / "pip", "install", "-q", "--only-binary", ":all:", "--no-compile", PACKAGE]
     if subprocess.run(pip, stdout=sys.stderr).returncode:
-        pytest.skip(f"pip cannot install {SDK}")
+        pytest.skip(f"pip cannot install {PACKAGE}")
     return directory / "bin" / "python"
 
 
-def test_the_sdk_works_by_changing_its_address(sdk, door, server, tmp_path):
-    picture, out = tmp_path / "a.png", tmp_path / "out.npz"
-    picture.write_bytes(pictures()[0])
-    arguments = [door, BGE_M3, CROSS_ENCODER, GLINER, CLIP, COLBERT, picture, out]
-    done = subprocess.run([sdk, "-c", PROGRAM, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    told, arrays = json.loads(done.stdout), list(np.load(out).values())
+@pytest.fixture(scope="module", params=["server", "cluster"])
+def place(request, server, door, tmp_path_factory) -> Iterator[tuple[str, str]]:
+    """Name and URL of what the SDK calls."""
+    settings = server.settings.model_copy(update={"worker_id": "w0", "machine_profile": PROFILE})
+    is_cluster = request.param == "cluster"
+    cluster = cluster_before(settings, MODELS, tmp_path_factory.mktemp("cluster")) if is_cluster else nullcontext([door])
+    with cluster as (url, *_):
+        yield request.param, url
+
+
+@pytest.fixture(params=["sync", "async"])
+def sdk(request, place, interpreter) -> Iterator[Sdk]:
+    with Sdk(interpreter, request.param, place[1]) as sdk:
+        yield sdk
+
+
+@pytest.fixture(scope="module")
+def direct(server) -> Iterator[SIEClient]:
     with SIEClient(server.grpc) as client:
-        types = ["dense", "sparse", "multivector"]
-        expected = client.encode(BGE_M3, ["how do vines climb?", "b"], output_types=types, is_query=True)
-        one = client.encode(BGE_M3, "b", output_types=["dense"], output_dtype="int8")["dense"]
-        seen = client.encode(CLIP, {"image": picture})["dense"]
-        scores = client.score(CROSS_ENCODER, "vines", ["vines climb", "no"])["scores"]
-        entities = client.extract(GLINER, "Ada lived in London.", ["person", "city"], threshold=0.1)["entities"]
-        names = client.list_models()
-    flat = [v for r in expected for v in (r["dense"], r["sparse"]["indices"], r["sparse"]["values"], r["multivector"])]
-    for found, wanted in zip(arrays, [*flat, one, seen], strict=True):
-        assert found.dtype == wanted.dtype
-        assert np.array_equal(found, wanted)
-    assert (told["ids"], told["scores"], told["models"]) == (["a", None], scores, names)
-    assert [each["text"] for each in told["entities"]] == [each["text"] for each in entities]
-    assert told["model"] == {"dense": 64, "sparse": 30522, "multivector": 32}
-    assert told["status"] is True
-    assert told["default"] == ["dense"]
-    assert told["muvera"] == [MUVERA["final_projection_dim"]] * 2
-    assert told["request"]["usage"] == {"input_tokens": 3}
-    assert told["request"]["id"]
-    codes = {name: told[name] for name in ("error", "input", "option", "gateway")}
-    invalid = dict.fromkeys(("input", "option"), "INVALID_INPUT")
-    assert codes == {"error": "MODEL_NOT_FOUND", **invalid, "gateway": "not_gateway"}
-    assert [line for line in told["heard"] if "version" in line] == []
+        yield client
+
+
+def same(found, expected):
+    return found.dtype == expected.dtype and np.allclose(found, expected, atol=1 if found.dtype == np.int8 else 1e-5)
+
+
+def test_vectors_are_those_of_triton(sdk, direct):
+    items = [{"text": "how do vines climb?", "id": "a"}, {"text": "b"}]
+    found = sdk.encode(BGE_M3, items, output_types=TYPES, options={"is_query": True})
+    expected = direct.encode(BGE_M3, items, output_types=TYPES, is_query=True)
+    assert [each.get("id") for each in found] == ["a", None]
+    for one, other in zip(found, expected, strict=True):
+        assert all(same(one[name], other[name]) for name in ("dense", "multivector"))
+        assert np.array_equal(one["sparse"]["indices"], other["sparse"]["indices"])
+        assert same(one["sparse"]["values"], other["sparse"]["values"])
+    assert [name for name in TYPES if name in sdk.encode(BGE_M3, {"text": "b"})] == ["dense"]
+    one = sdk.encode(BGE_M3, {"text": "b"}, output_types=["dense"], output_dtype="int8")
+    assert same(one["dense"], direct.encode(BGE_M3, "b", output_types=["dense"], output_dtype="int8")["dense"])
+    assert (one["request"]["usage"], bool(one["request"]["id"])) == ({"input_tokens": 3}, True)
+    for types in ({}, {"output_types": ["dense"]}):
+        assert len(sdk.encode(COLBERT, {"text": "b"}, **types)["dense"]) == MUVERA["final_projection_dim"]
+    picture = pictures()[0]
+    seen = sdk.encode(CLIP, {"images": [{"data": picture, "format": "png"}]})
+    assert same(seen["dense"], direct.encode(CLIP, {"image": picture})["dense"])
+
+
+def test_scores_and_findings_are_those_of_triton(sdk, direct):
+    found = sdk.score(CROSS_ENCODER, {"text": "vines"}, [{"text": "vines climb"}, {"text": "no"}])["scores"]
+    expected = direct.score(CROSS_ENCODER, "vines", ["vines climb", "no"])["scores"]
+    assert [each["item_id"] for each in found] == [each["item_id"] for each in expected]
+    assert [each["score"] for each in found] == pytest.approx([each["score"] for each in expected], abs=1e-5)
+    given = {"labels": ["person", "city"], "options": {"threshold": 0.1}}
+    entities = sdk.extract(GLINER, {"text": "Ada lived in London."}, **given)["entities"]
+    expected = direct.extract(GLINER, "Ada lived in London.", ["person", "city"], threshold=0.1)["entities"]
+    assert [each["text"] for each in entities] == [each["text"] for each in expected]
+
+
+def test_an_image_that_cannot_be_read_spoils_only_its_own_result(sdk):
+    whole = pictures()[0]
+    items = [{"images": [{"data": data}], "id": f"i{i}"} for i, data in enumerate((whole, whole[:60], whole))]
+    found = sdk.extract(OWL, items, labels=["a cat"])
+    assert [each["id"] for each in found] == ["i0", "i1", "i2"]
+    assert [each.get("error", {}).get("code") for each in found] == [None, "INVALID_INPUT", None]
+    assert found[1]["error"]["message"].startswith("image[1]: ")
+    assert found[0]["objects"] == found[2]["objects"]
+
+
+def test_models_and_status(sdk, place, direct):
+    names = [each["name"] for each in sdk.list_models() if ":" not in each["name"]]
+    assert {*MODELS} <= {*names} <= {*direct.list_models()}
+    assert sdk.get_model(BGE_M3)["dims"] == {"dense": 64, "sparse": 30522, "multivector": 32}
+    told = sdk.watch()
+    assert told["ready"] if place[0] == "server" else told["cluster"]["worker_count"] == 1
+    assert (sdk.base_url(), sdk.last_retry_count()) == (place[1], 0)
+    assert [line for line in sdk.heard() if "version" in line] == []
+
+
+def test_capacity_and_pools(sdk, place):
+    if place[0] == "server":
+        refused(sdk.get_capacity, code="not_gateway")
+        assert (sdk.get_pool("eval"), sdk.delete_pool("eval")) == (None, False)
+        refused(sdk.create_pool, "eval", {PROFILE: 1}, kind="PoolError")
+        return
+    assert [each["name"] for each in sdk.get_capacity(gpu=PROFILE)["workers"]] == ["w0"]
+    assert sdk.get_capacity(gpu="h100")["worker_count"] == 0
+    assert sdk.wait_for_capacity(PROFILE)["worker_count"] == 1
+    assert sdk.wait_for_capacity(PROFILE, model=TINY)["worker_count"] == 1
+    assert sdk.get_pool("eval") is None
+    sdk.create_pool("eval", {PROFILE: 1})
+    assert sdk.get_pool("eval")["spec"]["gpus"] == {PROFILE: 1}
+    assert (sdk.delete_pool("eval"), sdk.get_pool("eval")) == (True, None)
+    refused(sdk.create_pool, "eval", kind="PoolError")
+
+
+def refused(call, *arguments, kind="RequestError", code=None, **options):
+    with pytest.raises(SdkError) as caught:
+        call(*arguments, **options)
+    assert (caught.value.kind, caught.value.code) == (kind, code)
+    return caught.value

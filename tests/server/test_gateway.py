@@ -37,7 +37,7 @@ from tests.conftest import (
     fresh_settings,
 )
 from tests.support.controller import wait_for
-from tests.support.in_cluster import config_service_of, gateway_of, sidecar_of
+from tests.support.in_cluster import cluster_before, config_service_of, gateway_of, sidecar_of
 from tests.support.loras import save_lora
 from tests.support.nats import NatsServer
 from tests.support.pictures import pictures
@@ -309,13 +309,10 @@ def test_a_request_names_its_pool_by_a_header_or_by_metadata(gateways):
 
 def test_all_requests_together_have_a_bound_of_memory(server, tmp_path):
     """By gRPC as by HTTP: what is beyond it is refused with a time to retry, and small requests are answered."""
-    with NatsServer(tmp_path) as nats:
-        settings = nats.user(server.settings.model_copy(update={"worker_id": "w"}), SIDECAR)
-        limit = "--door-max-memory-bytes=20000000"
-        parts = config_service_of(nats), sidecar_of(settings, MODELS)
-        with parts[0], parts[1], gateway_of(nats, tmp_path / "g", limit) as (_, grpc):
-            client = triton.InferenceServerClient(grpc)
-            with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
-                client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))
-            assert "UNAVAILABLE" in str(refused.value.status())
-            assert client.infer(TINY.replace("/", "__"), infer_input(b"a")).as_numpy("dense").shape == (1, 64)
+    settings = server.settings.model_copy(update={"worker_id": "w"})
+    with cluster_before(settings, MODELS, tmp_path, "--door-max-memory-bytes=20000000") as (_, grpc):
+        client = triton.InferenceServerClient(grpc)
+        with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
+            client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))
+        assert "UNAVAILABLE" in str(refused.value.status())
+        assert client.infer(TINY.replace("/", "__"), infer_input(b"a")).as_numpy("dense").shape == (1, 64)
