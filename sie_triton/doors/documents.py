@@ -8,8 +8,8 @@ from sie_triton.contract.extract import MAX_LABEL, MAX_LABELS
 from sie_triton.contract.model import Model
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.contract.tensors import IMAGE, ITEMS, LABELS, QUERY, TEXT
-from sie_triton.doors.items import MEDIA
 from sie_triton.doors.item_errors import KINDS
+from sie_triton.doors.items import MEDIA
 from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
 from sie_triton.doors.places import ENCODE, EXTRACT, ID, IMAGES, METADATA, OVERFLOW, POLICIES, SCORE
 from sie_triton.doors.schemas import (

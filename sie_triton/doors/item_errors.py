@@ -63,7 +63,7 @@ def failed(item: Mapping[str, Any], error: InputError) -> ExtractResult:
     if not names_item(error):
         raise error
     failure = failure_of(error)
-    result: dict[str, Any] = {**dict.fromkeys(KINDS, []), "data": {}, "token_count": 0}
+    result: dict[str, Any] = {**{kind: [] for kind in KINDS}, "data": {}, "token_count": 0}
     result["error"] = {"code": failure.row.code, "message": failure.message}
     result["timing"] = dict.fromkeys(Timing.__annotations__, 0.0)
     return {"id": item["id"], **result} if "id" in item else result  # type: ignore[return-value]

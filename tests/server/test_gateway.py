@@ -1,5 +1,7 @@
 """Through gateway, queue and sidecar, every client gets the answers that Triton itself gives, bit by bit."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -316,3 +318,23 @@ def test_all_requests_together_have_a_bound_of_memory(server, tmp_path):
             client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))
         assert "UNAVAILABLE" in str(refused.value.status())
         assert client.infer(TINY.replace("/", "__"), infer_input(b"a")).as_numpy("dense").shape == (1, 64)
+
+
+def test_commands_call_a_gateway_by_its_address_and_a_token(server, tmp_path):
+    settings = server.settings.model_copy(update={"worker_id": "w"})
+    flags = "--auth-mode=token", "--auth-tokens=secret"
+    with cluster_before(settings, MODELS, tmp_path, *flags) as (http, grpc):
+        few = ["--measurement-mode", "count_windows", "--measurement-request-count", "2"]
+        perf = run("perf", TINY, f"--url=grpc://{grpc}", "--auth-tokens=secret", *few)
+        assert perf.returncode == 0, perf.stderr
+        assert "Concurrency: 1, throughput:" in perf.stdout
+        for token, said in (("secret", "1 of 1 workers are ready"), ("wrong", "does not accept the bearer token")):
+            status = run("status", f"--url={http}", f"--auth-tokens={token}")
+            assert said in status.stdout + status.stderr
+        assert "the bearer token is missing" in run("encode", TINY, "a", f"--url=grpc://{grpc}").stderr
+        assert f"connect to Triton itself, at grpc://{grpc}" in run("encode", TINY, "a", f"--url={http}").stderr
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sie_triton.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -6,6 +6,7 @@ from sie_triton.errors import BusyError, InputError
 from tests.pure.doors.test_doors_places import serving
 from tests.support.doors import door_of, post
 
+
 def extract(door, *texts, **given):
     items = [{"text": text, "id": f"t{i}"} for i, text in enumerate(texts)]
     return post(door, {"items": items, **given}, "/v1/extract/org/m")

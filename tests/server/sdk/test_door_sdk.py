@@ -3,11 +3,7 @@
 Every method but those that generate text and those of SIE's managed cloud. Failures: test_door_sdk_failures.py.
 """
 
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,35 +12,21 @@ from sie_triton import SIEClient
 from tests.conftest import BGE_M3, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MUVERA, OWL, TINY
 from tests.support.in_cluster import cluster_before
 from tests.support.pictures import pictures
-from tests.support.sdk import Sdk, SdkError, python
+from tests.support.sdk import Sdk, SdkError
 
-PACKAGE = "sie-sdk==0.10.1"
 MODELS = (BGE_M3, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, OWL, TINY)
 TYPES = ["dense", "sparse", "multivector"]
 PROFILE = "l4-spot"
-
-
-@pytest.fixture(scope="session")
-def interpreter(tmp_path_factory) -> Path:
-    """The interpreter of an environment that has the SDK."""
-    base = python()
-    if base is None:
-        pytest.skip("no Python 3.12 or later with venv on PATH, nor in SIE_SDK_PYTHON: sie-sdk cannot be installed")
-    directory = tmp_path_factory.mktemp("sdk")
-    subprocess.run([base, "-m", "venv", directory], check=True)
-    pip = [directory / "bin" / "pip", "install", "-q", "--only-binary", ":all:", "--no-compile", PACKAGE]
-    if subprocess.run(pip, stdout=sys.stderr).returncode:
-        pytest.skip(f"pip cannot install {PACKAGE}")
-    return directory / "bin" / "python"
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])
 def place(request, server, door, tmp_path_factory) -> Iterator[tuple[str, str]]:
     """Name and URL of what the SDK calls."""
     settings = server.settings.model_copy(update={"worker_id": "w0", "machine_profile": PROFILE})
-    is_cluster = request.param == "cluster"
-    cluster = cluster_before(settings, MODELS, tmp_path_factory.mktemp("cluster")) if is_cluster else nullcontext([door])
-    with cluster as (url, *_):
+    if request.param == "server":
+        yield request.param, door
+        return
+    with cluster_before(settings, MODELS, tmp_path_factory.mktemp("cluster")) as (url, _):
         yield request.param, url
 
 
