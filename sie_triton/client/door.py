@@ -1,7 +1,6 @@
 """Recognise SIE's door at an address that should be Triton's."""
 
-from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 
 from sie_triton.client.address import Address
 from sie_triton.errors import SIEError
@@ -25,7 +24,7 @@ def refuse_door(address: Address) -> None:
     raise SIEError(f"{address}: this is SIE's HTTP door, not Triton; {remedy}")
 
 
-def _headers(address: Address) -> Mapping[str, str]:
+def _headers(address: Address) -> HTTPMessage:
     """Return the headers of a response; none if there is no HTTP server."""
     server, _, path = address.target.partition("/")
     if address.is_secure:
@@ -36,6 +35,6 @@ def _headers(address: Address) -> Mapping[str, str]:
         connection.request("GET", f"/{path}")
         return connection.getresponse().headers
     except (OSError, HTTPException, ValueError):  # no server, not HTTP, or a name that cannot be resolved
-        return {}
+        return HTTPMessage()
     finally:
         connection.close()

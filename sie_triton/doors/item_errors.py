@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from sie_triton.client.calls import in_call, names_item
 from sie_triton.client.retry import Deadline
@@ -66,4 +66,4 @@ def failed(item: Mapping[str, Any], error: InputError) -> ExtractResult:
     result: dict[str, Any] = {**{kind: [] for kind in KINDS}, "data": {}, "token_count": 0}
     result["error"] = {"code": failure.row.code, "message": failure.message}
     result["timing"] = dict.fromkeys(Timing.__annotations__, 0.0)
-    return {"id": item["id"], **result} if "id" in item else result  # type: ignore[return-value]
+    return cast(ExtractResult, result | ({"id": item["id"]} if "id" in item else {}))
