@@ -66,7 +66,7 @@ class FakeBackend:
 
     async def extract(self, model, items, labels, entities, seconds, parameters):
         self.asked.append((model, items, labels, entities, parameters))
-        if bad := [i for i, item in enumerate(items) if item["text"] == "bad"]:
+        if bad := [i for i, item in enumerate(items) if item.get("text") == "bad"]:
             raise InputError.at(f"text[{bad[0]}]", "is bad")
         if self.failure is not None:
             raise self.failure
