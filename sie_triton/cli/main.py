@@ -19,7 +19,10 @@ from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import (
+    CA_FILE,
     SettingsCommand,
+    address_of,
+    address_options,
     read_model_settings,
     running_options,
     settings_of_running,
@@ -154,16 +157,19 @@ def controller(**flags: Any) -> None:
 @click.option("--watch", is_flag=True, help="keep running, and update the table")
 @click.option("--json", "as_json", is_flag=True, help="print the data of the table as JSON, once")
 @click.option("--svg", type=click.Path(path_type=Path), help="also save the table to this file, as an SVG image")
+@click.option("--url", metavar="URL", help="door or gateway, from any machine; default: the controller at --host")
+@CA_FILE
 @running_options(["host", "controller_port", "data_dir", "admin_token", "auth_tokens", "gateway_url"])
-def status(watch: bool, as_json: bool, svg: Path | None, **flags: Any) -> None:
-    """Show all models of a running server: state, memory, last use; with --gateway-url, the workers of a cluster."""
+def status(watch: bool, as_json: bool, svg: Path | None, url: str | None, ca_file: str | None, **flags: Any) -> None:
+    """Show all models of a running server: state, memory, last use; of a gateway, the workers of its cluster."""
     from sie_triton.controller.commands import show
 
     settings = settings_of_running(**flags)
-    if settings.gateway_url:
-        from sie_triton.cluster.commands import show as show_cluster
+    if url or settings.gateway_url:
+        from sie_triton.cluster.commands import show as show_door
 
-        show_cluster(settings, watch=watch, as_json=as_json)
+        door = address_of(url=url, ca_file=ca_file, **flags)
+        show_door(door, watch=watch, as_json=as_json)
         return
     show(settings, watch=watch, as_json=as_json, picture=svg)
 
@@ -209,7 +215,7 @@ cli.add_command(evaluate, name="eval")
 @cli.command(context_settings={"ignore_unknown_options": True})
 @click.argument("model")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@running_options(["host", "grpc_port"])
+@address_options
 def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
     """Measure a running server with perf_analyzer: one text of 20 to 60 words per request.
 
@@ -217,8 +223,7 @@ def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
     """
     from sie_triton.perf.perf_analyzer import run_on_texts
 
-    settings = settings_of_running(**flags)
-    sys.exit(run_on_texts(model, f"{settings.inner_host}:{settings.grpc_port}", arguments))
+    sys.exit(run_on_texts(model, address_of(**flags), arguments))
 
 
 def main() -> None:

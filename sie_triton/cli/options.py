@@ -89,11 +89,15 @@ def settings_of_running(**flags: Any) -> Settings:
     return read_settings(**flags, triton_host=flags.get("host"))
 
 
+CA_FILE = click.option(
+    "--ca-file", type=click.Path(exists=True, dir_okay=False), help="with TLS, the certificates to trust, in PEM"
+)
+
+
 def address_options(command: Command) -> Command:
     """Add the options ADDRESS, from which `address_of` makes the address of a running server's Triton."""
     command = running_options(["host", "grpc_port", "auth_tokens"])(command)
-    pem = click.Path(exists=True, dir_okay=False)
-    command = click.option("--ca-file", type=pem, help="with TLS, the certificates to trust, in PEM")(command)
+    command = CA_FILE(command)
     about = "server: http://host:port, grpc://host:port, or https and grpcs for TLS; default: --host and --grpc-port"
     return click.option("--url", metavar="URL", help=about)(command)
 
@@ -101,14 +105,18 @@ def address_options(command: Command) -> Command:
 def address_of(*, url: str | None, ca_file: str | None, **flags: Any) -> "Address":
     """Return the address that the options ADDRESS describe, with the first of `auth_tokens`.
 
-    Those of the environment and of sie.yaml are a server's: they go to that of `host`, and not to a `url`.
+    Those of the environment and of sie.yaml are a server's: they go to that of `host`, or to `gateway_url`, and not to
+    a `url`.
     """
     from sie_triton.client.address import Address
 
     settings = settings_of_running(**flags)
     is_meant = url is None or flags["auth_tokens"] is not None
     token = next(iter(words(settings.auth_tokens)), "") if is_meant else ""
-    return Address.parse(url or f"grpc://{settings.inner_host}:{settings.grpc_port}", token, ca_file or "")
+    of_cluster = settings.gateway_url if "gateway_url" in flags else ""
+    return Address.parse(
+        url or of_cluster or f"grpc://{settings.inner_host}:{settings.grpc_port}", token, ca_file or ""
+    )
 
 
 def warn_of_unknown_variables() -> None:

@@ -257,7 +257,8 @@ class AsyncSIEClient:
             return await self._infer(call, piece, deadline)
 
     async def _infer(self, call: calls.ClientCall, piece: slice, deadline: Deadline) -> Any:
-        return await self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
+        with call.placing(piece):
+            return await self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     async def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
         if not self._retry:

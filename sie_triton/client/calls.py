@@ -1,7 +1,9 @@
 """Convert calls to requests and responses to results, for both clients. No I/O here."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from sie_triton.client.arguments import checked_model, encoded_entities, encoded_labels, request_parameters
@@ -30,6 +32,9 @@ PIECE_ITEMS = 512
 
 # Size of a file in bytes of text: about the tokens that a model reads of it, plus a share of its bytes for sending.
 FILE_BYTES, BYTES_A_BYTE = 2048, 256
+
+# Field of an error that names an item of its request.
+ITEM = re.compile(rf"({'|'.join((*ITEMS, ENTITIES.name, 'items'))})\[(\d+)\]")
 
 # Tensors of the query of a score, by kind of input.
 QUERIES = {TEXT.name: QUERY, IMAGE.name: QUERY_IMAGE}
@@ -68,6 +73,27 @@ def pieces(sizes: Sequence[int], max_items: int = PIECE_ITEMS, max_bytes: int = 
     return [slice(start, end) for start, end in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
 
 
+def names_item(error: InputError) -> bool:
+    """Return True if an item is at fault, and not the request."""
+    return ITEM.match(error.field) is not None
+
+
+def in_call(error: InputError, start: int) -> InputError:
+    """Return the error of a request whose items start at this place of a call; it names the item's place in the call.
+
+    >>> error = in_call(InputError.at("text[3]", "is empty"), 512)
+    >>> str(error), error.field
+    ('text[515]: is empty', 'text[515]')
+    """
+    found = ITEM.match(error.field)
+    if not found or not start:
+        return error
+    place = f"{found[1]}[{int(found[2]) + start}]"
+    moved = InputError(place + str(error).removeprefix(found[0]))
+    moved.field = place + error.field[found.end() :]
+    return moved
+
+
 class ClientCall(ABC):
     """A call of `verb` with its items, split into requests. `query_bytes` is the size of a query, counted per item.
 
@@ -89,6 +115,14 @@ class ClientCall(ABC):
     def arguments(self, piece: slice) -> dict[str, Any]:
         """Return keyword arguments for `infer` of any of tritonclient's modules."""
         return {"model_name": self.ensemble, "inputs": self._inputs(piece), "parameters": self._parameters}
+
+    @contextmanager
+    def placing(self, piece: slice) -> Iterator[None]:
+        """Raise an InputError of the request for `piece` with the item's place in the call."""
+        try:
+            yield
+        except InputError as exc:
+            raise in_call(exc, piece.start) from exc.__cause__
 
     @abstractmethod
     def results(self, responses: Iterable[Any]) -> Any:

@@ -199,3 +199,8 @@ class HttpConnection:
     async def _keep_open(self) -> None:
         await self._is_over.wait()
         await self._connection.close()
+
+
+def connection_to(address: Address) -> GrpcConnection | HttpConnection:
+    """Return a blocking connection."""
+    return HttpConnection(address) if address.transport == "http" else GrpcConnection(address)

@@ -1,28 +1,31 @@
 """Recognise SIE's door at an address that should be Triton's."""
 
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPSConnection
 
 from sie_triton.client.address import Address
 from sie_triton.errors import SIEError
 
-# Every response of the door has this header.
-HEADER = "X-SIE-Server-Version"
+# Headers of every response of the door: a version, and Triton's gRPC port where clients of the door can reach it.
+HEADER, GRPC_PORT = "X-SIE-Server-Version", "X-SIE-GRPC-Port"
 
 # Timeout of each read and write, in seconds.
 TIMEOUT_S = 1.0
 
+NOT_REACHED = "Triton can be reached on the server's machine only; from others, call the door with SIE's SDK"
+
 
 def refuse_door(address: Address) -> None:
-    """Send one GET request; if SIE's door answers it, raise an SIEError that names Triton's default ports."""
-    if not _is_door(address):
+    """Send one GET request; if SIE's door answers it, raise an SIEError that names Triton's address."""
+    headers = _headers(address)
+    if HEADER not in headers:
         return
-    raise SIEError(
-        f"{address}: this is SIE's HTTP door, not Triton. SIEClient connects to Triton itself, "
-        f"by default at port 8000 for HTTP and 8001 for gRPC"
-    )
+    port = headers.get(GRPC_PORT)
+    remedy = f"connect to Triton itself, at grpc://{address.host}:{port}" if port else NOT_REACHED
+    raise SIEError(f"{address}: this is SIE's HTTP door, not Triton; {remedy}")
 
 
-def _is_door(address: Address) -> bool:
+def _headers(address: Address) -> HTTPMessage:
+    """Return the headers of a response; none if there is no HTTP server."""
     server, _, path = address.target.partition("/")
     if address.is_secure:
         connection: HTTPConnection = HTTPSConnection(server, timeout=TIMEOUT_S, context=address.tls_context())
@@ -30,8 +33,8 @@ def _is_door(address: Address) -> bool:
         connection = HTTPConnection(server, timeout=TIMEOUT_S)
     try:
         connection.request("GET", f"/{path}")
-        return connection.getresponse().getheader(HEADER) is not None
+        return connection.getresponse().headers
     except (OSError, HTTPException, ValueError):  # no server, not HTTP, or a name that cannot be resolved
-        return False
+        return HTTPMessage()
     finally:
         connection.close()

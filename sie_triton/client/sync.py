@@ -14,7 +14,7 @@ from tenacity import Retrying
 from sie_triton.client import calls
 from sie_triton.client.address import Address
 from sie_triton.client.arguments import checked_concurrency, checked_model
-from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection
+from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection, connection_to
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
 from sie_triton.client.known import ControllerAddress, advice_of, serve_known
@@ -253,7 +253,8 @@ class SIEClient:
                 future.cancel()
 
     def _infer(self, call: calls.ClientCall, piece: slice, deadline: Deadline) -> Any:
-        return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
+        with call.placing(piece):
+            return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
 
     def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
         if not self._retry:
@@ -280,7 +281,7 @@ class SIEClient:
         if self._closing is not None:  # after a fork: threads and connections exist only in the parent process
             self._closing.detach()
             self.__dict__.pop("_pool", None)
-        opened = (HttpConnection if self._address.transport == "http" else GrpcConnection)(self._address)
+        opened = connection_to(self._address)
         self._process = os.getpid()
         self._closing = weakref.finalize(self, opened.close)
         return opened

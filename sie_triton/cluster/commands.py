@@ -10,11 +10,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sie_triton.client.address import Address
 from sie_triton.cluster.up import CLUSTER_DIR, CONFIG_DIR
+from sie_triton.controller import status_table
 from sie_triton.controller.commands import ADMIN, CLIENT, OWN_DIRECTORY, Where, fetch
 from sie_triton.controller.token import find_token
+from sie_triton.errors import ServerError
 from sie_triton.printing import Console
-from sie_triton.settings import LOOPBACK, Settings, words
+from sie_triton.settings import LOOPBACK, Settings
 
 MODELS = "/v1/configs/models"
 
@@ -27,18 +30,39 @@ REFRESH_S = 1.0
 MAX_NAMES = 5
 
 
-def show(settings: Settings, *, watch: bool = False, as_json: bool = False) -> None:
-    """Print the workers of a cluster, as its gateway knows them; `watch` keeps the table up to date."""
+def show(door: Address, *, watch: bool = False, as_json: bool = False) -> None:
+    """Print what a door or a gateway says of its models or workers; `watch` keeps the table up to date."""
     console = Console()
     if as_json:
-        console.print_data(_health(settings))
+        console.print_data(_status(door)[0])
     elif not watch:
-        console.print(table_of(_health(settings)))
+        console.print(_table(door, console.width))
     else:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(table_of(_health(settings)), refresh=True)
+                live.update(_table(door, console.width), refresh=True)
                 time.sleep(REFRESH_S)
+
+
+def _table(door: Address, width: int) -> RenderableType:
+    told, is_cluster = _status(door)
+    return table_of(told) if is_cluster else status_table.of_door(told, width)
+
+
+def _status(door: Address) -> tuple[Any, bool]:
+    """Return the health of a gateway, or the status of a door of one server, and True for a gateway."""
+    health = _ask(door, "/health")
+    is_cluster = health.get("type") == "gateway"
+    return (health if is_cluster else _ask(door, "/status")), is_cluster
+
+
+def _ask(door: Address, path: str) -> Any:
+    tls = door.tls_context() if door.is_secure else None
+    where = Where("door or gateway", "--url", CLIENT)
+    found = fetch(f"{door}{path}", where, door.token, ANSWER_S, tls=tls)
+    if not isinstance(found, dict):
+        raise ServerError(f"the server at {door} is not a door or gateway; set --url to the door's")
+    return found
 
 
 def add(settings: Settings, model_file: str, pool: str) -> None:
@@ -70,11 +94,6 @@ def table_of(health: Mapping[str, Any]) -> RenderableType:
             _names(each["loaded_models"]),
         )
     return table
-
-
-def _health(settings: Settings) -> Any:
-    token = next(iter(words(settings.auth_tokens)), "")
-    return fetch(f"{settings.gateway_url}/health", Where("gateway", "--gateway-url", CLIENT), token, ANSWER_S)
 
 
 def _summary(health: Mapping[str, Any]) -> str:

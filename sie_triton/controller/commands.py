@@ -1,6 +1,7 @@
 """Implementation of `sie-triton status`, `load`, `evict`, `models add` and `models rm` by a running controller."""
 
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -101,8 +102,16 @@ class Where(NamedTuple):
     advice: str = ""
 
 
-def fetch(url: str, where: Where, token: str, seconds: float, method: str = "GET", body: bytes | None = None) -> Any:
-    """Return the response of a server, decoded from JSON.
+def fetch(
+    url: str,
+    where: Where,
+    token: str,
+    seconds: float,
+    method: str = "GET",
+    body: bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Any:
+    """Return the response of a server, decoded from JSON; `tls` holds the certificates to trust.
 
     Raise NoAnswer if no server answers, and ServerError with the reason for any other failure.
     """
@@ -111,7 +120,7 @@ def fetch(url: str, where: Where, token: str, seconds: float, method: str = "GET
     if token:
         request.add_header("Authorization", f"Bearer {token}".encode())  # type: ignore[arg-type]
     try:
-        with urllib.request.urlopen(request, timeout=seconds) as response:
+        with urllib.request.urlopen(request, timeout=seconds, context=tls) as response:
             return json.load(response)
     except urllib.error.HTTPError as exc:
         if exc.code == HTTPStatus.UNAUTHORIZED:

@@ -12,6 +12,7 @@ from sie_triton.printing import Console
 from sie_triton.serving.serving_file import fault_lines
 
 STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}
+STYLES |= {"loaded": STYLES["resident"], "available": STYLES["cold"]}  # as a door names them
 
 TITLE = "SIE on Triton"
 
@@ -29,13 +30,29 @@ def table_of(answer: Any, width: int) -> RenderableType:
     The table is at most `width` characters wide if the names allow it. Models in memory come first; models are sorted
     by name. Columns without values are left out.
     """
-    columns = {name: cells for name, cells in _columns(answer).items() if any(cells)}
+    return _fitted(_columns(answer), width, answer["memory"])
+
+
+def of_door(status: Any, width: int) -> RenderableType:
+    """Return the table for the status that a door sends, which names states as SIE does."""
+    models = sorted(status["models"], key=lambda model: (model["state"] == "available", model["name"]))
+    columns: dict[str, Column] = {
+        "model": [Text(model["name"]) for model in models],
+        "state": [Text(model["state"], style=STYLES.get(model["state"], "")) for model in models],
+        "memory": [_gib(each) if (each := model["memory_bytes"]) else "" for model in models],
+        "in progress": [str(model["queue_depth"] or "") for model in models],
+    }
+    return _fitted(columns, width, status["memory"])
+
+
+def _fitted(columns: Mapping[str, Column], width: int, memory: Mapping[str, Any]) -> RenderableType:
+    columns = {name: cells for name, cells in columns.items() if any(cells)}
     made = _table(columns)
     for name in DISPENSABLE:
         if _width(made) > width:
             columns.pop(name, None)
             made = _table(columns)
-    return Group(made, Text(memory_line(answer["memory"]), style="italic"))
+    return Group(made, Text(memory_line(memory) if memory else "", style="italic"))
 
 
 def faults(answer: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Match, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sie_triton.client.door import GRPC_PORT
 from sie_triton.doors import embed, health, metrics, models, openai, openapi, rerank, sie, status_page, tei
 from sie_triton.doors.endpoint import Door, DoorEndpoint, failure_response
 from sie_triton.doors.failures import Failure
@@ -52,7 +53,8 @@ def application(door: Door, more: Sequence[Routes] = ()) -> ASGIApp:
     for route in door.routes:
         if isinstance(route, Route) and isinstance(route.endpoint, DoorEndpoint):
             route.endpoint.route = route.path
-    app = answering(Router(door.routes, redirect_slashes=False, default=partial(_no_route, door), lifespan=lifespan))
+    router = Router(door.routes, redirect_slashes=False, default=partial(_no_route, door), lifespan=lifespan)
+    app = answering(router, door.backend.grpc_port)
     if origins := words(door.settings.door_cors_origins):
         return CORSMiddleware(app, allow_origins=origins, allow_methods=METHODS, allow_headers=["*"])
     return app
@@ -77,11 +79,15 @@ def likely_path(routes: Sequence[BaseRoute], scope: Scope) -> str:
     return ""
 
 
-def answering(app: ASGIApp) -> ASGIApp:
-    """Return middleware that adds versions to each response, and gives 405 the shape of other failures."""
+def answering(app: ASGIApp, grpc_port: int = 0) -> ASGIApp:
+    """Return middleware that adds headers to each response, and gives 405 the shape of other failures.
+
+    The headers are versions, and Triton's gRPC port if clients can reach it.
+    """
     headers = [
         (b"x-sie-server-version", PROTOCOL_VERSION.encode()),
         (b"x-sie-triton-version", version("sie-triton").encode()),
+        *([(GRPC_PORT.lower().encode(), str(grpc_port).encode())] if grpc_port else []),
     ]
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

@@ -60,6 +60,9 @@ class Backend(ABC):
     # What is wrong while it is not live.
     away = "Triton does not answer"
 
+    # Port of Triton's gRPC for the clients of the door; 0: they cannot reach it.
+    grpc_port = 0
+
     # Requests for the metrics of what answers, by the name of the part.
     metric_parts: Mapping[str, Request] = MappingProxyType({})
 

@@ -8,6 +8,7 @@ from sie_triton.contract.extract import MAX_LABEL, MAX_LABELS
 from sie_triton.contract.model import Model
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.contract.tensors import IMAGE, ITEMS, LABELS, QUERY, TEXT
+from sie_triton.doors.item_errors import KINDS
 from sie_triton.doors.items import MEDIA
 from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
 from sie_triton.doors.places import ENCODE, EXTRACT, ID, IMAGES, METADATA, OVERFLOW, POLICIES, SCORE
@@ -72,8 +73,7 @@ def score(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
 
 
 def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
-    kinds = ("entities", "relations", "classifications", "objects")
-    found = {"id": IDENTITY, **dict.fromkeys(kinds, several({"type": "object"})), "data": {}}
+    found = {"id": IDENTITY, **dict.fromkeys(KINDS, several({"type": "object"})), "data": {}}
     models = _able(specs, "extract")
     params = _params(models, "extract")
     params["properties"][LABELS.name], is_required = _labels(models)
@@ -81,7 +81,8 @@ def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         params["required"] = [LABELS.name]
     body = {"items": _items(models, max_items), "params": params if is_required else optional(params)}
     schema = closed(body, "items", *(["params"] if is_required else []))
-    answer = {"items": several(fields(found | {"truncated": CUT}, *found))}
+    error = fields(dict.fromkeys(("code", "message"), STRING), "code", "message")
+    answer = {"items": several(fields(found | {"truncated": CUT, "error": error}, *found))}
     return _operation("extract", "Findings in items.", models, schema, answer)
 
 

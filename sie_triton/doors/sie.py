@@ -14,6 +14,7 @@ from sie_triton.doors.capable import Explaining
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
+from sie_triton.doors.item_errors import extracted_apart
 from sie_triton.doors.items import entities_in, item_in, items_in
 from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
 from sie_triton.doors.plain import check_lengths
@@ -112,7 +113,7 @@ async def extract(request: DoorRequest) -> Answer:
     if spec is not None and model_of(spec).extraction.entities:
         known = [entities_in(item, f"items[{i}]") for i, item in enumerate(found["items"])]
     async with Explaining(door, model, "extract", items):
-        results = await door.backend.extract(model, items, labels, known, request.seconds, parameters)
+        results = await extracted_apart(door.backend, model, items, labels, known, request.seconds, parameters)
     if refuses_long:
         check_lengths(results, "items", SHORTEN)
     return _answer(request, extracted(model, results), spec)

@@ -63,6 +63,7 @@ class TritonBackend(Backend):
         self._triton = TritonClient(address, _controller_of(settings), max_concurrency=MAX_CONCURRENCY, retry=False)
         # The second connection is separate, so that large requests do not delay questions.
         super().__init__(self._triton, AsyncConnection(Address.parse(address)))
+        self.grpc_port = 0 if settings.asks_for_token else settings.grpc_port
         self._models = _of_controller(settings, "/v1/models")
         triton_metrics = f"http://{settings.inner_host}:{settings.metrics_port}/metrics"
         self.metric_parts = {

@@ -12,7 +12,7 @@ from sie_triton.arrays import Floats
 from sie_triton.catalog import select
 from sie_triton.client import SIEClient
 from sie_triton.client.address import Address
-from sie_triton.client.connections import GrpcConnection, HttpConnection
+from sie_triton.client.connections import connection_to
 from sie_triton.client.profiles import first_step, spec_in
 from sie_triton.client.retry import Deadline
 from sie_triton.errors import CatalogError, InputError, LoadError, SIEError
@@ -156,7 +156,7 @@ def located(spec: str, model: str, server: Address, models_dir: Path | None) -> 
 def _served_from(model: str, server: Address) -> str:
     """Return where a running server loads the model's weights from; empty if no server of ours serves the model."""
     deadline, name = Deadline.after(ANSWER_S), split_profile(model)[0]
-    connection = (HttpConnection if server.transport == "http" else GrpcConnection)(server)
+    connection = connection_to(server)
     try:
         ensemble = connection.ask("get_model_config", deadline, model_name=triton_name(name))
         step = connection.ask("get_model_config", deadline, model_name=first_step(name, ensemble))

@@ -10,15 +10,20 @@ import tempfile
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from tritonclient.grpc import InferenceServerClient, InferInput
+import tritonclient.grpc
 
 from sie_triton.client import SIEClient
 from sie_triton.client.address import Address
-from sie_triton.client.failures import not_served, our_errors
+from sie_triton.client.connections import connection_to
+from sie_triton.client.failures import not_served
+from sie_triton.client.fit import input_names
+from sie_triton.client.retry import Deadline
 from sie_triton.errors import InputError, ServerError
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts, write_input_data
@@ -111,17 +116,7 @@ def spreads(lines: Iterable[str]) -> Iterator[str]:
             yield f"{level}: {between}, on a busy machine; measure again, or longer with -p"
 
 
-def inputs_of(client: InferenceServerClient, name: str) -> list[str]:
-    return [each.name for each in client.get_model_metadata(name).inputs]
-
-
-def input_of(name: str, values: Sequence[str]) -> InferInput:
-    made = InferInput(name, [len(values)], "BYTES")
-    made.set_data_from_numpy(np.array([value.encode() for value in values], np.object_))
-    return made
-
-
-def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
+def run_on_texts(model: str, server: Address, arguments: Sequence[str]) -> int:
     """Run perf_analyzer against a running server with this project's texts; return its exit status.
 
     Each level of load has figures, the means of three windows, and a warning if these differ much.
@@ -129,14 +124,34 @@ def run_on_texts(model: str, address: str, arguments: Sequence[str]) -> int:
     """
     with tempfile.TemporaryDirectory() as scratch:
         input_data = Path(scratch) / "input.json"
-        name, beside = triton_name(model), _try(model, address)
+        name, beside = triton_name(model), _try(model, server)
         write_input_data(input_data, texts(512), beside)
-        given = [*FIGURES, "-m", name, "-u", address, "-i", "grpc", "--input-data", str(input_data), *arguments]
+        given = [*FIGURES, "-m", name, *address_arguments(server), "--input-data", str(input_data), *arguments]
         with started(given, subprocess.PIPE) as process:
             lines = [_shown(line) for line in process.stdout or ()]
     for warning in spreads(lines):
         echo(f"warning: {warning}", err=True)
     return process.returncode
+
+
+def address_arguments(server: Address) -> list[str]:
+    """Return perf_analyzer's arguments for a server.
+
+    >>> address_arguments(Address("grpc", "host:8001", token="secret"))
+    ['-i', 'grpc', '-u', 'host:8001', '-H', 'authorization: Bearer secret']
+    >>> address_arguments(Address("http", "host:443", is_secure=True, ca_file="own.pem"))
+    ['-i', 'http', '-u', 'https://host:443', '--ssl-https-ca-certificates-file', 'own.pem']
+    """
+    is_http = server.transport == "http"
+    given = ["-i", server.transport, "-u", str(server) if is_http and server.is_secure else server.target]
+    if server.is_secure and not is_http:
+        given.append("--ssl-grpc-use-ssl")
+    if server.ca_file:
+        given += [
+            "--ssl-https-ca-certificates-file" if is_http else "--ssl-grpc-root-certifications-file",
+            server.ca_file,
+        ]
+    return [*given, *(("-H", f"authorization: Bearer {server.token}") if server.token else ())]
 
 
 def _shown(line: bytes) -> str:
@@ -145,21 +160,28 @@ def _shown(line: bytes) -> str:
     return line.decode(errors="replace")
 
 
-def _try(model: str, address: str) -> dict[str, list[str]]:
+def _try(model: str, server: Address) -> dict[str, list[str]]:
     """Load a cold model before the first measurement window; return the inputs that its requests need beside texts."""
-    name, where = triton_name(model), Address.parse(f"grpc://{address}")
-    with SIEClient(f"grpc://{address}") as client:
+    name, deadline = triton_name(model), Deadline.after(LOAD_S)
+    with SIEClient(server) as client:
         served = client.list_models()
     if name not in map(triton_name, served):
         raise not_served(model, served)
-    with InferenceServerClient(address) as client, our_errors(where, LOAD_S):
-        inputs = inputs_of(client, name)
+    with closing(connection_to(server)) as connection:
+        inputs = input_names(connection.ask("get_model_metadata", deadline, model_name=name))
         if "text" not in inputs:
             raise InputError.at("model", f"{model} reads {', '.join(inputs)}; perf sends texts only")
         beside = {each: BESIDE[each] for each in inputs if each in BESIDE}
-        asked = [input_of(each, values) for each, values in {"text": ["hello"], **beside}.items()]
-        client.infer(name, asked, client_timeout=LOAD_S)
+        asked = [input_of(*each, connection.triton) for each in {"text": ["hello"], **beside}.items()]
+        connection.ask("infer", deadline, model_name=name, inputs=asked)
     return beside
+
+
+def input_of(name: str, values: Sequence[str], triton: Any = tritonclient.grpc) -> Any:
+    """Return an input for one of tritonclient's modules."""
+    made = triton.InferInput(name, [len(values)], "BYTES")
+    made.set_data_from_numpy(np.array([value.encode() for value in values], np.object_))
+    return made
 
 
 def measure(
@@ -174,9 +196,9 @@ def measure(
         window_ms = max(1000, round(seconds * 1000 / 3))
         status = started(
             [
-                *("-m", model, "-u", address, "-i", "grpc", "--input-data", str(input_data)),
-                *("--concurrency-range", str(clients), "-p", str(window_ms), *FIGURES, "-f", str(report)),
-                *(("-H", f"authorization: Bearer {token}") if token else ()),
+                *("-m", model, *address_arguments(Address("grpc", address, token=token))),
+                *("--input-data", str(input_data), "--concurrency-range", str(clients)),
+                *("-p", str(window_ms), *FIGURES, "-f", str(report)),
             ]
         ).wait()
         if status:

@@ -193,7 +193,7 @@ def test_a_model_file_comes_to_all_workers_and_is_replaced_without_a_failed_requ
         wait_for(lambda: has_epoch(2))
         wait_for(lambda: dense() != before)
     assert dict(clients.failures) == {}
-    table = done("status", f"--gateway-url={gateway}")
+    table = done("status", f"--url={gateway}")
     assert "2 of 2 workers are ready; epoch of the model files: 2" in table
     assert done("cluster", "rm", "t/new", *of_config) == "t/new: removed, epoch 3\n"
     wait_for(lambda: has_epoch(3))

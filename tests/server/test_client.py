@@ -136,3 +136,10 @@ def test_a_call_ends_at_its_timeout(client):
     with pytest.raises(BusyError, match="timeout"):
         client.encode(TINY, texts(20_000), timeout=0.3)
     assert time.monotonic() - started < 5
+
+
+def test_an_error_names_the_item_by_its_place_in_the_call(client):
+    """Of items that are sent as several requests, too."""
+    with pytest.raises(InputError, match=r"^text\[1\]: has 2000001 characters") as caught:
+        client.encode(TINY, ["a", "b" * 2_000_001])
+    assert caught.value.field == "text[1]"

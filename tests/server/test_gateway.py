@@ -1,5 +1,7 @@
 """Through gateway, queue and sidecar, every client gets the answers that Triton itself gives, bit by bit."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -37,7 +39,7 @@ from tests.conftest import (
     fresh_settings,
 )
 from tests.support.controller import wait_for
-from tests.support.in_cluster import config_service_of, gateway_of, sidecar_of
+from tests.support.in_cluster import cluster_before, config_service_of, gateway_of, sidecar_of
 from tests.support.loras import save_lora
 from tests.support.nats import NatsServer
 from tests.support.pictures import pictures
@@ -309,13 +311,30 @@ def test_a_request_names_its_pool_by_a_header_or_by_metadata(gateways):
 
 def test_all_requests_together_have_a_bound_of_memory(server, tmp_path):
     """By gRPC as by HTTP: what is beyond it is refused with a time to retry, and small requests are answered."""
-    with NatsServer(tmp_path) as nats:
-        settings = nats.user(server.settings.model_copy(update={"worker_id": "w"}), SIDECAR)
-        limit = "--door-max-memory-bytes=20000000"
-        parts = config_service_of(nats), sidecar_of(settings, MODELS)
-        with parts[0], parts[1], gateway_of(nats, tmp_path / "g", limit) as (_, grpc):
-            client = triton.InferenceServerClient(grpc)
-            with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
-                client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))
-            assert "UNAVAILABLE" in str(refused.value.status())
-            assert client.infer(TINY.replace("/", "__"), infer_input(b"a")).as_numpy("dense").shape == (1, 64)
+    settings = server.settings.model_copy(update={"worker_id": "w"})
+    with cluster_before(settings, MODELS, tmp_path, "--door-max-memory-bytes=20000000") as (_, grpc):
+        client = triton.InferenceServerClient(grpc)
+        with pytest.raises(InferenceServerException, match="SIE_DOOR_MAX_MEMORY_BYTES") as refused:
+            client.infer(TINY.replace("/", "__"), infer_input(b"a" * 12_000_000))
+        assert "UNAVAILABLE" in str(refused.value.status())
+        assert client.infer(TINY.replace("/", "__"), infer_input(b"a")).as_numpy("dense").shape == (1, 64)
+
+
+def test_commands_call_a_gateway_by_its_address_and_a_token(server, tmp_path):
+    settings = server.settings.model_copy(update={"worker_id": "w"})
+    flags = "--auth-mode=token", "--auth-tokens=secret"
+    with cluster_before(settings, MODELS, tmp_path, *flags) as (http, grpc):
+        few = ["--measurement-mode", "count_windows", "--measurement-request-count", "2"]
+        perf = run("perf", TINY, f"--url=grpc://{grpc}", "--auth-tokens=secret", *few)
+        assert perf.returncode == 0, perf.stderr
+        assert "Concurrency: 1, throughput:" in perf.stdout
+        for token, said in (("secret", "1 of 1 workers are ready"), ("wrong", "does not accept the bearer token")):
+            status = run("status", f"--url={http}", f"--auth-tokens={token}")
+            assert said in status.stdout + status.stderr
+        assert "the bearer token is missing" in run("encode", TINY, "a", f"--url=grpc://{grpc}").stderr
+        assert f"connect to Triton itself, at grpc://{grpc}" in run("encode", TINY, "a", f"--url={http}").stderr
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sie_triton.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BGE_M3, CROSS_ENCODER, GLINER
-from tests.server.test_door_sdk import python
+from tests.support.sdk import python
 
 PAGE = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text()
 BLOCKS = {title.lower(): code for title, code in re.findall(r"^## (\w+)\n+```python\n(.*?)^```$", PAGE, re.M | re.S)}

@@ -233,6 +233,10 @@ def test_token_auth_exposes_only_the_door_and_hides_secrets(tmp_path):
         # The door asks the controller, which asks for a token.
         wait_for(lambda: httpx.get(f"{door}/v1/models", headers=bearer).json()["models"][0]["state"] == "loaded")
         assert httpx.get(f"http://127.0.0.1:{ports[3]}/v1/models").status_code == 401
+        table, _ = sie("status", f"--url={door}", "--auth-tokens=t0ken").communicate(timeout=30)
+        assert re.search(rf"{MINILM} .* loaded ", table), table
+        _, refused = sie("encode", MINILM, "a", f"--url={door}").communicate(timeout=30)
+        assert "this is SIE's HTTP door, not Triton; Triton can be reached on the server's machine" in refused
         flags = [f"--controller-port={ports[3]}", f"--data-dir={tmp_path}", "--admin-token=adm1n"]
         table, _ = sie("status", "--json", *flags).communicate(timeout=30)
         assert '"resident"' in table

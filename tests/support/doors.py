@@ -16,7 +16,7 @@ from sie_triton.doors.backend import States
 from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.websocket import WebSocket
-from sie_triton.errors import Unreachable
+from sie_triton.errors import InputError, Unreachable
 from sie_triton.settings import read_settings
 
 TIMING = dict.fromkeys(
@@ -28,6 +28,7 @@ class FakeBackend:
     """Fake of the routes' seam to Triton. `failure` is raised; `asked` are the arguments of each call."""
 
     away = "Triton does not answer"
+    grpc_port = 0
 
     def __init__(self) -> None:
         self.cut = set()  # indices of truncated items
@@ -65,8 +66,12 @@ class FakeBackend:
 
     async def extract(self, model, items, labels, entities, seconds, parameters):
         self.asked.append((model, items, labels, entities, parameters))
+        if bad := [i for i, item in enumerate(items) if item.get("text") == "bad"]:
+            raise InputError.at(f"text[{bad[0]}]", "is bad")
+        if self.failure is not None:
+            raise self.failure
         shared = {"relations": [], "token_count": 1, "timing": TIMING}
-        return [{**shared, **self._mark(i)} for i, _ in enumerate(items)]
+        return [{**shared, **_id(item), **self._mark(i)} for i, item in enumerate(items)]
 
     def _mark(self, i):
         return {"truncated": True} if i in self.cut else {}

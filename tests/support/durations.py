@@ -19,7 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 STORED = Path(__file__).parents[1] / "durations.json"
 
 # Folders whose files share a server, which then starts once.
-TOGETHER = ("tests/residency", "tests/server/metrics", "tests/server/page")
+TOGETHER = ("tests/residency", "tests/server/metrics", "tests/server/page", "tests/server/sdk")
 
 
 class BySharedServer(LoadFileScheduling):

@@ -12,7 +12,7 @@ import httpx
 
 from benchmarks.ports import free_ports
 from sie_triton.cluster.config.run import ConfigService
-from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS
+from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.doors.backend import States
@@ -78,6 +78,18 @@ def gateway_of(nats: NatsServer, data_dir: Path, *flags: str) -> Iterator[tuple[
     finally:
         process.terminate()
         process.communicate()
+
+
+@contextmanager
+def cluster_before(settings: Settings, models: Sequence[str], root: Path, *flags: str) -> Iterator[tuple[str, str]]:
+    """Run the parts of a cluster in front of a running server; yield the gateway's addresses, as `gateway_of` does."""
+    with (
+        NatsServer(root) as nats,
+        config_service_of(nats),
+        sidecar_of(nats.user(settings, SIDECAR), models),
+        gateway_of(nats, root / "gateway", *flags) as addresses,
+    ):
+        yield addresses
 
 
 def is_ready(url: str) -> bool:

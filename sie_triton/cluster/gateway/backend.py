@@ -99,6 +99,7 @@ class QueueBackend(Backend):
     def __init__(self, settings: Settings, queue: Queue) -> None:
         super().__init__(QueueClient(queue, max_concurrency=MAX_CONCURRENCY, retry=False), QueueConnection(queue))
         self._settings, self._queue = settings, queue
+        self.grpc_port = settings.grpc_port
 
     async def is_live(self) -> bool:
         return self._queue.is_ready

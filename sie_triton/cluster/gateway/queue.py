@@ -54,6 +54,10 @@ CONFIRM_S = 2.0
 # GATEWAY_S (cluster/sidecar/awaited.py), so requests that wait are sent again after a silence of SILENT_S.
 LIVE_S, SILENT_S = 1.0, 10.0
 
+# Time after a request's deadline in which its answer may arrive, in seconds: the stages answer at the deadline, and say
+# what the request waited for.
+GRACE_S = 0.25
+
 # Header by which a stream recognizes what it has already, for two minutes.
 MESSAGE_ID = "Nats-Msg-Id"
 
@@ -192,7 +196,7 @@ class Queue:
         left_s = min(left_s, MAX_AGE_S)
         deadline = self._now() + left_s
         try:
-            async with asyncio.timeout(left_s), self._gate.turn(pool, model, tenant, left_s):
+            async with asyncio.timeout(left_s + GRACE_S), self._gate.turn(pool, model, tenant, left_s):
                 answer, body = await self._answered(pool, model, request, deadline, tenant)
         except BusyError:
             metrics.REJECTED.labels(pool).inc()

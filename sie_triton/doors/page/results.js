@@ -75,6 +75,7 @@ function similarities(vectors, names) {
 }
 
 function findingsOf(item, name) {
+  if (item.error) return [element("p", {}, `${short(name)}: ${item.error.message}`)];
   if (item.pages) return item.pages.flatMap((page) => findingsOf(page, `${name}, page ${page.page}`));
   const { entities = [], classifications = [], relations = [], objects = [], data } = item;
   const inText = entities.filter((each) => each.start !== undefined);

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from sie_triton.client.address import Address
 from sie_triton.cluster import commands as cluster
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError
@@ -42,12 +43,19 @@ def refusing():
         server.server_close()
 
 
+def show_door(settings):
+    cluster.show(Address.parse(settings.gateway_url, settings.auth_tokens))
+
+
 @pytest.mark.parametrize(
     "body", ['{"detail": {"code": "X", "message": "too busy"}}', '{"message": "too busy"}', "too busy"]
 )
 def test_the_message_of_a_refusal_is_shown(refusing, tmp_path, body):
     settings = read_settings(data_dir=tmp_path, **refusing(503, body))
-    for command in (lambda: ask(settings, "/v1/models"), lambda: cluster.show(settings)):
+    for command in (
+        lambda: ask(settings, "/v1/models"),
+        lambda: show_door(settings),
+    ):
         with pytest.raises(ServerError, match=r"^too busy$"):
             command()
 
@@ -56,8 +64,10 @@ def test_the_message_of_a_refusal_is_shown(refusing, tmp_path, body):
 def test_a_command_without_the_token_says_what_gives_it(refusing, tmp_path, token):
     settings = read_settings(data_dir=tmp_path, auth_tokens=token, **refusing(401, '{"detail": {"message": "no"}}'))
     given = "does not accept the" if token else "needs a"
-    with pytest.raises(ServerError, match=rf"the gateway at http\S+ {given} .* --auth-tokens \(SIE_AUTH_TOKENS\)$"):
-        cluster.show(settings)
+    with pytest.raises(
+        ServerError, match=rf"the door or gateway at http\S+ {given} .* --auth-tokens \(SIE_AUTH_TOKENS\)$"
+    ):
+        show_door(settings)
     with pytest.raises(
         ServerError, match=rf"the controller at http\S+ {given} .*--auth-tokens .*--admin-token .*--data-dir"
     ):

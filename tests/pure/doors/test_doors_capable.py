@@ -24,6 +24,8 @@ RERANKER, PICTURES = spec("a/reranker", "score"), spec("a/pictures", "encode", i
 class Triton:
     """Backend of a door that serves these models, and the door's knowledge of it."""
 
+    grpc_port = 0
+
     def __init__(self, *specs):
         self._specs, self.is_away = {spec.model: spec for spec in specs}, False
 

@@ -28,6 +28,8 @@ CORRUPT = LoadError("model.safetensors is cut off", "corrupt").refusal("replace 
 class Triton:
     """Backend that raises each of `failures` once, then answers."""
 
+    grpc_port = 0
+
     def __init__(self, *failures):
         self.failures, self.num_asked = list(failures), 0
 

@@ -137,7 +137,7 @@ KNOWN = [{"text": "a", "label": "X", "start": 0, "end": 1}]
 
 @pytest.mark.parametrize(("family", "read"), [("glirel", [KNOWN, []]), ("gliner", None)])
 def test_models_of_relations_read_the_entities_in_the_metadata(monkeypatch, family, read):
-    door, backend = _serving(monkeypatch, family)
+    door, backend = serving(monkeypatch, family)
     items = [{**ITEM, "metadata": {"entities": each}} for each in (KNOWN, [])]
     assert post(door, {"items": items, "params": {"labels": ["x"]}}, "/v1/extract/org/m").status_code == 200
     assert backend.asked[0][3] == read
@@ -145,14 +145,14 @@ def test_models_of_relations_read_the_entities_in_the_metadata(monkeypatch, fami
 
 @pytest.mark.parametrize("metadata", [{}, {"metadata": {"note": 1}}, {"metadata": {"entities": "Ada"}}])
 def test_metadata_without_a_list_of_entities_is_refused(monkeypatch, metadata):
-    door, backend = _serving(monkeypatch, "glirel")
+    door, backend = serving(monkeypatch, "glirel")
     body = {"items": [{**ITEM, "metadata": {"entities": []}}, ITEM | metadata], "params": {"labels": ["x"]}}
     response = post(door, body, "/v1/extract/org/m")
     assert (response.status_code, backend.asked) == (400, [])
     assert response.json()["detail"]["message"].startswith("items[1].metadata.entities: ")
 
 
-def _serving(monkeypatch, family):
+def serving(monkeypatch, family):
     door, backend = door_of()
 
     async def specification(*_):
