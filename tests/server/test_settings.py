@@ -79,6 +79,7 @@ def the_gpu_type_and_the_bundle_are_reported(served: Served) -> None:
     assert (told["gpu_type"], told["bundle"]) == ("l4", "nightly")
     health = httpx.get(f"{served.door}/health").json()
     assert (health["workers"][0]["gpu"], health["live_gpu_types"]) == ("l4", ["l4"])
+    assert (health["workers"][0]["gpu_count"], health["cluster"]["gpu_count"]) == (2, 2)
 
     async def watch() -> Any:
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{served.door}/ws/status") as socket:
@@ -277,6 +278,7 @@ TABLE: dict[str, Callable[[Served], None] | str] = {
     "SIE_MODELS_DIR": models_come_from_models_dir_and_are_filtered,
     "SIE_MODEL_FILTER": models_come_from_models_dir_and_are_filtered,
     "SIE_GPU_TYPE": the_gpu_type_and_the_bundle_are_reported,
+    "SIE_GPU_COUNT": the_gpu_type_and_the_bundle_are_reported,
     "SIE_BUNDLE": the_gpu_type_and_the_bundle_are_reported,
     "SIE_LOCAL_CACHE": weights_come_from_the_cluster_cache_into_the_local_one,
     "SIE_CLUSTER_CACHE": weights_come_from_the_cluster_cache_into_the_local_one,

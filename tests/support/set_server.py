@@ -39,6 +39,7 @@ VARIABLES = {
     "SIE_DEVICE": "cpu",
     "SIE_MODEL_FILTER": "test/*",
     "SIE_GPU_TYPE": "l4",
+    "SIE_GPU_COUNT": "2",
     "SIE_BUNDLE": "nightly",
     "SIE_PRELOAD_MODELS": PRELOADED,
     "SIE_HF_FALLBACK": "false",

@@ -110,7 +110,7 @@ class Config(Values):
 
 class Batcher(Values):
     coalesce_ms: int = Field(
-        0, ge=0, le=1000, description="wait of Triton for a full batch, in ms; 0: batches form while the device works"
+        0, ge=0, le=1000, description="wait of a sidecar for requests to join, in ms; 0: they join while others run"
     )
     max_batch_requests: int = Field(64, ge=1, le=512, description="requests that a sidecar joins into a call of Triton")
 
