@@ -1,15 +1,23 @@
 """Variables of SIE's clusters, set in the environment of a worker or a gateway, have the effect that SIE documents."""
 
 import asyncio
+import json
 from time import monotonic
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from click.testing import CliRunner
 
+from sie_triton.cli import cli
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import listen
 from sie_triton.cluster.gateway.backend import QueueBackend
+from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Health
+from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.cluster.policies.quantum import WINDOW
+from sie_triton.cluster.up import as_user
 from tests.process.cluster.conftest import Cluster, asked, model_file, request, until
 from tests.process.cluster.test_model_files import posted
 
@@ -155,5 +163,62 @@ def test_a_change_by_hand_is_undone_at_the_interval_of_the_full_export(run, monk
         await until(lambda: one.added == {"t__a": file})
         await asyncio.sleep(0.3)
         assert never.added == {}
+
+    run(test)
+
+
+def test_the_wait_ends_once_as_many_requests_wait_as_one_call_may_have(run, monkeypatch):
+    monkeypatch.setenv("SIE_BATCHER_COALESCE_MS", "1000")
+    monkeypatch.setenv("SIE_BATCHER_MAX_BATCH_REQUESTS", "2")
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await cluster.pair()
+        began = monotonic()
+        await asyncio.gather(asked(queue, "a"), asked(queue, "b"))
+        assert monotonic() - began < LONG_S
+
+    run(test)
+
+
+def test_the_queue_is_at_its_address(run, monkeypatch, nats_server):
+    monkeypatch.setenv("SIE_NATS_URL", nats_server.url)
+
+    async def test(cluster: Cluster) -> None:
+        async with Queue(as_user(cluster.settings(), GATEWAY, nats_server.passwords)) as queue:
+            assert queue._nats.is_connected
+
+    run(test)
+
+
+def test_model_files_go_to_the_config_service_at_its_address(run, monkeypatch, tmp_path):
+    path = tmp_path / "model.yaml"
+    path.write_bytes(model_file("t/a"))
+    monkeypatch.setenv("SIE_ADMIN_TOKEN", "admin")
+
+    async def test(cluster: Cluster) -> None:
+        _, client = await cluster.config()
+        monkeypatch.setenv("SIE_CONFIG_SERVICE_URL", str(client.make_url("/")).rstrip("/"))
+        await cluster.worker("one")
+        told = await asyncio.to_thread(CliRunner().invoke, cli, ["cluster", "add", str(path)])
+        assert told.exit_code == 0, told.output
+        await until(lambda: "t__a" in cluster.servers["one"].added)
+
+    run(test)
+
+
+def test_the_status_shows_the_workers_of_the_gateway_at_its_address(run, monkeypatch):
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await cluster.pair()
+        backend = QueueBackend(cluster.settings(), queue)
+
+        async def health(_: web.Request) -> web.Response:
+            return web.json_response(await backend.capacity())
+
+        app = web.Application()
+        app.router.add_get("/health", health)
+        async with TestServer(app) as server:
+            monkeypatch.setenv("SIE_GATEWAY_URL", str(server.make_url("/")).rstrip("/"))
+            told = await asyncio.to_thread(CliRunner().invoke, cli, ["status", "--json"])
+        assert [each["name"] for each in json.loads(told.stdout)["workers"]] == ["w"]
 
     run(test)
