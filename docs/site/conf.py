@@ -26,7 +26,7 @@ html_title = project
 # Pages by their section of the navigation.
 CONTENTS = {
     "Use": "installation serving-models encode score extract images loras door integrations migrating-from-sie "
-    "coming-from-tei coming-from-triton features",
+    "sie-documentation coming-from-tei coming-from-triton features",
     "Operate": "operating cluster /deploy/helm/sie-triton/README simulation observability settings tuning eval "
     "failures security troubleshooting gpu",
     "Reference": "client parameters model-files models engines performance",

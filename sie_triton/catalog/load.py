@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -21,14 +21,16 @@ from sie_triton.yaml_reader import MAX_CHARACTERS, read_yaml
 
 log = logging.getLogger(__name__)
 
+Parsed = TypeVar("Parsed", bound=BaseModel)
+
 # Name in errors of a model file that was sent.
 SENT = Path("model file")
 
 # A character has up to four bytes.
 MAX_BYTES = 4 * MAX_CHARACTERS
 
-# Required keys of a model file; weights_path may replace hf_id.
-NEEDED = ("sie_id", "hf_id", "tasks", "profiles")
+# End of the error of an empty model file; weights_path may replace hf_id.
+NEEDS = "a model file needs the keys sie_id, hf_id, tasks, profiles"
 
 
 def load_file(path: Path) -> ModelConfig:
@@ -43,6 +45,11 @@ def load_file(path: Path) -> ModelConfig:
 
 def read_model(content: bytes, path: Path) -> ModelConfig:
     """Return the model of a model file's content; CatalogError names `path`, the key and the allowed values."""
+    return parsed(content, path, ModelConfig, NEEDS).record_source(path)
+
+
+def parsed(content: bytes, path: Path, kind: type[Parsed], needs: str) -> Parsed:
+    """Return a YAML file's content as `kind`; CatalogError names `path`, the key and the allowed values."""
     try:
         raw = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
@@ -51,11 +58,11 @@ def read_model(content: bytes, path: Path) -> ModelConfig:
         raise CatalogError(f"{path}: not valid YAML: {exc}") from exc
     if not isinstance(raw, dict):
         what = "is empty" if raw is None else f"contains only {shortened(raw)}"
-        raise CatalogError(f"{path}: {what}; a model file needs the keys {', '.join(NEEDED)} (docs/model-files.md)")
+        raise CatalogError(f"{path}: {what}; {needs} (docs/model-files.md)")
     try:
-        return ModelConfig.model_validate(raw).record_source(path)
+        return kind.model_validate(raw)
     except ValidationError as exc:
-        raise CatalogError("\n".join(f"{path}: {line}" for line in complaints(exc, ModelConfig))) from exc
+        raise CatalogError("\n".join(f"{path}: {line}" for line in complaints(exc, kind))) from exc
 
 
 def read_sent(content: bytes) -> ModelConfig:

@@ -45,11 +45,11 @@ def select(
         if problems:
             raise CatalogError("\n".join(problems.values()))
         return LoadedModels(models, problems)
-    if models_dir and not own.models and not own.problems:
+    if models_dir and not own.models and not own.problems and not matching:
         raise CatalogError(f"models_dir: {models_dir}: contains no model file (*.yaml, *.yml)")
     matched = matching_models(own.models if models_dir else starter_set(), own.models, matching)
     chosen = _with_preloaded([*with_variants(matched)], preloaded, own, allow_hub=allow_hub, cluster=cluster)
-    if own.models and not chosen:
+    if models_dir and not chosen and (own.models or not own.problems):
         raise CatalogError(f"model_filter: {','.join(matching)}: matches no model of {models_dir}")
     models = apart(chosen, problems)
     return LoadedModels(models, {**own.problems, **problems})

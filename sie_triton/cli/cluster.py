@@ -15,6 +15,7 @@ from sie_triton.server import preflight
 from sie_triton.settings import Settings, read_settings, settings_of_server
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
+from sie_triton.settings.sources import DEFAULT, file_settings, source_of, variable
 from sie_triton.settings.telemetry import TelemetrySettings
 
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
@@ -22,15 +23,16 @@ OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
 # Settings of commands that call the config service.
 OF_CLIENT = ["config_service_url", "config_port", "admin_token", "data_dir"]
 
+OF_QUEUE = [name for name in ClusterSettings.model_fields if name.startswith("queue_")]
 OF_NATS = [name for name in ClusterSettings.model_fields if name.startswith("nats")]
 OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url"]
 OF_GATEWAY += ["worker_config_poll_interval_ms", "gateway_configured_gpus", "gateway_configured_pools"]
 OF_GATEWAY += ["admin_token", "bundle"]
 OF_SIDECAR = ["host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens"]
-OF_SIDECAR += ["gpu_type", "device", "memory_pressure_threshold_percent", "admin_token"]
+OF_SIDECAR += ["gpu_type", "gpu_count", "device", "memory_pressure_threshold_percent", "admin_token"]
 OF_SIDECAR += [name for name in ClusterSettings.model_fields if not name.startswith(("gateway_", "config_", "queue_"))]
 OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]
-OF_CONFIG += [*OF_NATS, "pool", "queue_replicas", "queue_max_bytes", "queue_max_messages"]
+OF_CONFIG += [*OF_NATS, *OF_QUEUE, "pool"]
 
 NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
 
@@ -164,7 +166,18 @@ def _settings(flags: dict[str, Any], read: Callable[..., Settings] = settings_of
         raise ServerError(NO_CLIENT)
     raise_limit()
     warn_of_unknown_variables()
+    _warn_of_the_queue(flags)
     return read(**flags)
+
+
+def _warn_of_the_queue(flags: dict[str, Any]) -> None:
+    """Warn of settings of the queue at a command that does not make it."""
+    in_file = file_settings()
+    for name in OF_QUEUE:
+        source = source_of(name, (), in_file)
+        if name not in flags and source != DEFAULT:
+            which = source if source == variable(name) else f"{source}: {name}"
+            echo(f"warning: {which} has no effect here: the config service makes the queue", err=True)
 
 
 def _say(line: str) -> None:

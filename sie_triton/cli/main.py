@@ -48,6 +48,7 @@ from sie_triton.weights.local_cache import use_local_cache
 RENDER_SETTINGS = (
     "models_dir",
     "model_filter",
+    "bundle",
     "environments_dir",
     "local_cache",
     "preload_models",

@@ -76,12 +76,12 @@ def running_options(names: Sequence[str]) -> Callable[[Command], Command]:
 
 def read_model_settings(**flags: Any) -> Settings:
     """Read the settings of a command that reads model files: those of a store are copied, and the cache is ready."""
-    from sie_triton.render.models_mirror import mirrored
+    from sie_triton.render.models_mirror import bundled, mirrored
     from sie_triton.weights.local_cache import use_local_cache
 
     settings = read_settings(**flags)
     use_local_cache(settings.local_cache)
-    return mirrored(settings)
+    return bundled(mirrored(settings))
 
 
 def settings_of_running(**flags: Any) -> Settings:

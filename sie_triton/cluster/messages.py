@@ -178,6 +178,7 @@ class Health(Header):
     `claims` are the models whose work it fetches. `epoch` is that of the model files that it has applied, but for those
     of `refused`, which its server does not take. `moves_to` is the pool to which it goes once it has finished its work.
     `interval_s` is the setting for the time between two heartbeats, in seconds; on full cores it takes up to twice.
+    `gpu_count` is the number of GPUs that the worker reports.
     """
 
     worker: str
@@ -196,6 +197,7 @@ class Health(Header):
     refused: Sequence[str] = ()
     moves_to: str = ""
     interval_s: float = 1.0
+    gpu_count: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.interval_s <= MAX_INTERVAL_S:

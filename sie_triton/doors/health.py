@@ -139,14 +139,14 @@ async def status(door: Door) -> dict[str, Any]:
         }
         for name, each in sorted(states.models.items())
     ]
-    settings = door.settings
+    settings, has_gpu = door.settings, int(str(states.memory.get("source")).startswith("GPU"))
     return {
         "timestamp": time.time(),
         "ready": not trouble,
         "name": "sie-triton",
         "machine_profile": settings.gpu_type or settings.device,
         "pool_name": "default",
-        "gpu_count": int(str(states.memory.get("source")).startswith("GPU")),
+        "gpu_count": has_gpu if settings.gpu_count is None else settings.gpu_count,
         "bundle": settings.bundle,
         "bundle_config_hash": "",
         "loaded_models": [each["name"] for each in models if each["loaded"]],

@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 
-from sie_triton.errors import ServerError
+from sie_triton.catalog.bundles import DIRECTORY as BUNDLES
+from sie_triton.catalog.bundles import models_of_bundle
+from sie_triton.errors import CatalogError, ServerError
 from sie_triton.host.private import private_directory
 from sie_triton.host.repeated import repeated
+from sie_triton.names import matches
 from sie_triton.serving.serving_file import SUFFIXES, model_files
 from sie_triton.settings import Settings
 from sie_triton.weights.object_store import ObjectStore, StoreError
@@ -47,9 +50,10 @@ class Mirror:
         contents = {name: self._read(self._store, name) for name in listed if listed[name] != self._versions.get(name)}
         directory = private_directory(self._directory)
         for name, content in contents.items():
-            _write(directory / name, content)
-        for path in model_files(directory):
-            if path.name not in listed:
+            _write(private_directory((directory / name).parent) / PurePosixPath(name).name, content)
+        bundles = directory / BUNDLES
+        for path in (*model_files(directory), *(model_files(bundles) if bundles.is_dir() else ())):
+            if str(path.relative_to(directory)) not in listed:
                 path.unlink()
         self._versions = listed
 
@@ -73,7 +77,7 @@ class Mirror:
                 raise StoreError(
                     f"{self._url} has more than {MAX_OBJECTS} objects; give the model files their own prefix"
                 )
-            if _is_model_file(each.path):
+            if _is_model_file(each.path.removeprefix(f"{BUNDLES}/")):
                 found[each.path] = each.version, each.size
         num_bytes = sum(size for _, size in found.values())
         if len(found) > MAX_FILES or num_bytes > MAX_BYTES:
@@ -104,6 +108,18 @@ def mirrored(settings: Settings) -> Settings:
         if not (directory.is_dir() and model_files(directory)):
             raise ServerError(f"models_dir: {exc}") from exc
     return settings.model_copy(update={"models_dir": directory})
+
+
+def bundled(settings: Settings) -> Settings:
+    """Return settings whose model_filter names the models of the bundle, of which that of `settings` allows some.
+
+    `settings` are those of `mirrored`.
+    """
+    names = models_of_bundle(settings.bundle, settings.models_dir)
+    allowed = [name for name in names if matches(name, settings.name_patterns)]
+    if names and not allowed:
+        raise CatalogError(f"model_filter: {settings.model_filter}: matches no model of the bundle {settings.bundle}")
+    return settings.model_copy(update={"model_filter": ",".join(allowed)}) if names else settings
 
 
 def kept_in_sync(settings: Settings, say: Say) -> AbstractContextManager[None]:

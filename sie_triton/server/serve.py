@@ -30,7 +30,7 @@ from sie_triton.processes.descriptors import raise_limit
 from sie_triton.processes.supervisor import Supervisor
 from sie_triton.records.preloads import Preloads
 from sie_triton.render.known import list_known
-from sie_triton.render.models_mirror import kept_in_sync, mirrored
+from sie_triton.render.models_mirror import bundled, kept_in_sync, mirrored
 from sie_triton.render.refresh import Refresh, start
 from sie_triton.server import file_faults, preflight
 from sie_triton.server.companions import Say, controller, doors, fork_servers, wait_for_controller, wait_for_door
@@ -110,7 +110,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
     repository = clean(repository_of(settings.data_dir))
     clean(settings.status_dir)
     shutil.rmtree(settings.data_dir / BATCHES, ignore_errors=True)
-    given, settings = settings, mirrored(settings)
+    given, settings = settings, bundled(mirrored(settings))
     first = start(settings, names)
     check_machine(settings, len(first.models))
     settings = settings.model_copy(update={"gpu_type": settings.gpu_type or _detected_type(settings)})

@@ -119,8 +119,15 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         description="type of the GPU that the status reports, such as l4, a100-80gb or h100; default: derived from the "
         "GPU's name",
     )
+    gpu_count: int | None = Field(
+        None, ge=0, le=1000, description="number of GPUs that the status reports; default: 1 on a GPU, else 0"
+    )
     bundle: str = Field(
-        "default", max_length=100, pattern=r"^[\w.-]+$", description="name of the set of models that the status reports"
+        "default",
+        max_length=100,
+        pattern=r"^[\w.-]+$",
+        description="bundle whose models alone are served: the file bundles/NAME.yaml in models_dir; default without "
+        "such a file: all models. Leases of a gateway may name its bundle only",
     )
     default_compute_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = Field(
         None,

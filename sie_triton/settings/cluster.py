@@ -50,6 +50,24 @@ class ClusterSettings(BaseModel):
         description="median time that requests may wait at this worker before their forward pass, in "
         "milliseconds; a sidecar fetches as much work as keeps to it",
     )
+    adaptive_min_quantum_ms: float = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="minimum time that a request waits at a sidecar for others to be joined with, in milliseconds; the "
+        "time grows while the median wait is below adaptive_target_p50_ms, and is halved above it. SIE's default is 2",
+    )
+    adaptive_max_quantum_ms: float = Field(
+        0, ge=0, le=1000, description="maximum of that time, in milliseconds. SIE's default is 15"
+    )
+    batcher_coalesce_ms: float = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="time, in addition to the adaptive one, that a request waits at a sidecar for others to be joined "
+        "with, in milliseconds, until batcher_max_batch_requests wait; 0: requests are joined while others are at "
+        "Triton. SIE's default is 5",
+    )
     max_concurrent_batches: int = Field(
         0,
         ge=0,
@@ -94,6 +112,13 @@ class ClusterSettings(BaseModel):
         le=3_600_000,
         description="interval at which gateways and sidecars look for changes of model files that they were not told "
         "of, in milliseconds",
+    )
+    worker_config_full_export_interval_ms: int = Field(
+        30_000,
+        ge=0,
+        le=3_600_000,
+        description="interval at which a sidecar compares all model files of the config service with those of its "
+        "server, which may have been changed by hand, in milliseconds; 0: only at its start, and a file at its changes",
     )
     payload_store_url: str = Field(
         "",

@@ -13,7 +13,7 @@ GROUPS: Mapping[str, str] = {
     "Memory": "memory_limit_bytes memory_pressure_threshold_percent min_residency_s idle_evict_s load_timeout_s",
     "Device and engine": (
         "device default_compute_precision engine attention_backend cpu_threads max_sub_batch_cost measurements_dir "
-        "recalibrate gpu_type bundle"
+        "recalibrate gpu_type gpu_count bundle"
     ),
     "Requests and batches": (
         "max_concurrent_requests max_requests_per_model max_batch_requests max_batch_wait_ms preprocessor_workers "
@@ -34,8 +34,9 @@ GROUPS: Mapping[str, str] = {
         "nats_url nats_user nats_password nats_credentials nats_tls_ca pool worker_id machine_profile "
         "worker_metrics_port health_publish_interval_ms gateway_url gateway_configured_gpus gateway_configured_pools "
         "pool_admission_enabled config_port config_service_url config_producer nats_config_trusted_producers "
-        "worker_config_poll_interval_ms adaptive_target_p50_ms max_concurrent_batches "
-        "batcher_max_batch_requests queue_replicas queue_max_bytes queue_max_messages payload_store_url"
+        "worker_config_poll_interval_ms worker_config_full_export_interval_ms adaptive_target_p50_ms "
+        "adaptive_min_quantum_ms adaptive_max_quantum_ms max_concurrent_batches batcher_max_batch_requests "
+        "batcher_coalesce_ms queue_replicas queue_max_bytes queue_max_messages payload_store_url"
     ),
 }
 

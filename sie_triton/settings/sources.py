@@ -29,18 +29,13 @@ BY_NATS = "gateways hear of workers by NATS"
 BY_GRPC = "a sidecar calls the gRPC of its Triton"
 NOT_READ = {
     "SIE_RUST_PIPELINE_DEPTH": "SIE_MAX_CONCURRENT_BATCHES bounds the calls of a sidecar",
-    "SIE_BATCHER_COALESCE_MS": "Triton forms the batches, after SIE_MAX_BATCH_WAIT_MS of its server",
-    "SIE_ADAPTIVE_MIN_QUANTUM_MS": "SIE_ADAPTIVE_TARGET_P50_MS alone decides how much a sidecar fetches",
-    "SIE_ADAPTIVE_MAX_QUANTUM_MS": "SIE_ADAPTIVE_TARGET_P50_MS alone decides how much a sidecar fetches",
     "SIE_GATEWAY_HEALTH_MODE": BY_NATS,
     "SIE_GATEWAY_WORKERS": BY_NATS,
     "SIE_GATEWAY_KUBERNETES": BY_NATS,
     "SIE_IPC_SOCKET_PATH": BY_GRPC,
     "SIE_IPC_POOL_SIZE": BY_GRPC,
-    "SIE_GPU_COUNT": "a worker has one GPU, if SIE_GPU_TYPE names it",
     "SIE_WORKER_PING_INTERVAL_MS": "a sidecar asks its Triton once in SIE_HEALTH_PUBLISH_INTERVAL_MS",
     "SIE_WORKER_READYZ_STALE_MULT": "a worker is gone after three missing heartbeats",
-    "SIE_WORKER_CONFIG_FULL_EXPORT_INTERVAL_MS": "SIE_WORKER_CONFIG_POLL_INTERVAL_MS is that of all files",
 }
 # More of the last kind, by the beginning of their names.
 OF_KUBERNETES = "SIE_GATEWAY_K8S_"

@@ -51,6 +51,7 @@ from tests.support.set_server import (
     PRELOADED,
     REMOTE,
     REMOTE_TOO,
+    UNBUNDLED,
     Served,
     set_server,
 )
@@ -70,6 +71,14 @@ def models_come_from_models_dir_and_are_filtered(served: Served) -> None:
     assert FILTERED not in names
 
 
+def the_models_of_the_bundle_are_served(served: Served) -> None:
+    names = {each["model"] for each in served.models()["models"]}
+    assert {DENSE, APART, BURST} <= names
+    assert UNBUNDLED not in names
+    answer = httpx.post(f"{served.door}/v1/encode/{UNBUNDLED}", json={"items": ["a"]}, timeout=60)
+    assert answer.status_code == 404
+
+
 def all_models_run_on_the_device(served: Served) -> None:
     assert runtime_of(served, DENSE)["device"] == "cpu"
 
@@ -79,6 +88,7 @@ def the_gpu_type_and_the_bundle_are_reported(served: Served) -> None:
     assert (told["gpu_type"], told["bundle"]) == ("l4", "nightly")
     health = httpx.get(f"{served.door}/health").json()
     assert (health["workers"][0]["gpu"], health["live_gpu_types"]) == ("l4", ["l4"])
+    assert (health["workers"][0]["gpu_count"], health["cluster"]["gpu_count"]) == (2, 2)
 
     async def watch() -> Any:
         async with aiohttp.ClientSession() as session, session.ws_connect(f"{served.door}/ws/status") as socket:
@@ -277,7 +287,8 @@ TABLE: dict[str, Callable[[Served], None] | str] = {
     "SIE_MODELS_DIR": models_come_from_models_dir_and_are_filtered,
     "SIE_MODEL_FILTER": models_come_from_models_dir_and_are_filtered,
     "SIE_GPU_TYPE": the_gpu_type_and_the_bundle_are_reported,
-    "SIE_BUNDLE": the_gpu_type_and_the_bundle_are_reported,
+    "SIE_GPU_COUNT": the_gpu_type_and_the_bundle_are_reported,
+    "SIE_BUNDLE": the_models_of_the_bundle_are_served,
     "SIE_LOCAL_CACHE": weights_come_from_the_cluster_cache_into_the_local_one,
     "SIE_CLUSTER_CACHE": weights_come_from_the_cluster_cache_into_the_local_one,
     "SIE_HF_FALLBACK": nothing_is_downloaded,

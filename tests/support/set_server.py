@@ -29,7 +29,8 @@ from tests.support.towers import save_clip
 NAMES = ("dense", "apart", "burst", "cold", "preloaded", "deberta", "clip", "missing", "fetched")
 DENSE, APART, BURST, COLD, PRELOADED, DEBERTA, CLIP, MISSING, FETCHED = (f"test/{name}" for name in NAMES)
 REMOTE, REMOTE_TOO = "test/remote", "test/remote-too"
-FILTERED = "other/dense"
+# Models that the filter and the bundle leave out.
+FILTERED, UNBUNDLED = "other/dense", "test/unbundled"
 
 MAX_REQUESTS, MAX_OF_MODEL, MAX_OF_BATCH = 8, 6, 2
 NUM_WORKERS, NUM_IMAGE_WORKERS = 3, 1
@@ -39,6 +40,7 @@ VARIABLES = {
     "SIE_DEVICE": "cpu",
     "SIE_MODEL_FILTER": "test/*",
     "SIE_GPU_TYPE": "l4",
+    "SIE_GPU_COUNT": "2",
     "SIE_BUNDLE": "nightly",
     "SIE_PRELOAD_MODELS": PRELOADED,
     "SIE_HF_FALLBACK": "false",
@@ -87,8 +89,12 @@ def set_server(root: Path, tiny: Path, tokenizer: Path) -> Iterator[Served]:
     """Run the server; `tiny`: directory of a small model, `tokenizer`: of MiniLM."""
     (root / "models").mkdir()
     with Endpoint(lambda items: [[1.0, *[0.0] * 63]] * len(items)) as endpoint:
-        for model, text in files(root, tiny, tokenizer, endpoint).items():
+        files_of_models = files(root, tiny, tokenizer, endpoint)
+        for model, text in files_of_models.items():
             (root / "models" / f"{triton_name(model)}.yaml").write_text(text)
+        names = [name for name in files_of_models if name != UNBUNDLED]
+        (root / "models/bundles").mkdir()
+        (root / "models/bundles/nightly.yaml").write_text(yaml.safe_dump({"models": names}))
         ports = free_ports(5)
         places = {
             "SIE_MODELS_DIR": f"file://{root / 'models'}",
@@ -126,7 +132,7 @@ def files(root: Path, tiny: Path, tokenizer: Path, endpoint: Endpoint) -> dict[s
     save_clip(root / "clip", tokenizer)
     clip = model_file(CLIP, root / "clip", "clip", {"encode": {"dense": {"dim": 32}}}, inputs=("text", "image"))
     _, small = without_weights(save_bert, root / "remote", tokenizer)
-    local = {name: tiny_model_file(name, tiny) for name in (DENSE, APART, BURST, COLD, PRELOADED, FILTERED)}
+    local = {name: tiny_model_file(name, tiny) for name in (DENSE, APART, BURST, COLD, PRELOADED, FILTERED, UNBUNDLED)}
     remote = {}
     for name in (REMOTE, REMOTE_TOO):
         model = yaml.safe_load(model_file(name, small, "sentence_transformer", {"encode": {"dense": {"dim": 64}}}))

@@ -110,7 +110,7 @@ class Config(Values):
 
 class Batcher(Values):
     coalesce_ms: int = Field(
-        0, ge=0, le=1000, description="wait of Triton for a full batch, in ms; 0: batches form while the device works"
+        0, ge=0, le=1000, description="wait of a sidecar for requests to join, in ms; 0: they join while others run"
     )
     max_batch_requests: int = Field(64, ge=1, le=512, description="requests that a sidecar joins into a call of Triton")
 
@@ -172,7 +172,7 @@ class Pool(Values):
     max_replicas: int = Field(4, ge=1, le=1000, description="maximum number of workers")
     machine_profile: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,64}$", description="kind of machine; default: the pool")
     gpu_type: str = Field("", description="type of the GPU that the status reports, such as l4")
-    bundle: Name = Field("default", description="name of the set of models that the status reports")
+    bundle: Name = Field("default", description="bundle that its workers serve, of bundles in their SIE_MODELS_DIR")
     gpu: Gpu = of(Gpu, "the GPU of each worker")
     spot: bool = Field(False, description="run on spot (preemptible) machines")
     models: list[str] = Field([], description="models; default: those of workers.common")

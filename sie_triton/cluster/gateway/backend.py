@@ -113,7 +113,7 @@ class QueueBackend(Backend):
             "status": ("healthy" if self._queue.is_ready else "degraded") if workers else "no_workers",
             "cluster": {
                 "worker_count": len(workers),
-                "gpu_count": sum(bool(each.gpu_type) for each in workers),
+                "gpu_count": sum(each.gpu_count for each in workers),
                 "models_loaded": sum(len(each.resident) for each in workers),
             },
             "configured_gpu_types": sorted({*gpus, *words(self._settings.gateway_configured_gpus)}),
@@ -127,7 +127,7 @@ class QueueBackend(Backend):
                     "moves_to": each.moves_to,
                     "machine_profile": each.profile,
                     "gpu": _machine(each),
-                    "gpu_count": int(bool(each.gpu_type)),
+                    "gpu_count": each.gpu_count,
                     "healthy": each.is_ready,
                     "queue_depth": each.open,
                     "loaded_models": sorted(map(sie_name, each.resident)),

@@ -1,8 +1,8 @@
 """Calls Triton for many requests at a time: those of a tenant that wait for a model go together, once a call ends.
 
-No request waits for others to come: up to `max_calls` calls are made at once. While they run, further requests gather,
-and the next call takes those that want the same. Each tenant has calls of its own, so that Triton, which lets small
-requests pass, sees those of all tenants.
+Up to `max_calls` calls are made at once. While they run, further requests gather, and the next call takes those that
+want the same. No request waits for others to come, unless `gather_s` says for how long. Each tenant has calls of its
+own, so that Triton, which lets small requests pass, sees those of all tenants.
 """
 
 import asyncio
@@ -73,6 +73,7 @@ class _Line:
     num_calls: int = 0
     request_s: float = 0.0  # time of a call for each of its requests; 0 while unknown
     waiting: deque[_Waiting] = field(default_factory=deque)
+    gathering: asyncio.TimerHandle | None = None  # set while those that wait have time to become more
 
 
 class Joiner:
@@ -81,7 +82,7 @@ class Joiner:
     `open_call` returns a new call for each joined request.
 
     A joined call has as many requests as take `call_s` seconds, by the calls before, so that those of others do not
-    wait long for it.
+    wait long for it. The first request of a call waits for `gather_s` seconds, or until `max_requests` wait.
     """
 
     def __init__(
@@ -91,9 +92,10 @@ class Joiner:
         max_calls: int,
         max_requests: int,
         call_s: Callable[[], float] = lambda: float("inf"),
+        gather_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._triton, self._open_call = triton, open_call
-        self._call_s = call_s
+        self._call_s, self._gather_s = call_s, gather_s
         self._max_calls, self._max_requests = max_calls, max_requests
         self._lines: dict[Line, _Line] = {}
         self._apart: OrderedDict[bytes, None] = OrderedDict()
@@ -111,10 +113,12 @@ class Joiner:
         If it has to wait, `when_waiting` gets the future of its response: who sets it takes the request out.
         """
         state = self._lines.setdefault(line, _Line())
-        if state.num_calls >= self._max_calls:
+        gather_s = self._gather_s()
+        if state.num_calls >= self._max_calls or gather_s:
             waiting = _Waiting(*_joinable(request), request, monotonic() + seconds)
             state.waiting.append(waiting)
             when_waiting(waiting.response)
+            self._gather(line, state, min(gather_s, seconds / 2))
             return await waiting.response
         state.num_calls += 1
         began = monotonic()
@@ -123,6 +127,19 @@ class Joiner:
         finally:
             self._end(line, state, monotonic() - began)
 
+    def _gather(self, line: Line, state: _Line, gather_s: float) -> None:
+        """Make the next call once enough requests wait, or the first one has waited for so long."""
+        if len(state.waiting) >= self._max_requests:
+            self._gathered(line, state)
+        elif len(state.waiting) == 1 and gather_s:
+            state.gathering = asyncio.get_running_loop().call_later(gather_s, self._gathered, line, state)
+
+    def _gathered(self, line: Line, state: _Line) -> None:
+        if state.gathering is not None:
+            state.gathering.cancel()
+            state.gathering = None
+        self._go_on(line, state)
+
     def _end(self, line: Line, state: _Line, request_s: float) -> None:
         """Take the time of a call for each of its requests, and go on."""
         state.request_s = smoothed(state.request_s, request_s)
@@ -130,8 +147,8 @@ class Joiner:
         self._go_on(line, state)
 
     def _go_on(self, line: Line, state: _Line) -> None:
-        """Make the next call, now that one has ended."""
-        while state.waiting and state.num_calls < self._max_calls:
+        """Make the next calls, if there are requests and calls left."""
+        while state.waiting and state.gathering is None and state.num_calls < self._max_calls:
             together = self._taken(state)
             if together:
                 state.num_calls += 1

@@ -22,9 +22,8 @@ from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# Interval between two looks at the server, whose files may have been changed by hand, and pause after a change that was
-# not possible, in seconds.
-LOOK_S, AGAIN_S = 30.0, 2.0
+# Pause after a change that was not possible, in seconds.
+AGAIN_S = 2.0
 
 # Time of a change, which may wait for other ones, in seconds.
 CHANGE_S = 300.0
@@ -84,11 +83,13 @@ class ModelFiles:
     """Applies the model files for a pool. Belongs to one event loop.
 
     `epoch` is that of the latest change that has been applied; `refused` are the models, by Triton's names, whose file
-    the server does not take. `when_applied` is called after each change of the server.
+    the server does not take. `when_applied` is called after each change of the server. `look_s` is the interval between
+    two comparisons with the server, whose files may have been changed by hand; 0: none after the start.
     """
 
-    def __init__(self, bucket: Bucket[ModelFile], server: ServerModels, pool: str) -> None:
+    def __init__(self, bucket: Bucket[ModelFile], server: ServerModels, pool: str, look_s: float) -> None:
         self._bucket, self._server, self._pool = bucket, server, pool
+        self._look_s = look_s or None
         self._changed = asyncio.Event()
         self._bucket.when_changed = lambda *_: self._changed.set()
         self._refused: dict[str, str] = {}
@@ -107,7 +108,7 @@ class ModelFiles:
             self._changed.clear()
             is_done = await self._apply()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_S if is_done else AGAIN_S)
+                await asyncio.wait_for(self._changed.wait(), self._look_s if is_done else AGAIN_S)
 
     async def _apply(self) -> bool:
         """Bring the server up to date; False if that must be tried again."""

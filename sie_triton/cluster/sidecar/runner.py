@@ -114,7 +114,8 @@ class Runner:
         receipts: Receipts,
         *,
         worker: str,
-        target_ms: float,
+        quantum: Quantum,
+        coalesce_ms: float,
         max_calls: int,
         max_requests: int,
         payloads: Payloads | None,
@@ -123,9 +124,11 @@ class Runner:
         self._receipts, self._payloads = receipts, payloads
         self._reads = None if payloads is None else Reads(payloads)
         self._tenants = Tenants()
-        self._call_s = CALLS_OF_TARGET * target_ms / 1000
-        self._joiner = Joiner(triton, lambda: self.calls.call(), max_calls, max_requests, self._longest_call_s)
-        self.quantum = Quantum(target_ms)
+        self.quantum, self._coalesce_ms = quantum, coalesce_ms
+        self._call_s = CALLS_OF_TARGET * quantum.target_ms / 1000
+        self._joiner = Joiner(
+            triton, lambda: self.calls.call(), max_calls, max_requests, self._longest_call_s, self._gather_s
+        )
         self.when_free: Callable[[], object] = lambda: None
         self.memory = Memory.of_machine(lambda: self.when_free())
         self.num_asked = 0
@@ -353,6 +356,9 @@ class Runner:
 
     def _longest_call_s(self) -> float:
         return self._call_s if self._tenants.are_several else float("inf")
+
+    def _gather_s(self) -> float:
+        return (self._coalesce_ms + self.quantum.gather_ms) / 1000
 
     def _take_wait(self, response: Response) -> None:
         """Take the time that a request waited in Triton's queues and before its call."""

@@ -27,6 +27,7 @@ from sie_triton.cluster.model_files import ModelFile, opener, reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
+from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN
 from sie_triton.cluster.sidecar.model_files import ModelFiles
@@ -108,12 +109,14 @@ class Sidecar:
             self._server.calls,
             self._server.receipts,
             worker=self.name,
-            target_ms=self._settings.adaptive_target_p50_ms,
+            quantum=self._quantum(),
+            coalesce_ms=self._settings.batcher_coalesce_ms,
             max_calls=self._settings.max_concurrent_batches or CALLS[choose_device(self._settings.device) == "cpu"],
             max_requests=self._settings.batcher_max_batch_requests,
             payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
         )
-        self._files = ModelFiles(self._files_bucket(), self._server.models, self._home)
+        look_s = self._settings.worker_config_full_export_interval_ms / 1000
+        self._files = ModelFiles(self._files_bucket(), self._server.models, self._home, look_s)
         self._files.when_applied = self._look_at_names_soon
         self._leases = Bucket(self._leases_bucket, read_lease)
         self._placing = Placing(
@@ -179,6 +182,10 @@ class Sidecar:
         async with asyncio.timeout(QUEUE_S):
             await asyncio.shield(self._streams)
         return await self._js.key_value(subjects.claims(self._pool))
+
+    def _quantum(self) -> Quantum:
+        least_ms, most_ms = self._settings.adaptive_min_quantum_ms, self._settings.adaptive_max_quantum_ms
+        return Quantum(self._settings.adaptive_target_p50_ms, least_ms, most_ms)
 
     def _files_bucket(self) -> Bucket[ModelFile]:
         producers = words(self._settings.nats_config_trusted_producers)
@@ -294,6 +301,7 @@ class Sidecar:
             self._files.refused,
             self.best_pool if self.should_move.is_set() else "",
             self._interval_s,
+            int(bool(self._settings.gpu_type)) if self._settings.gpu_count is None else self._settings.gpu_count,
         )
 
     async def _answer_question(self, message: Msg) -> None:

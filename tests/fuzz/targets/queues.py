@@ -16,6 +16,7 @@ from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.messages import Answer, Cancel, Work
+from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.protobuf import fields
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
@@ -179,7 +180,7 @@ async def _worked(settings: Any, calls: CallBook, receipts: Receipts, case: list
         return waiting[len(data) % len(waiting)]
 
     triton: Any = SimpleNamespace(call=call)
-    limits: dict[str, Any] = {"target_ms": 50.0, "max_calls": 1, "max_requests": 8}
+    limits: dict[str, Any] = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 1, "max_requests": 8}
     sidecar = Runner(nats, nats, triton, calls, receipts, worker="w", payloads=None, **limits)
     queue = Queue(settings)
     queue._nats = nats

@@ -195,20 +195,6 @@ def test_a_change_that_is_not_possible_now_is_made_later(run, failure):
     run(test)
 
 
-def test_a_file_that_somebody_removed_by_hand_comes_back(run, monkeypatch):
-    monkeypatch.setattr(model_files, "LOOK_S", 0.1)
-
-    async def test(cluster: Cluster) -> None:
-        _, client = await cluster.config()
-        await cluster.worker("one")
-        await posted(client, A)
-        await until(lambda: cluster.servers["one"].added == {"t__a": A})
-        cluster.servers["one"].added.clear()
-        await until(lambda: cluster.servers["one"].added == {"t__a": A})
-
-    run(test)
-
-
 def test_a_gateway_knows_a_model_that_no_worker_has_yet(run):
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await cluster.pair()

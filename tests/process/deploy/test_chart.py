@@ -275,10 +275,10 @@ def test_prometheus_gets_a_token_if_gateways_need_one():
 def test_batching_values_have_the_names_of_sie():
     batcher = {"coalesceMs": 3, "maxBatchRequests": 16}
     values = {"workers": {"common": {"workerSidecar": {"batcher": batcher}}}}
-    server, sidecar = named(list(rendered(values)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"][
+    _, sidecar = named(list(rendered(values)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"][
         "containers"
     ]
-    assert {"name": "SIE_MAX_BATCH_WAIT_MS", "value": "3"} in server["env"]
+    assert {"name": "SIE_BATCHER_COALESCE_MS", "value": "3"} in sidecar["env"]
     assert {"name": "SIE_BATCHER_MAX_BATCH_REQUESTS", "value": "16"} in sidecar["env"]
 
 

@@ -43,6 +43,17 @@ def test_model_files_are_followed(mirror, s3, tmp_path):
     assert s3.num_asked("yaml") == 0, "an unchanged file is not read again"
 
 
+def test_bundles_are_followed(mirror, s3, tmp_path):
+    bundles = tmp_path / MIRROR / "bundles"
+    s3.write("bundles/a.yaml", b"models: [a/b]")
+    s3.write("bundles/deeper/b.yaml", b"models: [a/b]")
+    mirror.sync()
+    assert contents(bundles) == {"a.yaml": "models: [a/b]"}
+    obstore.delete(s3.client(), "bundles/a.yaml")
+    mirror.sync()
+    assert contents(bundles) == {}
+
+
 def test_files_that_are_the_same_are_not_written_again(mirror, s3, tmp_path):
     mirror.sync()
     before = (tmp_path / MIRROR / "a.yaml").stat()

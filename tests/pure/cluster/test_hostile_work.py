@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster.messages import Answer, Work
+from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.sidecar.triton import Response
@@ -43,7 +44,7 @@ def ran(tmp_path, queue):
     def run_all(*works, heartbeat=None):
         async def check():
             triton = Triton()
-            limits = {"target_ms": 50.0, "max_calls": 1, "max_requests": 8}
+            limits = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 1, "max_requests": 8}
             calls, receipts = CallBook(tmp_path), Receipts(tmp_path)
             runner = Runner(queue, queue, triton, calls, receipts, worker="w", payloads=None, **limits)
             if heartbeat is not None:

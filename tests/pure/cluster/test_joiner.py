@@ -334,3 +334,58 @@ def test_a_joined_call_has_as_many_requests_as_its_time_allows(monkeypatch):
     sizes = asyncio.run(check())
     assert sum(sizes) == 30
     assert all(4 <= size <= 5 for size in sizes[1:-1])
+
+
+def gathered(gather_s: float, max_requests: int = 64, seconds: float = 60.0) -> list[list[bytes]]:
+    """Return the texts of the calls that follow three requests which come one after another."""
+
+    async def check() -> list[list[bytes]]:
+        triton = FakeTriton()
+        joiner = joiner_of(triton, 4, max_requests, gather_s=lambda: gather_s)
+        tasks = []
+        for text in (b"a", b"b", b"c"):
+            message = request(text).SerializeToString()
+            tasks.append(asyncio.create_task(joiner.call(("m", ""), message, seconds)))
+            await all_ran()
+        while not all(task.done() for task in tasks):
+            (await triton.next()).answer()
+            await all_ran()
+        assert not joiner._lines
+        return [call.texts for call in triton.calls]
+
+    return asyncio.run(asyncio.wait_for(check(), 20))
+
+
+def test_requests_that_come_during_the_wait_share_a_call():
+    assert gathered(0.0) == [[b"a"], [b"b"], [b"c"]]
+    assert gathered(0.05) == [[b"a", b"b", b"c"]]
+
+
+def test_the_wait_ends_once_there_are_enough_requests():
+    assert gathered(60.0, max_requests=3) == [[b"a", b"b", b"c"]]
+
+
+def test_the_end_of_another_call_does_not_end_the_wait():
+    async def check() -> None:
+        triton, waits = FakeTriton(), [0.0, 60.0, 60.0]
+        joiner = joiner_of(triton, 4, 2, gather_s=lambda: waits.pop(0))
+
+        async def sent(text: bytes) -> "asyncio.Task[Response]":
+            task = asyncio.create_task(joiner.call(("m", ""), request(text).SerializeToString(), 60))
+            await all_ran()
+            return task
+
+        tasks = [await sent(b"at once"), await sent(b"a")]
+        (await triton.next()).answer()
+        await triton.none()
+        tasks.append(await sent(b"b"))
+        joined = await triton.next()
+        assert joined.texts == [b"a", b"b"]
+        joined.answer()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(check())
+
+
+def test_the_wait_leaves_a_request_half_of_its_time():
+    assert gathered(60.0, seconds=0.2) == [[b"a", b"b", b"c"]]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from sie_triton.client.failures import UNHEALTHY
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster.messages import Answer, Work
+from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar import runner as module
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import MAX_TRIES, Runner
@@ -55,7 +56,7 @@ def published(tmp_path, monkeypatch, num_deliveries: int) -> list[tuple[str, byt
 
     async def run() -> list[tuple[str, bytes]]:
         queue, triton = Queue(), Triton()
-        limits = {"target_ms": 50.0, "max_calls": 1, "max_requests": 8}
+        limits = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 1, "max_requests": 8}
         book, receipts = Book(tmp_path), Receipts(tmp_path)
         runner = Runner(queue, queue, triton, book, receipts, worker="w", payloads=None, **limits)
         data = Work("g", 1, time.time() + NETWORK_TIMEOUT_S, "org__m").packed(request(b"a").SerializeToString())

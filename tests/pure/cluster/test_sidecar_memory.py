@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sie_triton.cluster.messages import Answer, Work
+from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar import memory as module
 from sie_triton.cluster.sidecar.memory import MAX_WAITING, Memory
 from sie_triton.cluster.sidecar.receipts import Receipts
@@ -192,7 +193,7 @@ class Sidecar:
 
     def __init__(self, directory, max_bytes: int, store: Store | None = None, max_alone: int = 1 << 30) -> None:
         self.queue, self.triton = Queue(), FakeTriton()
-        limits = {"target_ms": 50.0, "max_calls": 100, "max_requests": 1}
+        limits = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 100, "max_requests": 1}
         parts = self.queue, self.queue, self.triton, CallBook(directory), Receipts(directory)
         self.runner = Runner(*parts, worker="w", payloads=store, **limits)
         self.num_freed = 0

@@ -13,7 +13,7 @@ from sie_triton.errors import SettingsError
 from sie_triton.settings import Settings, read_settings, unknown_variables
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.groups import GROUPS, USUAL
-from sie_triton.settings.sources import NOT_READ, SECRETS, flag, variable, why_not_read
+from sie_triton.settings.sources import NOT_READ, SECRETS, flag, variable
 from sie_triton.spec import Runtime
 
 
@@ -190,26 +190,6 @@ def test_unknown_variables_are_reported(monkeypatch):
     of_cluster, misspelled = unknown_variables()
     assert re.match(r"SIE_MAX_BATCH_REQUEST .*; did you mean SIE_MAX_BATCH_REQUESTS\?$", misspelled)
     assert of_cluster == f"SIE_IPC_SOCKET_PATH has no effect here: {NOT_READ['SIE_IPC_SOCKET_PATH']}"
-
-
-def test_each_variable_of_the_reference_is_read_or_has_a_reason():
-    """As SIE documents them. `tests/server/test_settings.py` and the tests of a cluster show what they do."""
-    variables = """
-        DEVICE MODELS_DIR MODEL_FILTER GPU_TYPE HF_FALLBACK MAX_BATCH_REQUESTS MAX_BATCH_WAIT_MS
-        MAX_CONCURRENT_REQUESTS MEMORY_PRESSURE_THRESHOLD_PERCENT IDLE_EVICT_S PRELOAD_MODELS IMAGE_WORKERS
-        ATTENTION_BACKEND DEFAULT_COMPUTE_PRECISION MAX_LORAS_PER_MODEL ADMIN_TOKEN AUTH_MODE AUTH_TOKENS BUNDLE
-        LOCAL_CACHE CLUSTER_CACHE DISK_CACHE_ENABLED DISK_PRESSURE_THRESHOLD_PERCENT LOG_JSON TRACING_ENABLED
-        PREPROCESSOR_WORKERS INSTRUMENTATION RUST_PIPELINE_DEPTH BATCHER_COALESCE_MS BATCHER_MAX_BATCH_REQUESTS
-        ADAPTIVE_MIN_QUANTUM_MS ADAPTIVE_MAX_QUANTUM_MS ADAPTIVE_TARGET_P50_MS NATS_URL GATEWAY_HEALTH_MODE
-        GATEWAY_CONFIGURED_GPUS CONFIG_SERVICE_URL PAYLOAD_STORE_URL NATS_CONFIG_TRUSTED_PRODUCERS GATEWAY_WORKERS
-        GATEWAY_KUBERNETES GATEWAY_K8S_NAMESPACE POOL IPC_SOCKET_PATH MAX_CONCURRENT_BATCHES IPC_POOL_SIZE
-        WORKER_METRICS_PORT WORKER_ID MACHINE_PROFILE GPU_COUNT GATEWAY_URL POOL_ADMISSION_ENABLED
-        WORKER_PING_INTERVAL_MS WORKER_READYZ_STALE_MULT WORKER_CONFIG_POLL_INTERVAL_MS
-        WORKER_CONFIG_FULL_EXPORT_INTERVAL_MS HEALTH_PUBLISH_INTERVAL_MS
-    """
-    unread = {name for name in variables.split() if name.lower() not in Settings.model_fields}
-    assert all(why_not_read(f"SIE_{name}") for name in unread)
-    assert {f"SIE_{name}" for name in unread} - {"SIE_GATEWAY_K8S_NAMESPACE"} == NOT_READ.keys()
 
 
 def test_the_page_for_sies_users_names_each_variable_that_is_not_read():

@@ -1,5 +1,6 @@
 """Spans: their ids, their parents, their times, and who is recorded."""
 
+import os
 import subprocess
 import sys
 from time import monotonic_ns, time_ns
@@ -146,3 +147,16 @@ def test_nothing_is_imported_while_tracing_is_off():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["", "mine"])
+def test_the_service_has_the_name_of_the_variable_else_sies(made, monkeypatch, name):
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "")  # what is set here is restored
+    del os.environ["OTEL_SERVICE_NAME"]
+    if name:
+        monkeypatch.setenv("OTEL_SERVICE_NAME", name)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    tracing.spans_of(os.environ)
+    spans, finished = made()
+    spans.end(spans.begin(), "encode org/m", monotonic_ns(), {})
+    assert finished()["encode org/m"].resource.attributes["service.name"] == (name or "sie-server")
