@@ -269,8 +269,8 @@ class Loading(ColdStage[str]):
     def answer(self, loaded, requests):
         raise AssertionError
 
-    def deadline_ns(self, request):
-        return 2**63 - 1
+    def entry(self, request):
+        return 2**63 - 1, ""
 
 
 def test_a_stopped_controller_counts_as_not_running(tmp_path):
