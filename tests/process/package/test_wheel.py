@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -52,8 +51,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "sie_triton", copy / "sie_triton", ignore=shutil.ignore_patterns("__pycache__"))
     for name in NAMED:
         shutil.copy(ROOT / name, copy)
-    with tarfile.open(build("sdist", copy)) as sdist:
-        sdist.extractall(copy.parent, filter="data")
+    shutil.unpack_archive(build("sdist", copy), copy.parent)
     (unpacked,) = copy.parent.glob("sie_triton-*")
     return unpacked
 

@@ -295,9 +295,9 @@ def test_the_memory_of_the_largest_pass_is_measured():
 
     def forward(batch):
         if (batch.features["letters"].lengths >= 44).all():
-            np.ones(30_000_000 // 8)
+            np.ones(64_000_000 // 8)  # beyond the size that malloc may take from memory that it has already
 
-    assert 25e6 < DEVICE.pass_bytes(forward, made, 300) < 60e6
+    assert 55e6 < DEVICE.pass_bytes(forward, made, 300) < 110e6
     assert Device(Engine(spec(), "cuda:0", Measurements()), 1).pass_bytes(pytest.fail, made, 300) == 0
 
 
