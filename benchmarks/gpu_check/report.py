@@ -116,6 +116,7 @@ TABLES: Mapping[str, Table] = {
             "texts_per_s": "texts/s",
             "p50_ms": "p50, ms",
             "p99_ms": "p99, ms",
+            "busy": "step computes, share of the time",
             "ours": "server ÷ it, texts/s",
             "passed": "",
         },

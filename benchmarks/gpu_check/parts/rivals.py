@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import numpy.typing as npt
@@ -76,13 +77,7 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
 
 def under(name: str, clients: int, size: int, servers: dict[str, tuple[str, str]], data: Path) -> Iterator[Finding]:
     """Measure the servers in turns under one load, whose texts are in `data`; return a row for each."""
-    rounds = [
-        {
-            server: perf_analyzer.measure(model, address, data, clients, SECONDS)
-            for server, (address, model) in servers.items()
-        }
-        for _ in range(ROUNDS)
-    ]
+    rounds = [{server: load(*each, clients, data) for server, each in servers.items()} for _ in range(ROUNDS)]
     for server in servers:
         figures = {key: statistics.median(each[server][key] for each in rounds) for key in rounds[0][server]}
         ratio = statistics.median(each[OURS]["per_second"] / each[server]["per_second"] for each in rounds)
@@ -92,10 +87,27 @@ def under(name: str, clients: int, size: int, servers: dict[str, tuple[str, str]
             "texts_per_s": size * figures["per_second"],
             "p50_ms": figures["p50_ms"],
             "p99_ms": figures["p99_ms"],
+            "busy": figures["busy"],
             "ours": ratio,
         }
         line = f"{clients} client(s), {size} text(s) a request, {server}: {row['texts_per_s']:.0f} texts/s"
-        yield _row(name, f"{line}, p50 {row['p50_ms']:.2f} ms", row)
+        yield _row(name, f"{line}, p50 {row['p50_ms']:.2f} ms, step busy {row['busy']:.0%}", row)
+
+
+def load(address: str, model: str, clients: int, data: Path) -> dict[str, float]:
+    """Measure a server under one load; `busy`: share of the time, with perf_analyzer's start, in which its step computes."""
+    before, began = computed_s(address, model), monotonic()
+    figures = perf_analyzer.measure(model, address, data, clients, SECONDS)
+    return {**figures, "busy": (computed_s(address, model) - before) / (monotonic() - began)}
+
+
+def computed_s(address: str, model: str) -> float:
+    """Return for how long the model's inference step has computed, in seconds, by Triton's statistics."""
+    step = model if model == triton_name(handmade.LIBRARY) else f"{model}-inference"
+    with triton.InferenceServerClient(address) as client:
+        (of_step,) = client.get_inference_statistics(step).model_stats
+    computed_ns = sum(int(batch.compute_infer.ns) for batch in of_step.batch_stats)
+    return computed_ns / 1e9
 
 
 def times_beside(
