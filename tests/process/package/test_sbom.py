@@ -108,7 +108,9 @@ def test_licences_are_those_that_the_packages_declare(components, name, licence)
     assert any(each.startswith(licence) for each in licences(components[name]))
 
 
-@pytest.mark.skipif(Version(metadata.version("pip")) < Version("23.1"), reason="this pip records no hashes of local files")
+@pytest.mark.skipif(
+    Version(metadata.version("pip")) < Version("23.1"), reason="this pip records no hashes of local files"
+)
 def test_hashes_are_those_of_the_files_that_pip_installed(components, wheel):
     (file,) = [each for each in components["frames-family"]["externalReferences"] if each.get("hashes")]
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
