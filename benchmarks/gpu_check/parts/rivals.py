@@ -95,7 +95,7 @@ def under(name: str, clients: int, size: int, servers: dict[str, tuple[str, str]
 
 
 def load(address: str, model: str, clients: int, data: Path) -> dict[str, float]:
-    """Measure a server under one load; `busy`: share of the time, with perf_analyzer's start, that its step computes."""
+    """Measure a server under one load; `busy`: share of the time that its step computes, the start included."""
     before, began = computed_s(address, model), monotonic()
     figures = perf_analyzer.measure(model, address, data, clients, SECONDS)
     return {**figures, "busy": (computed_s(address, model) - before) / (monotonic() - began)}
