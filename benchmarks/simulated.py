@@ -28,6 +28,9 @@ from benchmarks.cluster import address_of
 from benchmarks.library_comparison import dense_file
 from benchmarks.ports import free_ports
 from benchmarks.preprocess import DIM, saved
+from benchmarks.simulation.load import Arrivals, arrivals, zipf
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.run import OURS, Simulation
 from benchmarks.sleeping import ITEM_S, PASS_S
 from benchmarks.tables import Figures, markdown_table, print_table
 from sie_triton.cluster.up import cluster
@@ -35,9 +38,6 @@ from sie_triton.names import triton_name
 from sie_triton.perf.perf_analyzer import input_of
 from sie_triton.perf.workload import texts
 from sie_triton.settings import read_settings
-from sie_triton.simulation.load import Arrivals, arrivals, zipf
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.run import OURS, Simulation
 
 NUM_WORKERS, NUM_MODELS = 3, 6
 MODELS = [f"bench/sleeping-{number}" for number in range(NUM_MODELS)]

@@ -30,7 +30,6 @@ from sie_triton.cli.options import (
     warn_of_unknown_variables,
 )
 from sie_triton.cli.score import score
-from sie_triton.cli.simulate import simulate
 from sie_triton.cli.top import top
 from sie_triton.errors import SIEError
 from sie_triton.printing import echo
@@ -204,7 +203,6 @@ cli.add_command(gateway)
 cli.add_command(sidecar)
 cli.add_command(config_service)
 cli.add_command(cluster)
-cli.add_command(simulate)
 cli.add_command(config)
 cli.add_command(encode)
 cli.add_command(score)

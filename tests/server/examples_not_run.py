@@ -36,9 +36,9 @@ NOT_RUN = {
     "sie-triton cluster nats-config > nats.conf": CLUSTER,
     **dict.fromkeys(
         (
-            "sie-triton simulate --output results",
-            "sie-triton simulate --workers 10 --load 0.2 --scenario from-zero --models 20 --seconds 1800",
-            "sie-triton simulate --workers 10 --load 0.3 --models 20 --seconds 1200 --parameters mine.json",
+            "scripts/simulate --output results",
+            "scripts/simulate --workers 10 --load 0.2 --scenario from-zero --models 20 --seconds 1800",
+            "scripts/simulate --workers 10 --load 0.3 --models 20 --seconds 1200 --parameters mine.json",
         ),
         "tests/pure/simulation/test_command.py runs the command",
     ),

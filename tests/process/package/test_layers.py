@@ -149,7 +149,6 @@ MAY_IMPORT = {
         "telemetry",
         "weights",
     },
-    "simulation": {"cluster", "controller", "errors"},
     "cli": {
         *FOUNDATION,
         "catalog",
@@ -164,7 +163,6 @@ MAY_IMPORT = {
         "render",
         "server",
         "settings",
-        "simulation",
         "telemetry",
         "weights",
     },

@@ -5,9 +5,9 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from sie_triton.simulation.load import arrivals
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.run import OURS, Simulation
+from benchmarks.simulation.load import arrivals
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.run import OURS, Simulation
 
 
 @pytest.fixture

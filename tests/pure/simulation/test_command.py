@@ -1,4 +1,4 @@
-"""`sie-triton simulate`."""
+"""`scripts/simulate`."""
 
 import json
 import subprocess
@@ -7,9 +7,9 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from sie_triton.cli.simulate import simulate
+from benchmarks.simulation.__main__ import simulate
+from benchmarks.simulation.parameters import Parameters
 from sie_triton.errors import InputError
-from sie_triton.simulation.parameters import Parameters
 
 SMALL = ["--workers", "2,3", "--load", "0.2,0.4", "--models", "5", "--seconds", "20"]
 
@@ -85,7 +85,7 @@ def test_wrong_arguments_are_named(arguments, message):
 def test_the_simulation_needs_no_client_of_nats():
     code = (
         "import sys; sys.modules['nats'] = None; "
-        "from click.testing import CliRunner; from sie_triton.cli.simulate import simulate; "
+        "from click.testing import CliRunner; from benchmarks.simulation.__main__ import simulate; "
         f"result = CliRunner().invoke(simulate, {SMALL!r}, catch_exceptions=False); print(result.exit_code)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.run import OURS, REFERENCE, RULES
 from sie_triton.cluster.policies.scaling import (
     COOLDOWN_S,
     MAX_GROWTH,
@@ -13,8 +15,6 @@ from sie_triton.cluster.policies.scaling import (
     Scaling,
     wanted,
 )
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.run import OURS, REFERENCE, RULES
 
 DEMANDS = st.builds(
     Demand,

@@ -1,11 +1,11 @@
 """The simulation has the production's constants: those of modules that need the client of NATS are copied."""
 
+from benchmarks.simulation import ours, parameters, sidecar
 from sie_triton.cluster.connection import ACK_WAIT_S
 from sie_triton.cluster.gateway.pools import SERVED_S
 from sie_triton.cluster.sidecar import joiner, placing, runner
 from sie_triton.cluster.workers import MAX_MISSING
 from sie_triton.settings import Settings
-from sie_triton.simulation import ours, parameters, sidecar
 
 
 def test_constants_are_those_of_production():

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sie_triton.simulation.load import SCENARIOS, Outcome
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.run import OURS, REFERENCE, RULES
+from benchmarks.simulation.load import SCENARIOS, Outcome
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.run import OURS, REFERENCE, RULES
 
 PARAMETERS = Parameters(machine_start_s=5, server_start_s=2, spot_losses_per_hour=120)
 

@@ -1,15 +1,21 @@
-"""`sie-triton simulate`: the rules of a cluster, with machines that exist in the simulation only."""
+"""The command `scripts/simulate`: the rules of a cluster, with machines that exist in the simulation only."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.progress import Progress
 
-from sie_triton.errors import InputError, ServerError
+from benchmarks.simulation.parameters import read_parameters
+from benchmarks.simulation.report import table_of, write
+from benchmarks.simulation.run import Plan
+from sie_triton.errors import InputError, ServerError, SIEError
+from sie_triton.printing import Console
 from sie_triton.settings import words
 
-NO_MATPLOTLIB = "simulate --output draws pictures, which needs matplotlib: pip install 'sie-triton[eval]'"
+NO_MATPLOTLIB = "--output draws pictures, which needs matplotlib: .venv/bin/pip install matplotlib"
 
 
 @click.command()
@@ -45,10 +51,10 @@ def simulate(
     """Simulate a cluster of up to 10,000 machines, and print latency, utilisation, loads, refusals and cost.
 
     \b
-    sie-triton simulate                                         three sizes, three loads, both sets of rules
-    sie-triton simulate --workers 20 --load 0.5 --scenario spot --rules ours
-    sie-triton simulate --scenario from-zero --workers 10 --load 0.2 --seconds 1800
-    sie-triton simulate --parameters mine.json --output results
+    scripts/simulate                                         three sizes, three loads, both sets of rules
+    scripts/simulate --workers 20 --load 0.5 --scenario spot --rules ours
+    scripts/simulate --scenario from-zero --workers 10 --load 0.2 --seconds 1800
+    scripts/simulate --parameters mine.json --output results
 
     --rules ours runs the policies that gateways, sidecars and the controller run. --rules reference runs those of SIE's
     own server: one line for all models, and no affinity.
@@ -63,13 +69,6 @@ def simulate(
     The default parameters are measurements of all-MiniLM-L6-v2 on two CPU cores, requests of 32 texts. --output writes
     them to simulation.json; a file of other values for some of them is read by --parameters.
     """
-    from rich.progress import Progress
-
-    from sie_triton.printing import Console
-    from sie_triton.simulation.parameters import read_parameters
-    from sie_triton.simulation.report import table_of, write
-    from sie_triton.simulation.run import Plan
-
     if output is not None and find_spec("matplotlib") is None:
         raise ServerError(NO_MATPLOTLIB)
     plan = Plan(
@@ -100,3 +99,10 @@ def _numbers(name: str, text: str) -> list[float]:
         return [float(each) for each in words(text)]
     except ValueError as exc:
         raise InputError.at(name, f"must be numbers separated by commas; got {text!r}") from exc
+
+
+if __name__ == "__main__":
+    try:
+        simulate()
+    except SIEError as exc:
+        sys.exit(f"error: {exc}")

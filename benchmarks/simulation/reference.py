@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from benchmarks.simulation.clock import Action, Clock
+from benchmarks.simulation.load import Outcome, Request
+from benchmarks.simulation.machines import Machine
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.rules import Book
 from sie_triton.cluster.policies.scaling import Demand
-from sie_triton.simulation.clock import Action, Clock
-from sie_triton.simulation.load import Outcome, Request
-from sie_triton.simulation.machines import Machine
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.rules import Book
 
 # Messages in the stream beyond which the gateway refuses; messages of a batch, and batches of a worker at a time.
 MAX_IN_STREAM, MAX_FETCHED, MAX_BATCHES = 50_000, 64, 4

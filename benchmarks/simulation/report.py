@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.simulation.run import Plan, Result
 from sie_triton.errors import InputError
-from sie_triton.simulation.run import Plan, Result
 
 # Two lines on a terminal, so that all columns fit.
 COLUMNS = (

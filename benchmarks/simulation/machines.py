@@ -8,8 +8,8 @@ from math import exp
 
 import numpy as np
 
-from sie_triton.simulation.clock import Action, Clock
-from sie_triton.simulation.parameters import Parameters
+from benchmarks.simulation.clock import Action, Clock
+from benchmarks.simulation.parameters import Parameters
 
 # Interval at which a load looks for memory, in seconds.
 LOOK_S = 0.1

@@ -4,14 +4,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.simulation.clock import Clock
+from benchmarks.simulation.load import Request
+from benchmarks.simulation.machines import Machine
+from benchmarks.simulation.parameters import Parameters
 from sie_triton.cluster.messages import Health
 from sie_triton.cluster.policies.calls import num_joined, smoothed
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.simulation.clock import Clock
-from sie_triton.simulation.load import Request
-from sie_triton.simulation.machines import Machine
-from sie_triton.simulation.parameters import Parameters
 
 # A joined call may take so many times the target of the wait; interval of a heartbeat, in seconds.
 CALLS_OF_TARGET, HEARTBEAT_S = 2, 1.0

@@ -8,15 +8,15 @@ from math import nan
 
 import numpy as np
 
+from benchmarks.simulation.clock import Clock
+from benchmarks.simulation.fleet import Fleet
+from benchmarks.simulation.load import SCENARIOS, Arrivals, Outcome, Request, arrivals
+from benchmarks.simulation.machines import Machine
+from benchmarks.simulation.ours import Ours
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.reference import Reference
+from benchmarks.simulation.rules import EXPIRE_S, Book, Rules
 from sie_triton.errors import InputError
-from sie_triton.simulation.clock import Clock
-from sie_triton.simulation.fleet import Fleet
-from sie_triton.simulation.load import SCENARIOS, Arrivals, Outcome, Request, arrivals
-from sie_triton.simulation.machines import Machine
-from sie_triton.simulation.ours import Ours
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.reference import Reference
-from sie_triton.simulation.rules import EXPIRE_S, Book, Rules
 
 OURS, REFERENCE = "ours", "reference"
 RULES: Mapping[str, Callable[..., Rules]] = {OURS: Ours, REFERENCE: Reference}

@@ -5,12 +5,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from benchmarks.simulation.clock import Clock
+from benchmarks.simulation.load import Outcome, Request
+from benchmarks.simulation.machines import Machine
+from benchmarks.simulation.parameters import Parameters
 from sie_triton.cluster.gateway.demand import DEMAND_S
 from sie_triton.cluster.policies.scaling import Demand
-from sie_triton.simulation.clock import Clock
-from sie_triton.simulation.load import Outcome, Request
-from sie_triton.simulation.machines import Machine
-from sie_triton.simulation.parameters import Parameters
 
 # Interval at which the requests whose time has passed are looked for, in seconds.
 EXPIRE_S = 0.1

@@ -5,11 +5,11 @@ from itertools import count
 
 import numpy as np
 
+from benchmarks.simulation.clock import Clock
+from benchmarks.simulation.machines import Machine
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.rules import Rules
 from sie_triton.cluster.policies.scaling import POLL_S, Scaling
-from sie_triton.simulation.clock import Clock
-from sie_triton.simulation.machines import Machine
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.rules import Rules
 
 
 class Fleet:

@@ -9,6 +9,12 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from zlib import crc32
 
+from benchmarks.simulation.clock import Action, Clock
+from benchmarks.simulation.load import Outcome, Request
+from benchmarks.simulation.machines import Machine
+from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.rules import Book
+from benchmarks.simulation.sidecar import HEARTBEAT_S, Sidecar
 from sie_triton.cluster.gateway.gate import MAX_OF_TENANT, MAX_WAITING
 from sie_triton.cluster.messages import Health
 from sie_triton.cluster.policies.fair import MAX_RATED, Turns, expected_s, window
@@ -16,12 +22,6 @@ from sie_triton.cluster.policies.placement import may_claim, order, should_help
 from sie_triton.cluster.policies.quantum import FIRST_OPEN
 from sie_triton.cluster.policies.scaling import Demand
 from sie_triton.controller.choice import Resident, victims
-from sie_triton.simulation.clock import Action, Clock
-from sie_triton.simulation.load import Outcome, Request
-from sie_triton.simulation.machines import Machine
-from sie_triton.simulation.parameters import Parameters
-from sie_triton.simulation.rules import Book
-from sie_triton.simulation.sidecar import HEARTBEAT_S, Sidecar
 
 # Constants of modules that need the client of NATS: a test compares them.
 LOOK_S, BACKLOG_S, UNUSED_S, ACK_WAIT_S, MAX_MISSING, SERVED_S = 0.1, 1.0, 5.0, 5.0, 3, 0.2
