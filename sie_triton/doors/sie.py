@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.routing import Route
 
+from sie_triton.client.types import ExtractResult
 from sie_triton.contract.extract import MAX_LABELS
 from sie_triton.contract.parameters import shown
 from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
@@ -112,8 +113,13 @@ async def extract(request: DoorRequest) -> Answer:
     known, spec = None, await door.served.recent(model, request.seconds / 2)
     if spec is not None and model_of(spec).extraction.entities:
         known = [entities_in(item, f"items[{i}]") for i, item in enumerate(found["items"])]
+
+    async def extract_part(part: slice, seconds: float) -> list[ExtractResult]:
+        entities = None if known is None else known[part]
+        return await door.backend.extract(model, items[part], labels, entities, seconds, parameters)
+
     async with Explaining(door, model, "extract", items):
-        results = await extracted_apart(door.backend, model, items, labels, known, request.seconds, parameters)
+        results = await extracted_apart(items, extract_part, request.seconds)
     if refuses_long:
         check_lengths(results, "items", SHORTEN)
     return _answer(request, extracted(model, results), spec)
