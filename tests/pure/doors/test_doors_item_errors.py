@@ -42,3 +42,6 @@ def test_an_error_of_the_request_fails_it_as_a_whole(failure, status):
     backend.failure = failure
     assert extract(door, "a", "bad").status_code == status
     assert extract(door, "a").status_code == status
+    backend.asked.clear()
+    assert extract(door, "a", "b").status_code == status
+    assert len(backend.asked) == 1, "no item is to blame, so none is sent again"
