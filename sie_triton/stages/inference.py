@@ -10,40 +10,32 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from pathlib import Path
 from threading import Lock
-from time import monotonic_ns, time
-from typing import TYPE_CHECKING
+from time import monotonic_ns
 
 from sie_triton.contract import Rows
 from sie_triton.errors import Cancelled, InputError, LoraLoading, OutOfMemory, SIEError
 from sie_triton.families import family
 from sie_triton.records.grants import room
 from sie_triton.records.status import StatusWriter
-from sie_triton.records.traffic import BATCH_COST, BATCH_FILL, BATCH_ITEMS
 from sie_triton.scheduling import balanced, plan
 from sie_triton.scheduling.cpu_budget import CpuBudget
 from sie_triton.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side, slots_of
 from sie_triton.scheduling.scheduler import Scheduler
-from sie_triton.serving.revisions import model_of
 from sie_triton.spec import REMOTE, ModelSpec
 from sie_triton.stages.loader import Loader
 from sie_triton.stages.loras import HeldLoras
 from sie_triton.stages.open_requests import GONE, expired
+from sie_triton.stages.passes import Passes
 from sie_triton.stages.replies import Replies
 from sie_triton.stages.request import Answer, Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
-from sie_triton.stages.work import MAX_PASSES, Desk, Work
-from sie_triton.telemetry.batches import BatchDetail, BatchLog
-from sie_triton.telemetry.spans import spans
+from sie_triton.stages.work import Desk, Work
 from sie_triton.telemetry.trace import Trace
 from sie_triton.worker.expected import expected_bytes
 from sie_triton.worker.process import Worker, WorkerDied
-
-if TYPE_CHECKING:
-    from sie_triton.telemetry.tracing import Spans
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +83,8 @@ class Inference(ColdStage[Worker]):
         self._replacing = Lock()
         self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
         self._ask_for_room = True
-        self._batch_log = BatchLog(Path(spec.runtime.cache_dir or status.directory), model_of(status.model))
         super().__init__(status, spec.runtime.request_limit)
+        self._passes = Passes(spec, status, self._counting)
         status.computed_by(spec.engine)
         self._replies = Replies(self.name, self._outputs, self.open)
         self._loader = Loader(spec, device, status, self.closing, self._died)
@@ -194,7 +186,7 @@ class Inference(ColdStage[Worker]):
         self._loader.close()
         self._loras.close()
         self._scheduler.close()
-        self._batch_log.close()
+        self._passes.close()
         self._replies.close()
         with self._replacing:
             if self._loaded is not None:
@@ -307,32 +299,11 @@ class Inference(ColdStage[Worker]):
             self._attempt(part, threads, halvings - 1)
         if parts:
             return
-        if tracing := spans():
-            self._record(tracing, slots, started, ended)
-        self._count(slots)
-        if self._batch_log.is_on:
-            self._write_down(slots, started, ended, threads)
+        self._passes.report(slots, (started, ended), threads, self._scheduler.budget)
         for job in done:
             self._collect(job)
             if job.is_deferred:
                 self._replies.later(job)
-
-    def _record(self, tracing: "Spans", slots: Batched, started_ns: int, ended_ns: int) -> None:
-        """Record a forward pass, if one of its requests has a recorded trace."""
-        jobs = {id(job): job for job, _ in slots}.values()
-        traces = {id(job): trace for job in jobs if (trace := Trace.parse(job.context.trace)).is_recorded}
-        if not traces:
-            return
-        attributes = {
-            "sie.model": self._spec.model,
-            "sie.batch.items": len(slots),
-            "sie.batch.requests": len(jobs),
-            "sie.batch.cost": sum(map(cost, slots)),
-        }
-        batch = tracing.batch("batch", started_ns, ended_ns, attributes, [*traces.values()])
-        for job in jobs:
-            if id(job) in traces and len(job.batches) < MAX_PASSES:
-                job.batches.append((started_ns, ended_ns, batch))
 
     def _collect(self, job: Work) -> None:
         """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
@@ -373,34 +344,6 @@ class Inference(ColdStage[Worker]):
             except WorkerDied as exc:
                 self._replace(worker)
                 raise self._desk.deadly.add(slots[0][0]) from exc
-
-    def _count(self, slots: Batched) -> None:
-        total = sum(map(cost, slots))
-        self.status.add(num_sub_batches=1, num_items=len(slots), total_cost=total)
-        if len(slots) > 1:
-            self.status.raise_to(max_sub_batch_cost=total)
-        with self._counting:
-            traffic = self.status.traffic
-            traffic.observe(BATCH_ITEMS, len(slots))
-            traffic.observe(BATCH_COST, total)
-            traffic.observe(BATCH_FILL, 1000 * total // self._scheduler.budget)
-
-    def _write_down(self, slots: Batched, started_ns: int, ended_ns: int, threads: int) -> None:
-        """Write the details of a forward pass for people who debug batching."""
-        jobs, total = {id(job): job for job, _ in slots}.values(), sum(map(cost, slots))
-        detail = BatchDetail(
-            at=time() - (monotonic_ns() - ended_ns) / 1e9,
-            model=self._spec.model,
-            num_items=len(slots),
-            num_requests=len(jobs),
-            cost=total,
-            fill=round(total / self._scheduler.budget, 3),
-            threads=threads,
-            waited_ms=round((started_ns - min(job.context.preprocessed_ns for job in jobs)) / 1e6, 3),
-            duration_ms=round((ended_ns - started_ns) / 1e6, 3),
-        )
-        with self._counting:
-            self._batch_log.add(detail)
 
     def _outputs(self, job: Work) -> Outputs:
         with self._books:
