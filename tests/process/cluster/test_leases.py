@@ -2,78 +2,23 @@
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
 
-import httpx
 import pytest
 
 from sie_triton.cluster import bucket
 from sie_triton.cluster.config import streams
 from sie_triton.cluster.gateway import leases as gateway_leases
-from sie_triton.cluster.gateway.backend import QueueBackend
-from sie_triton.cluster.gateway.pool_routes import PoolRoutes
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
-from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Lease
 from sie_triton.cluster.policies import leases
-from sie_triton.cluster.sidecar.sidecar import Sidecar
-from sie_triton.doors.app import application
-from sie_triton.doors.endpoint import Door
 from sie_triton.errors import Provisioning, Unreachable
-from tests.process.cluster.conftest import MODEL, Cluster, model_file, request, served, until
+from tests.process.cluster.conftest import MODEL, Cluster, request, served, until
+from tests.process.cluster.leasing import http, state, workers
 
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch):
     monkeypatch.setattr(bucket, "ABSENT_S", 0.05)
-
-
-@asynccontextmanager
-async def http(queue: Queue, settings, token: str = ""):
-    """A client of the routes of a gateway."""
-    door = Door(settings, QueueBackend(settings, queue))
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    transport = httpx.ASGITransport(application(door, [PoolRoutes(queue, settings).all]))
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
-        yield client
-
-
-class Worker:
-    """A sidecar that moves between pools as its process does."""
-
-    def __init__(self, cluster: Cluster, name: str, **more: object) -> None:
-        self._cluster, self.name, self._more = cluster, name, more
-        self.sidecar: Sidecar
-        self.triton = None
-        self.pools: list[str] = []
-
-    async def run(self) -> None:
-        pool = "default"
-        while True:
-            self.pools.append(pool)
-            made = self._cluster.sidecar(self.name, at=pool, **self._more)
-            async with made[0] as self.sidecar:
-                self.triton = made[1]
-                await self.sidecar.should_move.wait()
-                await self.sidecar.drain()
-                pool = self.sidecar.best_pool
-
-
-@asynccontextmanager
-async def workers(cluster: Cluster, *names: str, **more: object):
-    made = [Worker(cluster, name, **more) for name in names]
-    tasks = [asyncio.create_task(each.run()) for each in made]
-    try:
-        yield made
-    finally:
-        while not all(task.done() for task in tasks):  # asyncio.wait_for of Python 3.11 may lose a cancellation
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=0.1)
-
-
-async def state(client: httpx.AsyncClient, name: str = "eval") -> str:
-    return (await client.get(f"/v1/pools/{name}")).json()["status"]["state"]
 
 
 def test_a_leased_pool_gets_workers_and_gives_them_back(run):
@@ -341,17 +286,6 @@ def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run, monkeypatch):
     run(test)
 
 
-def test_a_kind_of_machine_that_several_pools_have_leads_to_the_gateways_own(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        for name, pool in (("a", "aaa"), ("b", "default"), ("z", "zzz")):
-            await cluster.worker(name, pool=pool, machine_profile="l4")
-        await until(lambda: len(list(queue.pools.workers.all())) == 3)
-        assert queue.pools.chosen({PROFILE: "l4"}) == "default"
-
-    run(test)
-
-
 def test_who_leases_a_pool_again_changes_and_renews_it(run):
     async def test(cluster: Cluster) -> None:
         settings, queue = cluster.settings(), await cluster.gateway()
@@ -361,83 +295,5 @@ def test_who_leases_a_pool_again_changes_and_renews_it(run):
             assert again["spec"]["gpus"] == {"l4": 3}
             assert again["status"]["created_at"] == first["status"]["created_at"]
             assert again["status"]["last_renewed"] > first["status"]["last_renewed"]
-
-    run(test)
-
-
-def test_the_name_of_a_pool_with_workers_of_its_own_cannot_be_leased(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        await cluster.worker("w", pool="large")
-        await until(lambda: queue.pools.workers.alive("large"))
-        async with http(queue, settings) as client:
-            answer = await client.post("/v1/pools", json={"name": "large", "gpus": {"l4": 1}})
-            assert (answer.status_code, answer.json()["detail"]["message"][:6]) == (400, "name: ")
-
-    run(test)
-
-
-def test_a_lease_takes_no_request_for_a_pool_whose_name_differs_in_case(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue, other = cluster.settings(), await cluster.gateway(pool="Own"), await cluster.gateway()
-        lease = {"name": "gpu", "gpus": {"default": 1}}
-        async with http(other, settings) as client:
-            assert (await client.post("/v1/pools", json={**lease, "name": "OWN"})).status_code == 201
-            assert (await client.post("/v1/pools", json=lease)).status_code == 201  # before the pool has a worker
-            await until(lambda: {"gpu", "own"} <= queue.pools.leases.keys())
-            await cluster.worker("w", pool="GPU")
-            await until(lambda: queue.pools.workers.alive("GPU") and other.pools.workers.alive("GPU"))
-            assert queue.pools.chosen({POOL: "GPU"}) == "GPU"
-            assert queue.pools.chosen({POOL: "Own"}) == "Own"
-            with pytest.raises(Provisioning):
-                queue.pools.chosen({POOL: "Gpu"})  # the lease, as no pool has this name
-            await client.delete("/v1/pools/gpu")
-            assert (await client.post("/v1/pools", json=lease)).status_code == 400
-
-    run(test)
-
-
-def test_a_lease_hides_no_pool_of_the_settings_that_has_no_worker_yet(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway(gateway_configured_pools="large,B200")
-        other = await cluster.gateway()  # without this setting
-        async with http(queue, settings) as client, http(other, settings) as elsewhere:
-            for name in ("large", "LARGE", "b200", "default", "Default"):
-                answer = await client.post("/v1/pools", json={"name": name, "gpus": {"l4": 1}})
-                assert (answer.status_code, answer.json()["detail"]["message"][:6]) == (400, "name: ")
-            assert (await elsewhere.post("/v1/pools", json={"name": "large", "gpus": {"l4": 1}})).status_code == 201
-            await until(lambda: "large" in queue.pools.leases)
-            with pytest.raises(Provisioning):
-                queue.pools.chosen({POOL: "large"})
-            assert queue.pools.demand.now() == {("large", "")}
-
-    run(test)
-
-
-def test_a_worker_that_may_not_be_leased_stays(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        async with http(queue, settings) as client, workers(cluster, "a", "b", pool_admission_enabled=False) as made:
-            await served(queue, 2)
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 2}})
-            await until(lambda: "eval" in queue.pools.leases)
-            await asyncio.sleep(1)
-            assert [each.pools for each in made] == [["default"], ["default"]]
-
-    run(test)
-
-
-def test_a_leased_worker_keeps_the_model_files_of_its_own_pool(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        _, config = await cluster.config()
-        async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
-            await served(queue, 2)
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
-            await until(lambda: b.pools == ["default", "eval"])
-            file = model_file("t/new")
-            answer = await config.post("/v1/configs/models", data=file, params={"pool": "default"})
-            assert answer.status == 201
-            await until(lambda: cluster.servers["b"].added == {"t__new": file})
 
     run(test)

@@ -6,7 +6,7 @@ Triton's own clients read a sentence behind a short prefix. SIEClient and the do
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -71,6 +71,17 @@ INVALID, AWAY, BROKEN, UNKNOWN = (
     ("StatusCode.INTERNAL", "500"),
     ("StatusCode.NOT_FOUND", "404"),
 )
+
+BUSY = Kind(
+    full,
+    "[busy retry=1] ",
+    f"{MAX_REQUESTS} requests are in progress on this server, .*; retry in a second",
+    BusyError,
+    AWAY,
+    (503, 429, "QUEUE_FULL"),
+    retry_after_s=1,
+)
+
 KINDS = {
     "input": Kind(
         nothing,
@@ -91,25 +102,8 @@ KINDS = {
         (400, 400, "INVALID_INPUT"),
         parameters=(("x] [busy retry=9", 1),),
     ),
-    "busy": Kind(
-        full,
-        "[busy retry=1] ",
-        f"{MAX_REQUESTS} requests are in progress on this server, .*; retry in a second",
-        BusyError,
-        AWAY,
-        (503, 429, "QUEUE_FULL"),
-        retry_after_s=1,
-    ),
-    "busy_with_another_model": Kind(
-        full,
-        "[busy retry=1] ",
-        f"{MAX_REQUESTS} requests are in progress on this server, .*; retry in a second",
-        BusyError,
-        AWAY,
-        (503, 429, "QUEUE_FULL"),
-        retry_after_s=1,
-        model=COLD,
-    ),
+    "busy": BUSY,
+    "busy_with_another_model": replace(BUSY, model=COLD),
     "timeout": Kind(
         silent,
         "[timeout retry=5] ",

@@ -1,0 +1,134 @@
+"""A worker in memory, and what surrounds the LoRA adapters that it holds."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+from sie_triton.errors import LoadError
+from sie_triton.stages.loras import HeldLoras
+from sie_triton.weights.uses import if_unused
+from sie_triton.worker.messages import Done
+from sie_triton.worker.process import WorkerDied
+
+LIMIT = 3
+SIZE = 1000
+
+
+class FakeWorker:
+    """Worker that holds names of adapters; loading a name that begins with `bad` fails."""
+
+    loaded = SimpleNamespace(weights_bytes=5)
+
+    def __init__(self) -> None:
+        self.held: list[str] = []
+        self.orders: list[str] = []
+        self.in_use: dict[str, int] = {}
+        self.may_add = threading.Event()
+        self.may_add.set()
+        self.is_dead = False
+        self.once_refused: set[str] = set()
+
+    def add_lora(self, name, directory):
+        assert directory == Path("/") / name
+        assert self.may_add.wait(10)
+        if self.is_dead:
+            raise WorkerDied("dead")
+        self.orders.append(f"+{name}")
+        if name.startswith("bad") or name in self.once_refused:
+            self.once_refused.discard(name)
+            raise LoadError("no such layer", "unsupported")
+        self.held.append(name)
+        assert len(self.held) <= LIMIT
+        return Done(SIZE, 7)
+
+    def remove_lora(self, name):
+        assert not self.in_use.get(name), "Triton's clients get an error"
+        self.orders.append(f"-{name}")
+        self.held.remove(name)
+
+
+class Model:
+    """Environment of a stage's Loras: open requests, and the jobs submitted to the scheduler."""
+
+    def __init__(self, path: Path) -> None:
+        self.open: dict[object, object] = {}
+        self.submitted: list[SimpleNamespace] = []
+        self.status = SimpleNamespace(record={}, loras_path=path)
+        self.came = threading.Condition()
+        self.removed: set[str] = set()
+        self.loras = HeldLoras(
+            LIMIT,
+            self.fetch,
+            self.submit,
+            self,
+            self.status,
+            lambda name: name not in self.removed,
+        )
+        self.worker = FakeWorker()
+        self.loras.restore(self.worker)
+
+    def fetch(self, source, uses):
+        uses.hold(self.record_of(source))
+        return Path("/") / source
+
+    def record_of(self, source):
+        """Record of use of an adapter's files."""
+        return self.status.loras_path.with_name(f"{source}.used")
+
+    def is_in_use(self, source):
+        with if_unused(self.record_of(source)) as unused:
+            return not unused
+
+    def __contains__(self, request):
+        return request in self.open
+
+    def reply(self, request, answer):
+        with self.came:
+            del self.open[request]
+            request.answer = answer
+            self.came.notify_all()
+
+    def submit(self, jobs):
+        with self.came:
+            self.submitted += jobs
+            self.came.notify_all()
+
+    def job(self, lora):
+        return Job(lora)
+
+    def ask(self, lora):
+        """Submit a request for an adapter as the stage does."""
+        job = self.job(lora)
+        if not self.loras.take(job):
+            self.open[job.request] = job
+            job.is_deferred = True
+            self.loras.wait(job)
+            return job
+        self.open[job.request] = job
+        job.is_deferred = True
+        self.submit([job])
+        return job
+
+    def wait_for(self, condition):
+        with self.came:
+            assert self.came.wait_for(condition, 10)
+
+    def answered(self, job):
+        del self.open[job.request]
+
+    def use(self, lora):
+        """Run one request to completion."""
+        job = self.ask(lora)
+        self.wait_for(lambda: job in self.submitted)
+        self.answered(job)
+
+
+class Asked:
+    answer = None
+
+
+class Job:
+    def __init__(self, lora):
+        self.lora = self.lora_name = lora
+        self.request = Asked()
+        self.is_deferred = self.is_done = False
