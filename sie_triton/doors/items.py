@@ -40,6 +40,8 @@ def item_in(item: Any, name: str, places: Places = ENCODE) -> dict[str, Any]:
         raise invalid(name, f'must be a string or an object such as {{"text": …}}, not {type(item).__name__}')
     read: dict[str, Any] = {}
     if (text := item.get(TEXT.name)) is not None:
+        if not isinstance(text, str):
+            raise invalid(f"{name}.{TEXT.name}", f"must be a string, not {type(text).__name__}")
         read[TEXT.name] = text
     if (identity := item.get(ID)) is not None:
         read[ID] = _identity(identity, name)

@@ -97,6 +97,8 @@ def test_no_string_is_ever_a_path(kind, tmp_path):
         (3, "must be a string or an object"),
         ({}, "must have text"),
         ({"id": "a", "metadata": {}}, "must have text"),
+        ({"text": b"a"}, r"items\[0\].text: must be a string, not bytes"),
+        ({"text": [], "image": b"1"}, r"items\[0\].text: must be a string"),
         ({"text": "a", "id": []}, r"items\[0\].id: must be a string"),
         ({"video": b"1"}, "video: is not supported"),
         ({"images": [b"1", b"2"]}, "list of one image"),
