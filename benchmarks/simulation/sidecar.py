@@ -9,9 +9,9 @@ from benchmarks.simulation.load import Request
 from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
 from sie_triton.cluster.messages import Health
-from sie_triton.cluster.policies.calls import num_joined, smoothed
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
+from sie_triton.shared_calls import num_shared, smoothed
 
 # A joined call may take so many times the target of the wait; interval of a heartbeat, in seconds.
 CALLS_OF_TARGET, HEARTBEAT_S = 2, 1.0
@@ -129,7 +129,7 @@ class Sidecar:
         while line.waiting and line.num_calls < self._parameters.max_calls:
             call_s = CALLS_OF_TARGET * self._parameters.target_ms / 1000 if self._tenants.are_several else float("inf")
             limit = min(
-                self._parameters.joined_requests, num_joined(call_s, line.request_s, self._parameters.max_requests)
+                self._parameters.joined_requests, num_shared(call_s, line.request_s, self._parameters.max_requests)
             )
             together: list[Request] = []
             while line.waiting and len(together) < limit:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.sidecar.joiner import Joiner
+from sie_triton.cluster.sidecar.joiner import Joiner, Sent
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import CallBook, OpenCall
 from tests.support.joined import add, elements_of, request, respond
@@ -95,7 +95,7 @@ def joiner_of(
             opened.append(call)
         return call
 
-    return Joiner(triton, open_call, max_calls, max_requests, **more)  # type: ignore[arg-type]
+    return Joiner(triton, open_call, max_calls=max_calls, max_requests=max_requests, **more)  # type: ignore[arg-type]
 
 
 class Clients:
@@ -110,7 +110,7 @@ class Clients:
         return self.send_message(request(*texts, model=model, **options), seconds)
 
     def send_message(self, message: Any, seconds: float = SECONDS) -> "asyncio.Task[Any]":
-        call = self.joiner.call((message.model_name, ""), message.SerializeToString(), seconds)
+        call = self.joiner.call((message.model_name, ""), Sent(message.SerializeToString()), seconds)
         return asyncio.create_task(call)
 
     async def occupy(self, num: int = 1) -> list[Call]:

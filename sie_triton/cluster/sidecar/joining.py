@@ -107,7 +107,7 @@ def is_recorded(traceparent: str) -> bool:
 
 
 def joined(requests: Sequence[Any]) -> Any:
-    """Return one request with the items of several that have the same key."""
+    """Return one request with the items of several that have the same key, and the longest of their timeouts."""
     whole = service_pb2.ModelInferRequest()
     whole.CopyFrom(requests[0])
     for place, each in enumerate(whole.inputs):
@@ -117,7 +117,7 @@ def joined(requests: Sequence[Any]) -> Any:
     for name in [name for name in whole.parameters if name.lower() in OF_REQUESTS]:
         del whole.parameters[name]
     if all("timeout" in request.parameters for request in requests):
-        timeout = min(request.parameters["timeout"].int64_param for request in requests)
+        timeout = max(request.parameters["timeout"].int64_param for request in requests)
         whole.parameters["timeout"].int64_param = timeout
     whole.id = ""
     return whole

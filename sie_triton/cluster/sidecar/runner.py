@@ -34,7 +34,7 @@ from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar.awaited import Awaited
 from sie_triton.cluster.sidecar.deliveries import AWAY_S, BUSY_S, Deliveries, num_delivered, sequence
-from sie_triton.cluster.sidecar.joiner import Joiner
+from sie_triton.cluster.sidecar.joiner import Joiner, Sent
 from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
 from sie_triton.cluster.sidecar.receipts import Receipts
@@ -127,7 +127,12 @@ class Runner:
         self.quantum, self._coalesce_ms = quantum, coalesce_ms
         self._call_s = CALLS_OF_TARGET * quantum.target_ms / 1000
         self._joiner = Joiner(
-            triton, lambda: self.calls.call(), max_calls, max_requests, self._longest_call_s, self._gather_s
+            triton,
+            lambda: self.calls.call(),
+            max_calls=max_calls,
+            max_requests=max_requests,
+            call_s=self._longest_call_s,
+            gather_s=self._gather_s,
         )
         self.when_free: Callable[[], object] = lambda: None
         self.memory = Memory.of_machine(lambda: self.when_free())
@@ -280,7 +285,7 @@ class Runner:
     async def _called(self, work: Work, request: bytes, seconds: float, current: _Open) -> Response:
         if work.num_deaths:
             return await self._triton.call("ModelInfer", request, seconds)
-        return await self._joiner.call((work.model, work.tenant), request, seconds, current.wait_for)
+        return await self._joiner.call((work.model, work.tenant), Sent(request), seconds, current.wait_for)
 
     async def _stored(self, work: Work, current: _Open) -> bytes | None:
         """Read a payload, once there is memory for it; None if its gateway has removed it."""
