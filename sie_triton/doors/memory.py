@@ -1,7 +1,8 @@
 """Memory limit of all requests of a door together: bodies during upload, their decoded content and responses."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 from sie_triton.doors.failures import BUSY_S, Failure
@@ -26,13 +27,13 @@ class Held:
         return self.enter()
 
     def __exit__(self, *_: object) -> None:
-        _current.reset(self._before)
+        _take.reset(self._before)
         self.leave()
 
     def enter(self) -> "Held":
         """Begin the reservation, for the rest of this task."""
         self._memory.requests[self] = None
-        self._before = _current.set(self)
+        self._before = _take.set(self.take)
         return self
 
     def leave(self) -> None:
@@ -60,13 +61,25 @@ class Held:
         self.num_bytes = 0
 
 
-_current: ContextVar[Held | None] = ContextVar("held", default=None)
+Take = Callable[[int], object]
+
+_take: ContextVar[Take | None] = ContextVar("take", default=None)
 
 
 def hold(num_bytes: int) -> None:
     """Reserve more memory for the request of this task until its response is sent; Failure 503 if there is none."""
-    if held := _current.get():
-        held.take(num_bytes)
+    if take := _take.get():
+        take(num_bytes)
+
+
+@contextmanager
+def charged_to(take: Take) -> Iterator[None]:
+    """Context in which `take` gets the memory that this task needs for several requests."""
+    before = _take.set(take)
+    try:
+        yield
+    finally:
+        _take.reset(before)
 
 
 class MemoryBudget:

@@ -17,8 +17,10 @@ from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import StageDied
 from sie_triton.client.known import ControllerAddress
 from sie_triton.client.retry import Deadline
-from sie_triton.doors.backend import MAX_CONCURRENCY, Backend, States
+from sie_triton.client.types import EncodeResult
+from sie_triton.doors.backend import MAX_CONCURRENCY, Backend, Items, States
 from sie_triton.doors.memory import hold
+from sie_triton.doors.shared_encodes import SharedEncodes
 from sie_triton.errors import SIEError
 from sie_triton.records.calls import CallBook, CallLost, unless_lost
 from sie_triton.settings import Settings, words
@@ -74,6 +76,7 @@ class TritonBackend(Backend):
         self._looking: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir
         self._calls: CallBook | None = None
+        self._encodes = SharedEncodes(super().encode, settings.runtime.request_limit)
 
     async def __aenter__(self) -> "TritonBackend":
         self._calls = CallBook(self._status_dir)
@@ -104,6 +107,11 @@ class TritonBackend(Backend):
         while True:
             await asyncio.sleep(LOOK_S)
             calls.end_lost()
+
+    async def encode(
+        self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
+    ) -> list[EncodeResult]:
+        return await self._encodes.encode(model, items, seconds, parameters)
 
     @asynccontextmanager
     async def _call(self, parameters: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:

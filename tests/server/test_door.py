@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.client.retry import Deadline
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.doors.app import PROTOCOL_VERSION
@@ -336,3 +337,28 @@ def test_responses_count_towards_the_doors_memory_limit(server):
         told = httpx.post(f"{url}/v1/encode/{COLBERT}", json=body, timeout=60)
         assert (told.status_code, told.json()["detail"]["code"]) == (503, "QUEUE_FULL")
         assert httpx.post(f"{url}/v1/encode/{COLBERT}", json=body | {"items": ["a"]}, timeout=60).status_code == 200
+
+
+def test_requests_of_one_text_each_share_calls_of_triton(http, sie):
+    """Each gets the vector that it would get alone, and its own id. Rounds go on until some have shared a call."""
+    texts = [f"text {i} of those that share calls" for i in range(64)]
+    expected = sie.encode(TINY, texts)
+    before, num_sent, ends_at = num_inferences(sie), 0, time.monotonic() + 60
+
+    def ask(i: int) -> None:
+        body = {"items": [{"text": texts[i], "id": f"t{i}"}]}
+        found = post(http, f"/v1/encode/{TINY}", body, **{"X-Request-ID": f"r{i}"})
+        (item,) = found["items"]
+        assert item["id"] == f"t{i}"
+        assert np.allclose(item["dense"]["values"], expected[i]["dense"], atol=1e-5)
+
+    with ThreadPoolExecutor(32) as pool:
+        while not num_sent or (num_inferences(sie) - before == num_sent and time.monotonic() < ends_at):
+            list(pool.map(ask, range(64)))
+            num_sent += 64
+    assert num_inferences(sie) - before < num_sent
+
+
+def num_inferences(sie) -> int:
+    statistics = sie._connection.ask("get_inference_statistics", Deadline.after(30), model_name=triton_name(TINY))
+    return statistics.model_stats[0].inference_stats.success.count

@@ -1,0 +1,94 @@
+"""Calls of Triton that encode requests of one text each share, if they come together and want the same.
+
+A request costs Triton's three steps about as much CPU time as the forward pass of a short text.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sie_triton.client.calls import names_item
+from sie_triton.client.items import IDENTITY
+from sie_triton.client.types import EncodeResult
+from sie_triton.contract.tensors import TEXT
+from sie_triton.doors.backend import Items, forwarded, tenant
+from sie_triton.doors.memory import charged_to, hold
+from sie_triton.errors import DeadlinePassed, InputError, ModelError
+from sie_triton.shared_calls import Apart, SharedCalls, Weight
+from sie_triton.telemetry.identity import TRACEPARENT
+from sie_triton.telemetry.spans import recorded
+
+# Calls at a time, and texts of one call.
+MAX_CALLS, MAX_TEXTS = 4, 16
+
+# A longer text, in characters, is encoded alone: the others would wait for it.
+MAX_TEXT = 2048
+
+
+class Encode(NamedTuple):
+    """Arguments of a call of `encode`, without its timeout."""
+
+    model: str
+    items: Items
+    parameters: Mapping[str, Any]
+
+    @property
+    def may_share(self) -> bool:
+        """True for one short text, unless its trace is recorded: that would be the trace of all."""
+        if len(self.items) != 1 or self.items[0].keys() - {TEXT.name, IDENTITY}:
+            return False
+        return len(self.items[0][TEXT.name]) <= MAX_TEXT and not recorded(forwarded.get().get(TRACEPARENT, ""))
+
+    @property
+    def line(self) -> tuple[str, str, str]:
+        """Model, tenant and parameters: requests share calls if these are equal."""
+        parameters = sorted((name, value) for name, value in self.parameters.items() if value is not None)
+        return self.model, tenant.get(), repr(parameters)
+
+
+class Encoded(NamedTuple):
+    """Results of a request, and the bytes of memory that it does not hold yet."""
+
+    results: list[EncodeResult]
+    num_bytes: int = 0
+
+
+class SharedEncodes(SharedCalls[Encode, Encoded]):
+    """Belongs to the event loop of a door. `encode` calls Triton and returns the results of its items."""
+
+    def __init__(self, encode: Callable[..., Awaitable[list[EncodeResult]]], max_waiting: int) -> None:
+        super().__init__(max_calls=MAX_CALLS, max_requests=MAX_TEXTS, max_waiting=max_waiting)
+        self._encode = encode
+
+    async def encode(
+        self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
+    ) -> list[EncodeResult]:
+        """Return the results of the items, which may share a call with those of others."""
+        request = Encode(model, items, parameters)
+        if not request.may_share:
+            return await self._encode(model, items, seconds, parameters)
+        results, num_bytes = await self.call(request.line, request, seconds)
+        hold(num_bytes)
+        return results
+
+    def weigh(self, request: Encode) -> Weight:
+        return Weight("")
+
+    async def alone(self, request: Encode, seconds: float) -> Encoded:
+        return Encoded(await self._encode(request.model, request.items, seconds, request.parameters))
+
+    async def together(self, requests: Sequence[Encode], seconds: float) -> Sequence[Encoded]:
+        model, _, parameters = requests[0]
+        items, sizes = [item for request in requests for item in request.items], list[int]()
+        try:
+            with charged_to(sizes.append):
+                results = await self._encode(model, items, seconds, parameters)
+        except ModelError as exc:
+            raise Apart from exc
+        except InputError as exc:
+            if names_item(exc):
+                raise Apart from exc
+            raise
+        return [Encoded([result], sum(sizes) // len(requests)) for result in results]
+
+    def late(self, seconds: float) -> Encoded:
+        raise DeadlinePassed(f"timeout: the server did not answer within {seconds:.3g} s")
