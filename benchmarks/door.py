@@ -1,6 +1,9 @@
-"""Compare the door with Triton's own HTTP: added latency, throughput with many clients, and the door's CPU time."""
+"""Compare the door with Triton's own HTTP: added latency, throughput with many clients, and the door's CPU time.
 
-import http.client
+All clients are connections of one event loop that send prepared bytes, so that they take little of the processors.
+"""
+
+import asyncio
 import itertools
 import json
 import os
@@ -9,19 +12,18 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from threading import local
 
 import psutil
 import yaml
 
 from benchmarks.compare import MODEL
-from benchmarks.library_comparison import tiny_file
+from benchmarks.library_comparison import dense_file, tiny_file
 from benchmarks.ports import ports_of_a_server
+from benchmarks.preprocess import DIM, saved
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.client import SIEClient
 from sie_triton.names import triton_name
 from sie_triton.perf.workload import texts
 from sie_triton.render.build import write_repository
@@ -29,19 +31,19 @@ from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 
-TINY = "bench/tiny"
+TINY, STATIC = "bench/tiny", "bench/static"
 
-DOOR, TRITON, CLIENT = "the door, JSON", "Triton's HTTP, JSON", "SIEClient over HTTP"
+DOOR, TRITON = "the door, JSON", "Triton's HTTP, JSON"
 
-NUM_TEXTS = 512
+NUM_TEXTS = 128
 
-Ask = Callable[[str], object]
+COLUMNS = ("", "1 client, p50 ms", "clients", "requests/s", "the door's CPU-ms per request")
 
 
 def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> None:
     """Measure, print a table and one line of JSON, and write `output` if given."""
     with tempfile.TemporaryDirectory() as scratch, served(Path(scratch)) as (settings, pid):
-        found = {model: measure(settings, pid, model, rounds, seconds, clients) for model in (MODEL, TINY)}
+        found = {name: measure(settings, pid, name, rounds, seconds, clients) for name in (MODEL, TINY, STATIC)}
     rows = [row for model, measured in found.items() for row in rows_of(model, measured, clients)]
     print_table("One text per request, medians over rounds", COLUMNS, rows)
     if output is not None:
@@ -50,19 +52,19 @@ def run(*, rounds: int, seconds: float, clients: int, output: Path | None) -> No
     print(json.dumps({"clients": clients, **{model: summary(measured) for model, measured in found.items()}}))
 
 
-COLUMNS = ("", "1 client, p50 ms", "clients", "requests/s", "the door's CPU-ms per request")
-
-
 @contextmanager
 def served(scratch: Path) -> Iterator[tuple[Settings, int]]:
-    """Start a server of both models; yield its settings and the pid of its door."""
+    """Start a server of the models; yield its settings and the pid of its door."""
     models = scratch / "models"
     models.mkdir()
-    (models / "tiny.yaml").write_text(yaml.safe_dump({"sie_id": TINY, **tiny_file(scratch)}))
+    static = dense_file(str(saved(scratch / "static")), DIM)
+    static["profiles"]["default"]["adapter_path"] = "static_embedding"
+    for name, file in ((TINY, tiny_file(scratch)), (STATIC, static)):
+        (models / f"{name.partition('/')[2]}.yaml").write_text(yaml.safe_dump({"sie_id": name, **file}))
     settings = read_settings(
         data_dir=scratch / "data", models_dir=models, device="cpu", engine="torch", **ports_of_a_server()
     )
-    write_repository(scratch / "repository", settings, [MODEL, TINY], runtime=settings.runtime)
+    write_repository(scratch / "repository", settings, [MODEL, TINY, STATIC], runtime=settings.runtime)
     with Server(settings, scratch / "repository") as server, doors(settings, {}) as processes:
         server.wait_ready()
         wait_for_door(settings)
@@ -74,41 +76,21 @@ def measure(
 ) -> dict[str, dict[str, list[float]]]:
     """Return for each way, per round: `ms` of one client, `rate` of many, and the door's `cpu_ms` per request."""
     found: dict[str, dict[str, list[float]]] = {}
-    with SIEClient(f"http://{settings.host}:{settings.http_port}") as client:
-        ways = {
-            DOOR: posting(settings.host, settings.door_port, f"/v1/encode/{model}", door_body),
-            TRITON: posting(settings.host, settings.http_port, f"/v2/models/{triton_name(model)}/infer", triton_body),
-            CLIENT: lambda text: client.encode(model, text),
-        }
-        for ask in ways.values():
-            loaded(ask, 1.0, clients)
-        for _ in range(rounds):
-            for name, ask in ways.items():
-                figures = found.setdefault(name, {"ms": [], "rate": [], "cpu_ms": []})
-                figures["ms"].append(statistics.median(latencies(ask, seconds)))
-                before = cpu_s(pid)
-                number, lasted_s = loaded(ask, seconds, clients)
-                figures["rate"].append(number / lasted_s)
-                figures["cpu_ms"].append((cpu_s(pid) - before) * 1000 / number)
+    ways = {
+        DOOR: (settings.door_port, f"/v1/encode/{model}", door_body),
+        TRITON: (settings.http_port, f"/v2/models/{triton_name(model)}/infer", triton_body),
+    }
+    for way in ways.values():
+        loaded(*way, clients, 1.0)
+    for _ in range(rounds):
+        for name, way in ways.items():
+            figures = found.setdefault(name, {"ms": [], "rate": [], "cpu_ms": []})
+            figures["ms"].append(1000 * statistics.median(loaded(*way, 1, seconds)))
+            before, started = cpu_s(pid), time.perf_counter()
+            number = len(loaded(*way, clients, seconds))
+            figures["rate"].append(number / (time.perf_counter() - started))
+            figures["cpu_ms"].append((cpu_s(pid) - before) * 1000 / number)
     return found
-
-
-def posting(host: str, port: int, path: str, body: Callable[[str], object]) -> Ask:
-    """Return a function that posts a text; each thread that calls it keeps its own connection."""
-    own = local()
-    headers = {"Content-Type": "application/json", "Accept": "application/json"}
-
-    def ask(text: str) -> None:
-        if not hasattr(own, "connection"):
-            own.connection = http.client.HTTPConnection(host, port)
-        own.connection.request("POST", path, json.dumps(body(text)), headers)
-        answer = own.connection.getresponse()
-        told = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"{path}: {answer.status} {told[:200]!r}")
-        json.loads(told)
-
-    return ask
 
 
 def door_body(text: str) -> object:
@@ -119,35 +101,65 @@ def triton_body(text: str) -> object:
     return {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}]}
 
 
-def latencies(ask: Ask, seconds: float) -> list[float]:
-    """Return the latencies of one client's requests, in ms."""
-    found: list[float] = []
-    end = time.perf_counter() + seconds
-    for text in itertools.cycle(texts(NUM_TEXTS)):
-        asked = time.perf_counter()
-        ask(text)
-        answered = time.perf_counter()
-        found.append((answered - asked) * 1000)
-        if answered > end:
-            return found
-    raise AssertionError("a cycle has no end")
+def loaded(port: int, path: str, body: Callable[[str], object], clients: int, seconds: float) -> list[float]:
+    """Send requests from so many clients; return the latency of each, in seconds."""
+
+    async def load() -> list[float]:
+        found: list[float] = []
+        own = [[posted(path, body(text)) for text in texts(NUM_TEXTS, seed=number)] for number in range(clients)]
+        ends_at, loop = time.perf_counter() + seconds, asyncio.get_running_loop()
+        made = [await loop.create_connection(partial(Client, each, ends_at, found), "127.0.0.1", port) for each in own]
+        await asyncio.gather(*(client.is_over for _, client in made))
+        return found
+
+    return asyncio.run(load())
 
 
-def loaded(ask: Ask, seconds: float, clients: int) -> tuple[int, float]:
-    """Send requests from `clients` threads; return the number of responses, and the seconds that they took."""
-    started = time.perf_counter()
+def posted(path: str, body: object) -> bytes:
+    content = json.dumps(body).encode()
+    headers = "Content-Type: application/json\r\nAccept: application/json"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
 
-    def go(number: int) -> int:
-        mine = itertools.cycle(texts(NUM_TEXTS, seed=number))
-        count = 0
-        while time.perf_counter() < started + seconds:
-            ask(next(mine))
-            count += 1
-        return count
 
-    with ThreadPoolExecutor(clients) as pool:
-        total = sum(pool.map(go, range(clients)))
-    return total, time.perf_counter() - started
+class Client(asyncio.Protocol):
+    """A client that sends `requests` in turn, each after the response to the one before; `latencies` gets theirs."""
+
+    def __init__(self, requests: Sequence[bytes], ends_at: float, latencies: list[float]) -> None:
+        self._requests, self._ends_at, self._latencies = itertools.cycle(requests), ends_at, latencies
+        self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, content = self._received.partition(b"\r\n\r\n")
+        if not end:
+            return
+        size = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if not head.startswith(b"HTTP/1.1 200"):
+            self._fail(RuntimeError(f"{head!r} {content[:200]!r}"))
+        elif len(content) >= size:
+            self._latencies.append(time.perf_counter() - self._sent_at)
+            self._send()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(exc or RuntimeError("the server closed the connection"))
+
+    def _send(self) -> None:
+        self._received, self._sent_at = b"", time.perf_counter()
+        if self._sent_at < self._ends_at:
+            self._transport.write(next(self._requests))
+        else:
+            self.is_over.set_result(None)
+            self._transport.close()
+
+    def _fail(self, error: Exception) -> None:
+        if not self.is_over.done():
+            self.is_over.set_exception(error)
 
 
 def cpu_s(pid: int) -> float:

@@ -104,8 +104,8 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         """Answer requests with equal keys by one call, in an empty context; raise Apart, or the error of them all."""
 
     @abstractmethod
-    def late(self, seconds: float) -> Answer:
-        """Return the answer to a request whose time, so many seconds, has passed, or raise its error."""
+    def late(self, seconds: float) -> Answer | Exception:
+        """Return the answer to a request whose time, so many seconds, has passed, or its error."""
 
     def after(self, answer: Answer, waited_s: float) -> Answer:
         """Return the answer to a request that waited for so long before its call."""
@@ -129,17 +129,23 @@ class SharedCalls(ABC, Generic[Request, Answer]):
             line.waiting.append(waiting)
             when_waiting(waiting.answer)
             self._gather(name, line, min(gather_s, seconds / 2))
+            deadline = asyncio.get_running_loop().call_later(seconds, self._end_late, waiting, seconds)
             try:
-                await asyncio.wait((waiting.answer,), timeout=seconds)
-                return waiting.answer.result() if waiting.answer.done() else self.late(seconds)
+                return await waiting.answer
             finally:
-                waiting.answer.cancel()
+                deadline.cancel()
         line.num_calls += 1
         began = monotonic()
         try:
             return await self.alone(request, seconds)
         finally:
             self._end(name, line, monotonic() - began)
+
+    def _end_late(self, waiting: Waiting[Request, Answer], seconds: float) -> None:
+        if isinstance(found := self.late(seconds), Exception):
+            _fail(waiting, found)
+        elif not waiting.answer.done():
+            waiting.answer.set_result(found)
 
     def _gather(self, name: Hashable, line: Line[Request, Answer], gather_s: float) -> None:
         """Make the next call once enough requests wait, or the first one has waited for so long."""

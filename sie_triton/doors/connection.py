@@ -131,7 +131,7 @@ class Connection(HttpToolsProtocol):
         self._part, self._num_idle_bytes = Part.BODY, 0
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("the door is no proxy")
-        if self.parser.get_http_version() == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
+        if self.parser.get_http_version() == "1.1" and [name for name, _ in self.headers].count(b"host") != 1:
             raise ValueError("HTTP/1.1 requires one Host")
         if self.parser.should_upgrade() and not self._should_upgrade():
             return  # is read again without its Upgrade

@@ -8,9 +8,9 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from secrets import token_hex
 from time import monotonic, monotonic_ns
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from starlette.responses import Response
 from starlette.routing import BaseRoute
@@ -331,7 +331,7 @@ def _trace(request: DoorRequest) -> Trace:
     if tracing:
         return tracing.begin(traceparent)
     trace = Trace.unrecorded(traceparent)
-    return trace if trace.trace_id or request.request_id else Trace(uuid4().hex)
+    return trace if trace.trace_id or request.request_id else Trace(token_hex(16))
 
 
 def _checked_id(text: str) -> str:

@@ -1,6 +1,7 @@
 """Convert results of the client to the response bodies of SIE's own server."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,12 @@ def timing_headers(timing: Mapping[str, float]) -> dict[str, str]:
     >>> timing_headers({"total_ms": 1.25, "batch_wait_ms": 0.0})
     {'X-Total-Time': '1.25', 'X-Batch-Wait-Time': '0.00'}
     """
-    names = {name: name.removesuffix("_ms").replace("_", "-").title() for name in timing}
-    return {f"X-{names[name]}-Time": f"{ms:.2f}" for name, ms in timing.items()}
+    return {_timing_header(name): f"{ms:.2f}" for name, ms in timing.items()}
+
+
+@cache
+def _timing_header(name: str) -> str:
+    return f"X-{name.removesuffix('_ms').replace('_', '-').title()}-Time"
 
 
 def _vectors(result: EncodeResult, dtype: str, dims: Mapping[str, int]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sie_triton.telemetry.identity import TRACEPARENT
 from sie_triton.telemetry.spans import recorded
 
 # Calls at a time, and texts of one call.
-MAX_CALLS, MAX_TEXTS = 4, 16
+MAX_CALLS, MAX_TEXTS = 2, 32
 
 # A longer text, in characters, is encoded alone: the others would wait for it.
 MAX_TEXT = 2048
@@ -90,5 +90,5 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
             raise
         return [Encoded([result], sum(sizes) // len(requests)) for result in results]
 
-    def late(self, seconds: float) -> Encoded:
-        raise DeadlinePassed(f"timeout: the server did not answer within {seconds:.3g} s")
+    def late(self, seconds: float) -> DeadlinePassed:
+        return DeadlinePassed(f"timeout: the server did not answer within {seconds:.3g} s")
