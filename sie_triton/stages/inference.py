@@ -9,6 +9,7 @@ Triton's queue. A request of more than one sub-batch is bulk and gives way to th
 import logging
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from threading import Lock
 from time import monotonic_ns
@@ -25,10 +26,9 @@ from sie_triton.scheduling.scheduler import Scheduler
 from sie_triton.spec import REMOTE, ModelSpec
 from sie_triton.stages.loader import Loader
 from sie_triton.stages.loras import HeldLoras
-from sie_triton.stages.open_requests import GONE, expired
+from sie_triton.stages.open_requests import GONE, OpenRequest, expired
 from sie_triton.stages.passes import Passes
-from sie_triton.stages.replies import Replies
-from sie_triton.stages.request import Answer, Origin, Outputs, Request
+from sie_triton.stages.request import Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
@@ -86,10 +86,11 @@ class Inference(ColdStage[Worker]):
         super().__init__(status, spec.runtime.request_limit)
         self._passes = Passes(spec, status, self._counting)
         status.computed_by(spec.engine)
-        self._replies = Replies(self.name, self._outputs, self.open)
+        # Sends deferred answers: each waits for Triton's acknowledgement.
+        self._sending = ThreadPoolExecutor(1, "reply")
         self._loader = Loader(spec, device, status, self.closing, self._died)
         limit, is_known = spec.runtime.max_loras_per_model, self._desk.loras.holds
-        self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, self.open, status, is_known)
+        self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, status, is_known)
 
     def origin(self, request: Request) -> Origin:
         context = self._desk.context(request)
@@ -165,21 +166,18 @@ class Inference(ColdStage[Worker]):
                 raise self.failure()
             return self._loaded
 
-    def answer(self, loaded: Worker, requests: Sequence[Request]) -> list[Answer]:
+    def answer(self, loaded: Worker, requests: Sequence[OpenRequest]) -> None:
         now = monotonic_ns()
-        read = [self._read(loaded, request, now) for request in requests]
-        self.status.raise_to(
-            highest_ticket=max((each.context.ticket for each in read if isinstance(each, Work)), default=0)
-        )
-        jobs = self._loras.ready([job for job in read if isinstance(job, Work)], self._defer)
+        read = [job for request in requests if (job := self._read(loaded, request, now)) is not None]
+        self.status.raise_to(highest_ticket=max((job.context.ticket for job in read), default=0))
+        jobs = self._loras.ready(read)
         if self._is_quick and loaded.is_alive:
             self._run_now([job for job in jobs if not job.is_bulk])
         later = [job for job in jobs if not job.is_done]
         for job in later:
-            self._defer(job)
+            job.defer()
         self._submit_bulk(later)
         self._scheduler.submit(slots_of(job for job in later if not job.is_bulk))
-        return [self._replies.now(job) if isinstance(job, Work) else job for job in read]
 
     def close(self) -> None:
         super().close()
@@ -187,21 +185,24 @@ class Inference(ColdStage[Worker]):
         self._loras.close()
         self._scheduler.close()
         self._passes.close()
-        self._replies.close()
+        self._sending.shutdown()
         with self._replacing:
             if self._loaded is not None:
                 self._loaded.close()
 
-    def _read(self, worker: Worker, request: Request, now_ns: int) -> Work | SIEError:
+    def _read(self, worker: Worker, request: OpenRequest, now_ns: int) -> Work | None:
+        """Read a request; answer it with its error, and return None, if it is invalid or too late."""
         try:
             work = self._desk.take(request, worker.loaded)
             self.check_call(work.context.call)
         except Exception as exc:
-            return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+            request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            return None
         work.is_bulk = work.num_items > 1 and sum(work.costs) > self._budget
         if work.is_over(now_ns):
             self.status.add(num_expired=1)
-            return expired()
+            request.answer(expired())
+            return None
         return work
 
     def _run_now(self, jobs: Sequence[Work]) -> None:
@@ -223,10 +224,6 @@ class Inference(ColdStage[Worker]):
         if total <= LITTLE * self._budget and (len(slots) == 1 or not self._on_cpu):
             return self._scheduler.reserve_idle_device()
         return nullcontext(0)
-
-    def _defer(self, job: Work) -> None:
-        self.open.add(job.request, job.deadline_ns, job.context.call)
-        job.is_deferred = True
 
     def _submit_late(self, jobs: Sequence[Work]) -> None:
         """Submit jobs that have waited for their adapters."""
@@ -263,7 +260,7 @@ class Inference(ColdStage[Worker]):
         with self._loras.running({job.lora for job in jobs if job.lora and job.error is None}) as held:
             for job in jobs:
                 if job.lora and job.lora not in held:
-                    self._fail(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
+                    self._fail_job(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
             if slots := [(job, item) for job, item in sub_batch if job.error is None]:
                 self._attempt(side_by_side(slots), threads, HALVINGS)
 
@@ -272,16 +269,16 @@ class Inference(ColdStage[Worker]):
         self.fault()
         told = internal_error(self.name, error)
         for job, _ in sub_batch:
-            self._fail(job, told)
+            self._fail_job(job, told)
 
-    def _fail(self, job: Work, error: SIEError) -> None:
+    def _fail_job(self, job: Work, error: SIEError) -> None:
         """Answer a job with `error`, unless it has failed before."""
         job.error = job.error or error
-        self.open.reply(job.request, job.error)
+        job.request.answer(job.error)
 
     def _cancel_if_over(self, job: Work) -> None:
         """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""
-        if job.is_deferred and self.open.is_over(job.request, asks_triton=job.is_bulk):
+        if job.request.is_over(asks_triton=job.is_bulk):
             job.error = job.error or Cancelled(GONE)
 
     def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
@@ -302,8 +299,10 @@ class Inference(ColdStage[Worker]):
         self._passes.report(slots, (started, ended), threads, self._scheduler.budget)
         for job in done:
             self._collect(job)
-            if job.is_deferred:
-                self._replies.later(job)
+            if job.request.is_deferred:
+                self._sending.submit(self._reply, job)
+            else:
+                self._reply(job)
 
     def _collect(self, job: Work) -> None:
         """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
@@ -345,6 +344,14 @@ class Inference(ColdStage[Worker]):
                 self._replace(worker)
                 raise self._desk.deadly.add(slots[0][0]) from exc
 
-    def _outputs(self, job: Work) -> Outputs:
-        with self._books:
-            return self._desk.hand_on(job, self._busy, self._loads)
+    def _reply(self, job: Work) -> None:
+        """Answer a job whose rows are complete, or that has failed."""
+        if job.request.is_open:
+            job.request.answer(job.error or self._outputs(job))
+
+    def _outputs(self, job: Work) -> Outputs | SIEError:
+        try:
+            with self._books:
+                return self._desk.hand_on(job, self._busy, self._loads)
+        except Exception as exc:
+            return internal_error(self.name, exc)

@@ -12,7 +12,6 @@ from sie_triton.errors import BusyError, LoadError, LoraLoading, SIEError
 from sie_triton.records.loras import FAILED, RESIDENT, write_loras
 from sie_triton.records.status import StatusWriter
 from sie_triton.stages.held_lora import HeldLora
-from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.sweep import Sweep
 from sie_triton.stages.work import Work
 from sie_triton.telemetry.spans import event
@@ -56,12 +55,11 @@ class HeldLoras:
         limit: int,
         fetch: Callable[[str, Uses], Path],
         submit: Callable[[Sequence[Work]], None],
-        open_requests: OpenRequests,
         status: StatusWriter,
         is_known: Callable[[str], bool] = lambda source: True,
     ) -> None:
         self._limit = limit
-        self._fetch, self._submit, self._open, self._status = fetch, submit, open_requests, status
+        self._fetch, self._submit, self._status = fetch, submit, status
         self._changed = Condition()
         self._placing, self._writing = Lock(), Lock()
         self._written_at = 0.0
@@ -71,8 +69,8 @@ class HeldLoras:
         self._sweep = Sweep("lora-sweep", SWEEP_S, self.free_removed)
         self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
 
-    def ready(self, jobs: Sequence[Work], defer: Callable[[Work], None]) -> list[Work]:
-        """Return the jobs that can run. The others have failed, or wait after a call of `defer` for each."""
+    def ready(self, jobs: Sequence[Work]) -> list[Work]:
+        """Return the jobs that can run. The others have failed, or are deferred and wait."""
         ready = []
         for work in jobs:
             try:
@@ -80,9 +78,9 @@ class HeldLoras:
                     ready.append(work)
                     continue
             except SIEError as exc:
-                work.error = exc
+                work.request.answer(exc)
                 continue
-            defer(work)
+            work.defer()
             self.wait(work)
         return ready
 
@@ -239,7 +237,7 @@ class HeldLoras:
         return each.is_used(self._is_wanted)
 
     def _is_wanted(self, work: Work) -> bool:
-        return work.request in self._open if work.is_deferred else not work.is_done
+        return work.request.is_open if work.request.is_deferred else not work.is_done
 
     def _use(self, each: HeldLora, jobs: Sequence[Work]) -> None:
         each.users.update(jobs)
@@ -272,7 +270,7 @@ class HeldLoras:
             for old in [old for old in self._known.values() if old.state == FAILED and old.retry_at < monotonic()]:
                 self._forget(old)
         for work in waiting:
-            self._open.reply(work.request, told)
+            work.request.answer(told)
 
     def _worker_now(self) -> Worker:
         with self._changed:

@@ -30,8 +30,9 @@ from sie_triton.scheduling.slots import Slots
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.context import Context, Contexts, identity_of, token_of
 from sie_triton.stages.message import Messages
+from sie_triton.stages.open_requests import OpenRequest
 from sie_triton.stages.preparing import Pages, Preparation, takes_long
-from sie_triton.stages.request import DEFERRED, Answer, Origin, Outputs, Request
+from sie_triton.stages.request import Origin, Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.tokenizer_files import naming, with_tokenizers
@@ -51,6 +52,7 @@ SLOTS_FILE = "preprocess.slots"
 class ReadRequest:
     """A request, read and validated."""
 
+    request: OpenRequest
     context: Context
     parts: RequestParts
     pages: PageSelection = ALL
@@ -136,36 +138,28 @@ class Preprocess(ColdStage[Processor]):
         with naming(origin, directory):
             return load_processor(shared, directory)
 
-    def answer(self, loaded: Processor, requests: Sequence[Request]) -> list[Answer]:
+    def answer(self, loaded: Processor, requests: Sequence[OpenRequest]) -> None:
         """Answer small requests at once and together; start the others on threads of their own."""
         arrived = monotonic_ns()
-        readings = [self._read(loaded, request, arrived) for request in requests]
-        small = [each for each in readings if isinstance(each, ReadRequest) and each.is_small(loaded)]
-        answers = dict(zip(map(id, small), self._answers(loaded, small), strict=True))
-        return [
-            answers[id(reading)] if id(reading) in answers else self._defer(loaded, request, reading)
-            for request, reading in zip(requests, readings, strict=True)
-        ]
+        read = [each for request in requests if (each := self._read(loaded, request, arrived)) is not None]
+        small = [each for each in read if each.is_small(loaded)]
+        self._answer_small(loaded, small)
+        for each in read if len(small) < len(read) else ():
+            if each.request.is_open:
+                self._start(loaded, each)
 
-    def _defer(self, processor: Processor, request: Request, reading: ReadRequest | SIEError) -> Answer:
-        """Return the error of a request that could not be read; else start its work on threads of its own."""
-        if isinstance(reading, SIEError):
-            return reading
+    def _start(self, processor: Processor, reading: ReadRequest) -> None:
+        """Start the work on a request on threads of its own, and defer it."""
+        request = reading.request
         try:
-            self.open.add(request, reading.context.deadline_ns, reading.context.call)
-            self._start(processor, request, reading)
-        except BusyError as exc:
-            (answer,) = self._failed([request], exc)
-            return answer
-        return DEFERRED
-
-    def _start(self, processor: Processor, request: Request, reading: ReadRequest) -> None:
-        """Start the work on a deferred request. Raise BusyError if there is no thread for it."""
-        if takes_long(processor, reading.parts):
-            self._prepare(processor, request, reading)
-        else:
-            for strand in self._tokenization(processor, request, reading).strands(self._num_bulk):
-                self._bulk.submit(strand, partial(self._give_up, request))
+            request.defer(reading.context.deadline_ns, reading.context.call)
+            if takes_long(processor, reading.parts):
+                self._prepare(processor, reading)
+            else:
+                for strand in self._tokenization(processor, reading).strands(self._num_bulk):
+                    self._bulk.submit(strand, partial(self._give_up, request))
+        except BusyError as exc:  # there is no thread for it
+            self._fail([request], exc)
 
     def close(self) -> None:
         super().close()
@@ -173,26 +167,28 @@ class Preprocess(ColdStage[Processor]):
             each.close()
         self._slots.close()
 
-    def _prepare(self, processor: Processor, request: Request, reading: ReadRequest) -> None:
+    def _prepare(self, processor: Processor, reading: ReadRequest) -> None:
         """Prepare the elements of a request on several threads, while other requests go on."""
+        request = reading.request
 
         def done(parts: RequestParts, pages: Pages) -> None:
             context = reading.context
             context.num_items = context.verb.num_items([framed.part for framed in parts])
             context.pages = pages if any(pages) else []
             with self._slots.bulk():
-                answer = self._answer_alone(processor, ReadRequest(context, parts))
-            self.open.reply(request, answer)
+                answer = self._outputs_alone(processor, ReadRequest(request, context, parts))
+            request.answer(answer)
 
         runtime = self._spec.runtime
-        is_over = partial(self.open.is_over, request)
-        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, is_over)
-        preparation = Preparation(processor, reading.parts, reader, is_over, done, self._slots)
+        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, request.is_over)
+        preparation = Preparation(processor, reading.parts, reader, request.is_over, done, self._slots)
         threads = self._drawing if preparation.draws_pages else self._slow
         for strand in preparation.strands(1 if preparation.draws_pages else self._slots.num_images):
             threads.submit(strand, partial(self._give_up, request))
 
-    def _read(self, processor: Processor, request: Request, arrived_ns: int) -> ReadRequest | SIEError:
+    def _read(self, processor: Processor, open_request: OpenRequest, arrived_ns: int) -> ReadRequest | None:
+        """Read a request; answer it with its error, and return None, if it is invalid."""
+        request = open_request.request
         try:
             self.check_call(token_of(request))
             verb = self._verb_of(request)
@@ -200,11 +196,10 @@ class Preprocess(ColdStage[Processor]):
             if lora := context.options.get(LORA.name):
                 self._loras.source(lora)
             pages = PageSelection.read(str(given.get(PAGES.name, "")))
-            return ReadRequest(context, self._read_parts(processor, request, context, given), pages)
-        except SIEError as exc:
-            return exc
+            return ReadRequest(open_request, context, self._read_parts(processor, request, context, given), pages)
         except Exception as exc:
-            return internal_error(self.name, exc)
+            open_request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            return None
 
     def _verb_of(self, request: Request) -> Verb:
         """Return the verb of a request, which the names of its inputs tell: each verb's ensemble has its own."""
@@ -233,24 +228,29 @@ class Preprocess(ColdStage[Processor]):
         context.num_items = verb.num_items(parts)
         return [Framed(part, processor.frame(part), self._kind) for part in parts]
 
-    def _answers(self, processor: Processor, readings: Sequence[ReadRequest]) -> list[Answer]:
+    def _answer_small(self, processor: Processor, readings: Sequence[ReadRequest]) -> None:
         """Make features of requests together. If one of them cannot be read, process each alone."""
         if not readings:
-            return []
+            return
         try:
             features = features_of(processor, [each.parts for each in readings])
         except BaseException:
-            return [self._answer_alone(processor, each) for each in readings]
-        return [self._answer_of(each, own) for each, own in zip(readings, features, strict=True)]
+            for each in readings:
+                each.request.answer(self._outputs_alone(processor, each))
+            return
+        for each, own in zip(readings, features, strict=True):
+            each.request.answer(self._outputs_of(each, own))
 
-    def _answer_alone(self, processor: Processor, reading: ReadRequest) -> Outputs | SIEError:
+    def _outputs_alone(self, processor: Processor, reading: ReadRequest) -> Outputs | SIEError:
         try:
             (features,) = features_of(processor, [reading.parts])
         except BaseException as exc:
             return self._blame(processor, reading, exc)
-        return self._answer_of(reading, features)
+        return self._outputs_of(reading, features)
 
-    def _tokenization(self, processor: Processor, request: Request, reading: ReadRequest) -> Tokenization:
+    def _tokenization(self, processor: Processor, reading: ReadRequest) -> Tokenization:
+        request = reading.request
+
         def encode(parts: RequestParts) -> Features:
             try:
                 (features,) = features_of(processor, [parts])
@@ -259,12 +259,12 @@ class Preprocess(ColdStage[Processor]):
             return features
 
         def done(features: Features) -> None:
-            self.open.reply(request, self._answer_of(reading, features))
+            request.answer(self._outputs_of(reading, features))
 
-        return Tokenization(reading.parts, encode, partial(self.open.is_over, request), done, self._slots)
+        return Tokenization(reading.parts, encode, request.is_over, done, self._slots)
 
-    def _give_up(self, request: Request, error: BaseException) -> None:
-        self.open.reply(request, error if isinstance(error, SIEError) else internal_error(self.name, error))
+    def _give_up(self, request: OpenRequest, error: BaseException) -> None:
+        request.answer(error if isinstance(error, SIEError) else internal_error(self.name, error))
 
     def _blame(self, processor: Processor, reading: ReadRequest, error: BaseException) -> SIEError:
         """Return the error of a request that could not be made into features; it names the element if possible."""
@@ -276,7 +276,7 @@ class Preprocess(ColdStage[Processor]):
             return internal_error(self.name, exc)
         return internal_error(self.name, error)
 
-    def _answer_of(self, reading: ReadRequest, features: Features) -> Outputs | SIEError:
+    def _outputs_of(self, reading: ReadRequest, features: Features) -> Outputs | SIEError:
         try:
             return self._outputs(reading, features)
         except SIEError as exc:

@@ -15,14 +15,13 @@ from typing import Generic, TypeVar
 
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, ModelLoading, SIEError
 from sie_triton.names import sie_name
-from sie_triton.records.calls import Call, Calls
+from sie_triton.records.calls import Calls
 from sie_triton.records.status import COLD, LOADING, StatusWriter
 from sie_triton.records.tickets import too_many
 from sie_triton.scheduling.background import Background
 from sie_triton.serving.revisions import model_of
-from sie_triton.stages.leaving import Leaving
-from sie_triton.stages.open_requests import GONE, OpenRequests
-from sie_triton.stages.request import DEFERRED, Answer, Origin, Request
+from sie_triton.stages.open_requests import GONE, OpenRequest, OpenRequests
+from sie_triton.stages.request import Answer, Origin, Request
 from sie_triton.telemetry.identity import MAX_ID
 from sie_triton.telemetry.request_log import RequestLog
 from sie_triton.telemetry.spans import close_spans, event, spans
@@ -65,24 +64,15 @@ class ColdStage(ABC, Generic[Loaded]):
     def __init__(self, status: StatusWriter, max_concurrent_requests: int) -> None:
         self.status = status
         self.limit = max_concurrent_requests
-        self.open = OpenRequests(
-            self._answered_later,
-            self.fault,
-            lambda: self._doing,
-            self._known_call,
-            lambda: status.add(num_cancelled=1),
-            Leaving(status.is_awaited).overdue,
-            self._failed_with,
-        )
         self._calls = Calls(status.directory, self.name)
+        self.open = OpenRequests(status, self._calls, self._failed_with)
         self._model_name = sie_name(model_of(status.model))
         self._log = RequestLog(self._model_name)
         self.background = Background(self.name, self.fault)
         self._lock, self._counting = Lock(), Lock()
         self._loaded: Loaded | None = None
-        self._waiting: list[Request] = []
+        self._waiting: list[OpenRequest] = []
         self._failure: tuple[LoadError, float] | None = None
-        self._doing: str | None = None
         self.closing = Event()
 
     @abstractmethod
@@ -90,8 +80,8 @@ class ColdStage(ABC, Generic[Loaded]):
         """Load. Called on the background thread, or by `warm_up`, until it succeeds. Raise LoadError."""
 
     @abstractmethod
-    def answer(self, loaded: Loaded, requests: Sequence[Request]) -> list[Answer]:
-        """Return one answer per request; DEFERRED if `reply` will be called later."""
+    def answer(self, loaded: Loaded, requests: Sequence[OpenRequest]) -> None:
+        """Answer each request, or defer it and answer it later."""
 
     def origin(self, request: Request) -> Origin:
         """Return where a request comes from, which may have failed before it was read."""
@@ -144,7 +134,7 @@ class ColdStage(ABC, Generic[Loaded]):
                 raise LoadError("this process is about to end")
             if not is_late and self.status.has_successor():
                 raise ModelLoading("the model was evicted while its weights were fetched; retry")
-            self._doing, self.status.record["fetching_ns"] = doing, monotonic_ns()
+            self.open.loading, self.status.record["fetching_ns"] = doing, monotonic_ns()
             if monotonic() >= log_after:
                 log.info("%s: %s", self.status.model, doing)
                 log_after = monotonic() + LOG_S
@@ -152,7 +142,7 @@ class ColdStage(ABC, Generic[Loaded]):
         try:
             yield report_progress
         finally:
-            self._doing, self.status.record["fetching_ns"] = "", 0
+            self.open.loading, self.status.record["fetching_ns"] = "", 0
 
     def warm_up(self) -> None:
         """Load now, on this thread. If that fails, the first request gets the error."""
@@ -175,21 +165,20 @@ class ColdStage(ABC, Generic[Loaded]):
     def execute(self, requests: Sequence[Request]) -> list[Answer]:
         """Return one answer per request. Never raises: Triton would also answer deferred requests, and crash later."""
         self.status.record["last_used_ns"] = monotonic_ns()
-        accepted: Sequence[Request] = []
+        accepted: list[OpenRequest] = []
         try:
-            accepted = requests[: max(0, self.room())]
+            accepted = [self.open.enter(request) for request in requests[: max(0, self.room())]]
             self.status.add(num_requests=len(accepted), num_open=len(accepted))
-            answers = self._answer(accepted)
+            self._answer(accepted)
         except BaseException as exc:
-            answers = self._failed(accepted, exc)
-        num_refused = len(requests) - len(accepted)
-        answers += [self.refusal()] * num_refused
-        for request, answer in zip(requests, answers, strict=True):
-            if isinstance(answer, SIEError):
-                self._failed_with(request, answer)
-        num_deferred = answers.count(DEFERRED)
-        self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted), num_refused=num_refused)
-        return answers
+            self._fail(accepted, exc)
+        refused = requests[len(accepted) :]
+        refusals = [self.refusal()] * len(refused)
+        for request, error in zip(refused, refusals, strict=True):
+            self._failed_with(request, error)
+        num_deferred = sum(request.is_deferred for request in accepted)
+        self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted), num_refused=len(refused))
+        return [*map(self._answered, accepted), *refusals]
 
     def close(self) -> None:
         self.closing.set()
@@ -197,12 +186,19 @@ class ColdStage(ABC, Generic[Loaded]):
         self.open.close()
         close_spans()
 
-    def _answer(self, requests: Sequence[Request]) -> list[Answer]:
+    def _answer(self, requests: Sequence[OpenRequest]) -> None:
         with self._lock:
             loaded = self._loaded
             if loaded is None:
-                return self._wait(requests)
-        return self.answer(loaded, requests)
+                self._wait(requests)
+                return
+        self.answer(loaded, requests)
+
+    def _answered(self, request: OpenRequest) -> Answer:
+        if request.answered is None:
+            self._fail([request], AssertionError("a request was neither answered nor deferred"))
+        assert request.answered is not None
+        return request.answered
 
     def _failed_with(self, request: Request, error: SIEError) -> None:
         """Count and report an error before its request is answered with it. Never raises."""
@@ -226,59 +222,46 @@ class ColdStage(ABC, Generic[Loaded]):
             attributes = {"sie.model": self._model_name, "sie.request_id": id[:MAX_ID], "sie.error": error.kind}
             tracing.end(trace, f"{self.name} {self._model_name}", arrived_ns, attributes, text)
 
-    def _failed(self, requests: Sequence[Request], error: BaseException) -> list[Answer]:
-        """Fail all `requests`, some of which may be deferred or already answered, and return their answers."""
+    def _fail(self, requests: Sequence[OpenRequest], error: BaseException) -> None:
+        """Fail those of `requests` that are not answered yet."""
         self.fault()
         told = error if isinstance(error, SIEError) else internal_error(self.name, error)
         for request in requests:
-            self.open.reply(request, told)
-        return [DEFERRED if request.is_deferred else told for request in requests]
+            request.answer(told)
 
-    def _known_call(self, token: str) -> Call | None:
-        """Return the call of a deferred request; None for a malformed token, which `check_call` reports."""
-        try:
-            return self._calls.find(token)
-        except InputError:
-            return None
-
-    def _answered_later(self, is_expired: bool) -> None:
-        self.status.add(num_open=-1, num_expired=int(is_expired))
-
-    def _wait(self, requests: Sequence[Request]) -> list[Answer]:
+    def _wait(self, requests: Sequence[OpenRequest]) -> None:
         failure = self._failure
         if failure is not None and monotonic() < failure[1]:
-            return [failure[0]] * len(requests)
+            for request in requests:
+                request.answer(failure[0])
+            return
         for request in requests:
-            self.open.add(request, *self.entry(request))
+            request.defer(*self.entry(request.request))
         if not self._waiting:
             self.load_soon()
         self._waiting += requests
-        return [DEFERRED] * len(requests)
 
     def _load_and_reply(self) -> Iterator[None]:
         try:
             loaded = self._loaded or self._load()
         except SIEError as exc:
             for request in self._take_waiting(None):
-                self.open.reply(request, exc)
+                request.answer(exc)
             return
-        waiting = [request for request in self._take_waiting(loaded) if request in self.open]
+        waiting = [request for request in self._take_waiting(loaded) if request.is_open]
         try:
-            answers = self.answer(loaded, waiting)
+            self.answer(loaded, waiting)
         except BaseException as exc:
-            answers = self._failed(waiting, exc)
-        for request, answer in zip(waiting, answers, strict=True):
-            if answer is not DEFERRED:
-                self.open.reply(request, answer)
+            self._fail(waiting, exc)
         yield
 
     def _load_broke_off(self, error: BaseException) -> None:
         """Fail the waiting requests after an error outside `load`, which handles its own."""
-        self._failed(self._take_waiting(None), error)
+        self._fail(self._take_waiting(None), error)
 
     def _load(self) -> Loaded:
         self.status.record["state"] = LOADING
-        self._doing = ""
+        self.open.loading = ""
         try:
             with event(f"load {self.name}", {"sie.model": self._model_name}):
                 loaded = self.load()
@@ -301,12 +284,12 @@ class ColdStage(ABC, Generic[Loaded]):
             log.error("%s: %s", self.name, self._failure[0])
             raise self._failure[0] from exc
         finally:
-            self._doing = None
+            self.open.loading = None
         self.status.loaded()
         self._failure = None
         return loaded
 
-    def _take_waiting(self, loaded: Loaded | None) -> list[Request]:
+    def _take_waiting(self, loaded: Loaded | None) -> list[OpenRequest]:
         with self._lock:
             self._loaded = loaded
             waiting, self._waiting = self._waiting, []

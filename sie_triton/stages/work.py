@@ -16,6 +16,7 @@ from sie_triton.stages.checks import check_features, check_limits
 from sie_triton.stages.context import Context
 from sie_triton.stages.deadly import DeadlyRequests
 from sie_triton.stages.message import Messages
+from sie_triton.stages.open_requests import OpenRequest
 from sie_triton.stages.request import Outputs, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import BusyLog, covered_ns
@@ -37,15 +38,17 @@ class Work(Job):
     """The job of one request. `computed`: the tensors that its verb has made from the rows, once these are complete.
     `batches`: its forward passes, if its trace is recorded.
 
-    Triton's thread writes `is_deferred` before a lane can see the job; the lane that completes the job writes
-    `computed`.
+    The lane that completes the job writes `computed`.
     """
 
-    request: Request
+    request: OpenRequest
     context: Context
     computed: Rows = field(default_factory=dict)
-    is_deferred: bool = False
     batches: list["Passed"] = field(default_factory=list)
+
+    def defer(self) -> None:
+        """Defer the request. Raise BusyError if there is no thread for its deadline."""
+        self.request.defer(self.deadline_ns, self.context.call)
 
     @property
     def lora_name(self) -> str:
@@ -75,9 +78,9 @@ class Desk:
         except InputError:
             return None
 
-    def take(self, request: Request, loaded: Loaded) -> Work:
+    def take(self, request: OpenRequest, loaded: Loaded) -> Work:
         """Read a request. Raise InputError if the loaded model cannot read it, ModelError if it ends workers."""
-        context, rows = self._received.read(request, copy=True)
+        context, rows = self._received.read(request.request, copy=True)
         features = from_tensors(rows, self._model.features)
         if self._is_ours:
             check_limits(rows, {**loaded.limits, self._model.features[0].lengths: loaded.max_length})

@@ -48,10 +48,9 @@ class FakeWorker:
 
 
 class Model:
-    """Environment of a stage's Loras: open requests, and the jobs submitted to the scheduler."""
+    """Environment of a stage's LoRA adapters: the jobs submitted to the scheduler."""
 
     def __init__(self, path: Path) -> None:
-        self.open: dict[object, object] = {}
         self.submitted: list[SimpleNamespace] = []
         self.status = SimpleNamespace(record={}, loras_path=path)
         self.came = threading.Condition()
@@ -60,7 +59,6 @@ class Model:
             LIMIT,
             self.fetch,
             self.submit,
-            self,
             self.status,
             lambda name: name not in self.removed,
         )
@@ -79,34 +77,20 @@ class Model:
         with if_unused(self.record_of(source)) as unused:
             return not unused
 
-    def __contains__(self, request):
-        return request in self.open
-
-    def reply(self, request, answer):
-        with self.came:
-            del self.open[request]
-            request.answer = answer
-            self.came.notify_all()
-
     def submit(self, jobs):
         with self.came:
             self.submitted += jobs
             self.came.notify_all()
 
     def job(self, lora):
-        return Job(lora)
+        return Job(lora, self)
 
     def ask(self, lora):
         """Submit a request for an adapter as the stage does."""
         job = self.job(lora)
-        if not self.loras.take(job):
-            self.open[job.request] = job
-            job.is_deferred = True
-            self.loras.wait(job)
-            return job
-        self.open[job.request] = job
-        job.is_deferred = True
-        self.submit([job])
+        is_ready = self.loras.take(job)
+        job.request.is_deferred = True
+        (self.submit([job]) if is_ready else self.loras.wait(job))
         return job
 
     def wait_for(self, condition):
@@ -114,7 +98,7 @@ class Model:
             assert self.came.wait_for(condition, 10)
 
     def answered(self, job):
-        del self.open[job.request]
+        job.request.is_open = False
 
     def use(self, lora):
         """Run one request to completion."""
@@ -124,11 +108,21 @@ class Model:
 
 
 class Asked:
-    answer = None
+    """Stands for OpenRequest; `told` is its answer."""
+
+    def __init__(self, model):
+        self._came = model.came
+        self.told = None
+        self.is_open, self.is_deferred = True, False
+
+    def answer(self, answer):
+        with self._came:
+            self.told, self.is_open = answer, False
+            self._came.notify_all()
 
 
 class Job:
-    def __init__(self, lora):
+    def __init__(self, lora, model):
         self.lora = self.lora_name = lora
-        self.request = Asked()
-        self.is_deferred = self.is_done = False
+        self.request = Asked(model)
+        self.is_done = False

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from sie_triton.scheduling.slots import Slots
 from sie_triton.spec import ModelSpec
 from sie_triton.stages.context import Context
 from sie_triton.stages.message import FRONT, Messages
+from sie_triton.stages.open_requests import OpenRequests
 from sie_triton.stages.request import DEFERRED
 from sie_triton.stages.seal import SEAL_BYTES, Seal
 from sie_triton.worker.messages import Loaded
@@ -82,6 +84,28 @@ class FakeRequest:
         assert self.answered.wait(120)
         (answer,) = self.answers
         return answer
+
+
+class Counts:
+    """The counters of a status record, in memory: `added` has each change. `is_awaited`: another process waits."""
+
+    def __init__(self) -> None:
+        self.added: list[dict[str, int]] = []
+        self.awaits = False
+
+    def add(self, **numbers: int) -> None:
+        self.added.append(numbers)
+
+    def total(self, name: str) -> int:
+        return sum(each.get(name, 0) for each in self.added)
+
+    def is_awaited(self) -> bool:
+        return self.awaits
+
+
+def open_requests(counts: Counts | None = None, calls: Mapping[str, Any] = MappingProxyType({})) -> OpenRequests:
+    """Open requests of a stage whose calls at the door have these tokens."""
+    return OpenRequests(counts or Counts(), SimpleNamespace(find=calls.get), lambda request, error: None)
 
 
 class EchoWorker:

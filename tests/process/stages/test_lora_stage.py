@@ -133,7 +133,7 @@ def test_an_adapter_may_be_evicted_while_an_expired_request_is_queued(stage):
 
 def test_a_pass_without_its_adapter_is_skipped(stage):
     """The request was answered between queue and pass, so its adapter may be gone."""
-    work = stage._read(stage._loaded, by("a", 1), 0)
+    work = stage._read(stage._loaded, stage.open.enter(by("a", 1)), 0)
     stage._run([(work, 0)], 1)
     assert stage.workers[0].loras == []
 

@@ -72,7 +72,7 @@ def test_a_text_that_the_endpoint_refuses_spoils_no_other_request(stage, endpoin
     run(stage, [tokens([1])])
     before = len(endpoint.asked)
     endpoint.delay_s = 0.1
-    requests = [tokens([i]) for i in (REFUSED, 5, 6)] * 8
+    requests = [tokens([i]) for i in (REFUSED, 5, 6) * 8]
     bad, *good = run(stage, requests)[:3]
     assert isinstance(bad, InputError)
     assert "answers 400, the input is longer than the context" in str(bad)

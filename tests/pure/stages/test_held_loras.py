@@ -127,12 +127,12 @@ def test_if_all_adapters_are_in_use_the_oldest_is_drained_and_evicted(model):
 
 def test_a_failure_is_reported_remembered_and_retried(model, monkeypatch):
     job = model.ask("bad")
-    model.wait_for(lambda: job.request.answer is not None)
-    told = str(job.request.answer)
+    model.wait_for(lambda: job.request.told is not None)
+    told = str(job.request.told)
     assert told == (
         "the LoRA adapter bad is not loaded (unsupported): no such layer; the first request after 30 s tries again"
     )
-    assert job.request.answer.reason == "unsupported"
+    assert job.request.told.reason == "unsupported"
     with pytest.raises(LoadError, match="no such layer"):
         model.loras.take(model.job("bad"))
     model.use("good")
@@ -140,11 +140,11 @@ def test_a_failure_is_reported_remembered_and_retried(model, monkeypatch):
     now = time.monotonic()
     monkeypatch.setattr(loras, "monotonic", lambda: now + 31)
     again = model.ask("bad")
-    model.wait_for(lambda: again.request.answer is not None)
+    model.wait_for(lambda: again.request.told is not None)
     assert model.worker.orders == ["+bad", "+good", "+bad"]
     monkeypatch.setattr(loras, "monotonic", lambda: now + 62)
     other = model.ask("bad too")
-    model.wait_for(lambda: other.request.answer is not None)
+    model.wait_for(lambda: other.request.told is not None)
     assert "bad" not in model.loras._known, "clients may name any number of them"
 
 
@@ -214,7 +214,7 @@ def test_the_files_of_an_adapter_are_in_use_while_it_is_held(model):
     model.removed = {"c"}
     model.loras.free_removed()
     failed = model.ask("bad")
-    model.wait_for(lambda: failed.request.answer is not None)
+    model.wait_for(lambda: failed.request.told is not None)
     assert [lora for lora in ("a", "b", "c", "d", "bad") if model.is_in_use(lora)] == ["b", "d"]
     del passes_may_refer_to
 
@@ -242,8 +242,8 @@ def test_waiting_requests_get_an_error_if_no_worker_can_be_started(model, monkey
     monkeypatch.setattr(loras, "WORKER_S", 0.05)
     model.worker.is_dead = True
     job = model.ask("a")
-    model.wait_for(lambda: job.request.answer is not None)
-    assert "no other has replaced it" in str(job.request.answer)
+    model.wait_for(lambda: job.request.told is not None)
+    assert "no other has replaced it" in str(job.request.told)
 
 
 def test_any_number_of_clients_and_adapters(model):

@@ -6,12 +6,12 @@ from sie_triton.errors import BusyError
 from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter, status_path
 from sie_triton.scheduling.job import NEVER
-from sie_triton.stages import open_requests
+from sie_triton.stages import leaving
+from sie_triton.stages import open_requests as module
 from sie_triton.stages.leaving import LEAVING_S, Leaving
-from sie_triton.stages.open_requests import OpenRequests
 from tests.support.clocks import Clock
 from tests.support.controller import wait_for
-from tests.support.stages import FakeRequest
+from tests.support.stages import Counts, FakeRequest, open_requests
 
 
 def test_only_time_while_the_memory_is_awaited_counts():
@@ -31,18 +31,18 @@ def test_only_time_while_the_memory_is_awaited_counts():
 
 
 def test_remaining_requests_get_an_error_even_without_a_deadline(monkeypatch):
-    monkeypatch.setattr(open_requests, "LOOK_S", 0.01)
-    overdue: list[BusyError] = []
-    answered: list[bool] = []
-    requests = OpenRequests(answered.append, lambda: None, overdue=lambda: overdue[0] if overdue else None)
-    waiting = [FakeRequest(), FakeRequest()]
-    for request, deadline in zip(waiting, (NEVER, NEVER - 1), strict=True):
-        requests.add(request, deadline)
-    error = BusyError("the model was changed; retry")
-    overdue.append(error)
-    wait_for(lambda: len(answered) == 2)
-    assert [request.answers for request in waiting] == [[error], [error]]
-    assert not any(request in requests for request in waiting)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(leaving, "LEAVING_S", 0.0)
+    counts = Counts()
+    requests, waiting = open_requests(counts), [FakeRequest(), FakeRequest()]
+    opened = [requests.enter(each) for each in waiting]
+    for request, deadline in zip(opened, (NEVER, NEVER - 1), strict=True):
+        request.defer(deadline)
+    counts.awaits = True
+    wait_for(lambda: counts.total("num_open") == -2)
+    assert all(isinstance(each, BusyError) for request in waiting for each in request.answers)
+    assert [len(request.answers) for request in waiting] == [1, 1]
+    assert not any(request.is_open for request in opened)
     requests.close()
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sie_triton.errors import BusyError, Cancelled
+from sie_triton.errors import BusyError, Cancelled, InputError
 from sie_triton.stages import open_requests as module
-from sie_triton.stages.open_requests import NEVER, OpenRequests
-from tests.support.stages import FakeRequest
+from sie_triton.stages.open_requests import NEVER, OpenRequest, OpenRequests
+from tests.support.stages import Counts, FakeRequest, open_requests
 from tests.support.threads import no_thread
 
 MS = 1_000_000
@@ -71,84 +71,105 @@ def clock(monkeypatch) -> Clock:
 
 
 @pytest.fixture
-def answered() -> list[bool]:
-    """List, for each answer, whether the deadline gave it."""
-    return []
+def counts() -> Counts:
+    return Counts()
 
 
 @pytest.fixture
-def requests(clock, answered) -> Iterator[OpenRequests]:
-    made = OpenRequests(answered.append, lambda: None)
+def requests(clock, counts) -> Iterator[OpenRequests]:
+    made = open_requests(counts)
     yield made
     made.close()
 
 
-def test_only_the_first_answer_of_a_request_is_sent(requests, clock, answered):
+def deferred(requests: OpenRequests, request: Request, deadline_ns: int, token: str = "") -> OpenRequest:
+    made = requests.enter(request)
+    made.defer(deadline_ns, token)
+    return made
+
+
+def test_only_the_first_answer_of_a_request_is_sent(requests, clock, counts):
     request, other = Request(clock), Request(clock)
-    requests.add(request, clock.now + 20 * MS)
-    requests.add(other, clock.now + 20 * MS)
-    assert requests.reply(request, {"x": 1})
-    assert not requests.reply(request, {"x": 2})
+    first, second = (deferred(requests, each, clock.now + 20 * MS) for each in (request, other))
+    assert first.answer({"x": 1})
+    assert not first.answer({"x": 2})
     clock.advance(20 * MS)
     assert other.answered.wait(10)
-    assert not requests.reply(other, {"x": 3})
+    assert not second.answer({"x": 3})
     requests.close()
     assert request.answers == [{"x": 1}]
     assert isinstance(other.answers[0], BusyError)
-    assert answered == [False, True]
+    assert (counts.total("num_open"), counts.total("num_expired")) == (-2, 1)
+
+
+def test_the_first_answer_of_a_request_that_is_not_deferred_is_kept_for_execute(requests, clock, counts):
+    request = requests.enter(Request(clock))
+    assert request.is_open
+    assert request.answered is None
+    assert request.answer({"x": 1})
+    assert not request.answer({"x": 2})
+    assert (request.answered, request.is_open, request.is_deferred) == ({"x": 1}, False, False)
+    assert request.is_over()
+    assert not request.request.answers
+    assert counts.added == []
 
 
 def test_deadlines_come_in_order_whatever_the_order_of_arrival(requests, clock):
     started = clock.now
     late, soon, never, middle = (Request(clock) for _ in range(4))
-    for request, left in ((late, 60 * MS), (soon, 20 * MS), (never, None), (middle, 40 * MS)):
-        requests.add(request, NEVER if left is None else started + left)
+    for request, left in ((late, 60 * MS), (soon, 20 * MS), (middle, 40 * MS)):
+        deferred(requests, request, started + left)
+    without_deadline = deferred(requests, never, NEVER)
     for request in (soon, middle, late):
         clock.advance(20 * MS)
         assert request.answered.wait(10)
     assert [each.answered_ns - started for each in (soon, middle, late)] == [20 * MS, 40 * MS, 60 * MS]
-    assert never in requests
+    assert without_deadline.is_open
     assert not never.answers
 
 
 def test_an_earlier_deadline_added_later_is_kept(requests, clock):
-    requests.add(Request(clock), clock.now + 60_000 * MS)
+    deferred(requests, Request(clock), clock.now + 60_000 * MS)
     assert clock.is_waited_for.wait(10)
     soon = Request(clock)
-    requests.add(soon, clock.now + 20 * MS)
+    deferred(requests, soon, clock.now + 20 * MS)
     clock.advance(20 * MS)
     assert soon.answered.wait(10)
 
 
-def test_a_request_added_again_keeps_its_deadline(requests, clock, answered):
+def test_a_request_deferred_again_keeps_its_deadline(requests, clock, counts):
     twice, once = Request(clock), Request(clock)
-    requests.add(twice, clock.now + 40 * MS)
-    requests.add(twice, clock.now + 20 * MS)
-    requests.add(once, clock.now + 20 * MS)
+    deferred(requests, twice, clock.now + 40 * MS).defer(clock.now + 20 * MS)
+    deferred(requests, once, clock.now + 20 * MS)
     clock.advance(20 * MS)
     assert once.answered.wait(10)
     assert not twice.answers
     clock.advance(20 * MS)
     assert twice.answered.wait(10)
     requests.close()
-    assert answered == [True, True]
+    assert counts.total("num_expired") == 2
 
 
 def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
     """It would crash; the double says so."""
-    request = Request(clock)
-    requests.add(request, NEVER)
-    assert not requests.is_over(request)
-    requests.reply(request, {"x": 1})
-    assert requests.is_over(request)
+    request = deferred(requests, Request(clock), NEVER)
+    assert not request.is_over()
+    request.answer({"x": 1})
+    assert request.is_over()
+
+
+def test_triton_is_not_asked_about_a_request_that_is_not_deferred(requests, clock):
+    request = requests.enter(Request(clock))
+    request.request.cancelled = True
+    assert not request.is_over()
 
 
 def test_a_cancelled_request_is_over_and_answered(requests, clock):
     request = Request(clock)
-    requests.add(request, NEVER)
+    found = deferred(requests, request, NEVER)
     request.cancelled = True
-    assert not requests.is_over(request, asks_triton=False)
-    assert requests.is_over(request)
+    assert not found.is_over(asks_triton=False)
+    assert found.is_over()
     assert isinstance(request.answers[0], Cancelled)
 
 
@@ -167,26 +188,23 @@ class Gone:
         self.is_held = False
 
 
-def test_a_request_whose_client_has_gone_is_over_and_answered(clock):
-    calls, num_gone = {}, []
-    requests = OpenRequests(lambda _: None, lambda: None, call_of=calls.get, gone=lambda: num_gone.append(1))
-    request, other, none = Request(clock), Request(clock), Request(clock)
-    calls |= {"request": Gone(), "other": Gone()}
-    for each, token in ((request, "request"), (other, "other"), (none, "")):
-        requests.add(each, NEVER, token)
+def test_a_request_whose_client_has_gone_is_over_and_answered(clock, counts):
+    calls = {"request": Gone(), "other": Gone()}
+    requests, request = open_requests(counts, calls), Request(clock)
+    gone = deferred(requests, request, NEVER, "request")
+    others = [deferred(requests, Request(clock), NEVER, token) for token in ("other", "")]
     calls["request"].is_gone = True
-    assert requests.is_over(request, asks_triton=False)
+    assert gone.is_over(asks_triton=False)
     assert isinstance(request.answers[0], Cancelled)
-    assert [requests.is_over(each, asks_triton=False) for each in (other, none)] == [False, False]
-    assert num_gone == [1]
+    assert [each.is_over(asks_triton=False) for each in others] == [False, False]
+    assert counts.total("num_cancelled") == 1
     requests.close()
 
 
 def test_disconnected_clients_are_found_by_polling(clock):
     call = Gone()
-    requests = OpenRequests(lambda _: None, lambda: None, call_of=lambda token: call)
-    request = Request(clock)
-    requests.add(request, NEVER)
+    requests, request = open_requests(calls={"": call}), Request(clock)
+    deferred(requests, request, NEVER)
     assert clock.is_waited_for.wait(30)
     assert clock._until == clock.now + module.POLL_S * 1e9
     call.is_gone = True
@@ -196,30 +214,36 @@ def test_disconnected_clients_are_found_by_polling(clock):
     requests.close()
 
 
+def test_a_malformed_token_is_none(requests, clock, monkeypatch):
+    def refuse(token):
+        raise InputError.at("parameter sie_call", "leave it out")
+
+    monkeypatch.setattr(requests, "_find", refuse)
+    assert not deferred(requests, Request(clock), NEVER, "x").is_over(asks_triton=False)
+
+
 def test_a_call_is_held_until_all_its_requests_are_answered(clock):
-    call, other = Gone(), Gone()
-    first, second, third = (Request(clock) for _ in range(3))
-    requests = OpenRequests(lambda _: None, lambda: None, call_of={"call": call, "other": other}.get)
-    held = []
-    for act in (lambda: requests.add(first, NEVER, "call"), lambda: requests.add(second, NEVER, "call")):
-        act()
+    call, other, held = Gone(), Gone(), []
+    requests = open_requests(calls={"call": call, "other": other})
+    made = []
+    for token in ("call", "call", "other"):
+        made.append(deferred(requests, Request(clock), NEVER, token))
         held.append([call.is_held, other.is_held])
-    requests.add(third, NEVER, "other")
-    for each in (first, third, second):
-        requests.reply(each, {})
+    for each in (made[0], made[2], made[1]):
+        each.answer({})
         held.append([call.is_held, other.is_held])
     requests.close()
-    assert held == [[True, False], [True, False], [True, True], [True, False], [False, False]]
+    assert held == [[True, False]] * 2 + [[True, True]] * 2 + [[True, False], [False, False]]
 
 
 def test_the_clock_sleeps_on_unless_a_request_needs_it_earlier(requests, clock):
-    requests.add(Request(clock), clock.now + 1000 * MS)
+    deferred(requests, Request(clock), clock.now + 1000 * MS)
     assert clock.is_waited_for.wait(10)
     clock.num_notified = 0
     for deadline in (NEVER, clock.now + 1000 * MS, clock.now + 5000 * MS):
-        requests.add(Request(clock), deadline)
+        deferred(requests, Request(clock), deadline)
     assert clock.num_notified == 0
-    requests.add(Request(clock), clock.now + 999 * MS)
+    deferred(requests, Request(clock), clock.now + 999 * MS)
     assert clock.num_notified == 1
 
 
@@ -229,10 +253,9 @@ def test_a_request_for_which_no_clock_starts_is_refused_and_later_ones_have_dead
         patch.setattr(threading, "_start_new_thread", no_thread)
         for _ in range(2):
             with pytest.raises(BusyError, match="no thread"):
-                requests.add(refused, clock.now + 20 * MS)
-    assert refused not in requests
+                deferred(requests, refused, clock.now + 20 * MS)
     assert not refused.is_deferred
-    requests.add(later, clock.now + 20 * MS)
+    deferred(requests, later, clock.now + 20 * MS)
     clock.advance(20 * MS)
     assert later.answered.wait(10)
 
@@ -240,11 +263,9 @@ def test_a_request_for_which_no_clock_starts_is_refused_and_later_ones_have_dead
 def test_deadlines_of_answered_requests_are_dropped(requests, clock):
     """A client may set a deadline of hours and be answered at once, again and again."""
     soon = Request(clock)
-    requests.add(soon, clock.now + 20 * MS)
+    deferred(requests, soon, clock.now + 20 * MS)
     for _ in range(1000):
-        request = Request(clock)
-        requests.add(request, clock.now + 3_600_000 * MS)
-        requests.reply(request, {"x": 1})
+        deferred(requests, Request(clock), clock.now + 3_600_000 * MS).answer({"x": 1})
     assert len(requests._deadlines) < 100
     clock.advance(20 * MS)
     assert soon.answered.wait(10)

@@ -43,8 +43,9 @@ class Echo(ColdStage[str]):
         return "loaded"
 
     def answer(self, loaded, requests):
-        self.asked.append(list(requests))
-        return [{"x": 1}] * len(requests)
+        self.asked.append([each.request for each in requests])
+        for each in requests:
+            each.answer({"x": 1})
 
     def entry(self, request):
         return NEVER, ""
@@ -138,7 +139,7 @@ def test_only_unanswered_requests_are_computed_after_the_load(echo):
     echo.may_load.clear()
     first, second = FakeRequest(), FakeRequest()
     assert echo.execute([first, second]) == [DEFERRED] * 2
-    assert echo.open.reply(first, BusyError("its time is over"))
+    assert echo._waiting[0].answer(BusyError("its time is over"))
     echo.may_load.set()
     assert second.answer(DEFERRED) == {"x": 1}
     echo.close()

@@ -20,8 +20,8 @@ class Failing(ColdStage[str]):
 
     def answer(self, loaded, requests):
         for request in requests:
-            self.open.add(request, NEVER)
-        self.open.reply(requests[0], {"x": 1})
+            request.defer(NEVER)
+        requests[0].answer({"x": 1})
         raise RuntimeError("secret detail")
 
     def entry(self, request):

@@ -19,7 +19,7 @@ from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk
 from sie_triton.worker.messages import Loaded
 from tests.support.family_double import NAME
-from tests.support.stages import FakeRequest, run, spec
+from tests.support.stages import FakeRequest, open_requests, run, spec
 
 ENCODE, SCORE = VERBS["encode"], VERBS["score"]
 OWN = spec(
@@ -52,6 +52,10 @@ def sent(context, lengths=(2, 600), **changes):
     return FakeRequest(**{name: each[None] for name, each in outputs.items()})
 
 
+def entered(request):
+    return open_requests().enter(request)
+
+
 def loaded(limits=None):
     """Return a worker's report of a model that reads items of at most 10,000 rows."""
     return Loaded(limits or {}, 10_000, 1, 0)
@@ -59,7 +63,7 @@ def loaded(limits=None):
 
 def test_work_takes_its_options_from_the_context(desk):
     options = {"threshold": 0.5, "labels": "near", "normalize": False, "output_types": "tags"}
-    work = desk.take(sent(Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5)), loaded())
+    work = desk.take(entered(sent(Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5))), loaded())
     assert work.deadline_ns == 77
     assert work.options == {"threshold": 0.5, "labels": "near"}
     assert work.wanted == {"tags"}
@@ -71,18 +75,18 @@ def test_work_takes_its_options_from_the_context(desk):
 
 
 def test_the_query_of_a_score_is_its_last_element(desk):
-    work = desk.take(sent(Context(SCORE, {}, num_items=1)), loaded())
+    work = desk.take(entered(sent(Context(SCORE, {}, num_items=1))), loaded())
     assert work.is_query == [False, True]
     assert (work.wanted, work.options, work.deadline_ns) == ({"dense"}, {}, NEVER)
 
 
 def test_is_query_applies_to_every_item_of_an_encode_request(desk):
-    assert desk.take(sent(Context(ENCODE, {"is_query": True}, num_items=2)), loaded()).is_query == [True, True]
+    assert desk.take(entered(sent(Context(ENCODE, {"is_query": True}, num_items=2))), loaded()).is_query == [True, True]
 
 
 def test_a_familys_parameters_reach_its_batch_item_by_item(desk):
-    first = desk.take(sent(Context(ENCODE, {"threshold": 0.5}, num_items=2)), loaded())
-    second = desk.take(sent(Context(ENCODE, {"labels": "far"}, num_items=1), [3]), loaded())
+    first = desk.take(entered(sent(Context(ENCODE, {"threshold": 0.5}, num_items=2))), loaded())
+    second = desk.take(entered(sent(Context(ENCODE, {"labels": "far"}, num_items=1), [3])), loaded())
     batch = pack([(first, 0), (second, 0), (first, 1)])
     assert batch.options == [{"threshold": 0.5}, {"labels": "far"}, {"threshold": 0.5}]
     assert batch.features["letters"].lengths.tolist() == [2, 3, 600]
@@ -105,12 +109,12 @@ def test_the_deadline_is_known_before_the_request_is_read(desk):
 )
 def test_features_of_another_packages_processor_are_checked_one_by_one(desk, changes, limits, complaint):
     with pytest.raises(InputError, match=complaint):
-        desk.take(sent(Context(ENCODE, {}, num_items=2), **changes), loaded(limits))
+        desk.take(entered(sent(Context(ENCODE, {}, num_items=2), **changes)), loaded(limits))
 
 
 def computed(desk, context):
     """Return the response to a request of two items, as if a pass had run from 10 to 15."""
-    work = desk.take(sent(context), loaded())
+    work = desk.take(entered(sent(context)), loaded())
     for item in range(2):
         rows = np.full((item + 1, 4), item, np.float32)
         work.put(item, {"dense": np.full(2, item, np.float32), "tags": rows, "tags_lengths": np.int32(item + 1)})
