@@ -44,8 +44,8 @@ class Waiting(Generic[Request, Answer]):
 
     request: Request
     weight: Weight
+    since: float
     ends_at: float
-    since: float = field(default_factory=monotonic)
     context: Context = field(default_factory=copy_context)
     answer: "asyncio.Future[Answer]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -125,7 +125,8 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         line = self._lines.setdefault(name, Line())
         gather_s = self._gather_s()
         if (line.num_calls >= self._max_calls or gather_s) and len(line.waiting) < self._max_waiting:
-            waiting: Waiting[Request, Answer] = Waiting(request, self.weigh(request), monotonic() + seconds)
+            now = monotonic()
+            waiting: Waiting[Request, Answer] = Waiting(request, self.weigh(request), now, now + seconds)
             line.waiting.append(waiting)
             when_waiting(waiting.answer)
             self._gather(name, line, min(gather_s, seconds / 2))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def is_bulk(request_parts: RequestParts) -> bool:
     """True if the request is so large that its features are made apart from those of other requests."""
     first = request_parts[0]
     return (
-        len(first.part.elements) > first.kind.max_elements or sum(f.size for f in request_parts) > first.kind.max_size
+        len(first.part.elements) > first.kind.max_elements or sum([f.size for f in request_parts]) > first.kind.max_size
     )
 
 
@@ -58,7 +59,7 @@ def features_of(processor: Processor, requests: Sequence[RequestParts]) -> list[
     """Make the features of each request, with one call of the processor per role and side on which texts are cut."""
     done: dict[int, Features] = {}
     groups: dict[tuple[Processor, bool], list[Framed]] = {}
-    for framed in (framed for request_parts in requests for framed in request_parts):
+    for framed in chain.from_iterable(requests):
         is_query = processor.has_roles and processor.is_query(framed.part)
         groups.setdefault((processor.cutting(framed.part), is_query), []).append(framed)
     for (reader, is_query), group in groups.items():

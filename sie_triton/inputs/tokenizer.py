@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -209,5 +210,5 @@ def packed_encodings(encodings: Sequence[tokenizers.Encoding]) -> dict[str, Ragg
 def packed_ids(ids: Sequence[Sequence[int]]) -> dict[str, Ragged]:
     """Pack the ids of all texts in one array."""
     lengths = np.fromiter(map(len, ids), np.int32, len(ids))
-    flat = (token for item in ids for token in item)
-    return {INPUT_IDS.name: Ragged(np.fromiter(flat, np.int32, int(lengths.sum())), lengths)}
+    flat = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
+    return {INPUT_IDS.name: Ragged(flat, lengths)}

@@ -33,7 +33,7 @@ class RequestLimit:
         self._own = preprocess.record
         self._inference = inference
         self._others = others
-        self._refusal = too_many_of_server(of_server)
+        self._is_of_model = False  # the limit that was reached
         self._taken = self._queued = 0
         self._taken_ns = monotonic_ns()
 
@@ -49,22 +49,21 @@ class RequestLimit:
 
     def refusal(self) -> BusyError:
         """Return the error of the requests beyond the `room` of the last call: it names the limit that they exceed."""
-        return self._refusal
+        return too_many(self._of_model) if self._is_of_model else too_many_of_server(self._of_server)
 
     def _room(self, max_age_ns: int) -> int:
         own = self._in_progress(max_age_ns)
         left_of_model, left_of_server = self._of_model - own, self._of_server - own - self._others.in_progress()
-        is_of_model = left_of_model < left_of_server
-        self._refusal = too_many(self._of_model) if is_of_model else too_many_of_server(self._of_server)
+        self._is_of_model = left_of_model < left_of_server
         return min(left_of_model, left_of_server)
 
     def _in_progress(self, max_age_ns: int) -> int:
         records = self._inference.records(max_age_ns)
-        taken = max((int(r["highest_ticket"]) for r in records), default=0)
+        taken = max([int(record["highest_ticket"]) for record in records], default=0)
         if taken != self._taken:
             self._taken, self._taken_ns = taken, monotonic_ns()
         self._queued = max(0, int(self._own["highest_ticket"]) - taken)
-        return int(self._own["num_open"]) + self._queued + sum(int(r["num_open"]) for r in records)
+        return int(self._own["num_open"]) + self._queued + sum([int(record["num_open"]) for record in records])
 
 
 def too_many(limit: int) -> BusyError:

@@ -42,16 +42,13 @@ class Job:
     rows: list[Rows] = field(default_factory=list)
     error: SIEError | None = None
     ran: list[tuple[int, int]] = field(default_factory=list)
+    num_items: int = field(init=False)
     _missing: int = field(init=False)
     _bounds: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._missing = self.num_items
+        self.num_items = self._missing = len(self.costs)
         self.rows = [{}] * self.num_items
-
-    @property
-    def num_items(self) -> int:
-        return len(self.costs)
 
     @property
     def is_done(self) -> bool:
@@ -94,26 +91,27 @@ def slots_of(jobs: Iterable[J]) -> list[Slot[J]]:
 
 def side_by_side(slots: SubBatch[J]) -> SubBatch[J]:
     """Sort slots so that the items of each LoRA adapter are adjacent."""
-    return sorted(slots, key=lambda slot: slot[0].lora) if any(job.lora for job, _ in slots) else slots
+    return sorted(slots, key=lambda slot: slot[0].lora) if {job.lora for job, _ in slots} - {""} else slots
 
 
 def pack(slots: SubBatch[J]) -> Batch:
     """Pack the items of a sub-batch into a batch."""
-    first = slots[0][0]
+    first, loras = slots[0][0], [job.lora for job, _ in slots]
     return Batch(
         features=first.features if _is_whole(first, slots) else _end_to_end(slots),
         is_query=np.array([job.is_query[item] for job, item in slots]),
-        outputs=frozenset().union(*(job.wanted for job, _ in slots)),
+        outputs=frozenset().union(*[job.wanted for job, _ in slots]),
         options=[] if first.options is None else [job.options or {} for job, _ in slots],
-        loras=[job.lora for job, _ in slots] if any(job.lora for job, _ in slots) else [],
+        loras=loras if any(loras) else [],
         group=first.group,
-        deadline_ns=max(job.deadline_ns for job, _ in slots),
+        deadline_ns=max([job.deadline_ns for job, _ in slots]),
     )
 
 
 def _is_whole(job: Job, slots: SubBatch[J]) -> bool:
     """True if `slots` are exactly the items of `job`, in their order."""
-    return len(slots) == job.num_items and all(own is job and item == i for i, (own, item) in enumerate(slots))
+    places = [item for own, item in slots if own is job]
+    return len(places) == len(slots) and places == [*range(job.num_items)]
 
 
 def _end_to_end(slots: SubBatch[J]) -> Features:

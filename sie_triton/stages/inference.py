@@ -169,11 +169,13 @@ class Inference(ColdStage[Worker]):
     def answer(self, loaded: Worker, requests: Sequence[OpenRequest]) -> None:
         now = monotonic_ns()
         read = [job for request in requests if (job := self._read(loaded, request, now)) is not None]
-        self.status.raise_to(highest_ticket=max((job.context.ticket for job in read), default=0))
+        self.status.raise_to(highest_ticket=max([job.context.ticket for job in read], default=0))
         jobs = self._loras.ready(read)
         if self._is_quick and loaded.is_alive:
             self._run_now([job for job in jobs if not job.is_bulk])
         later = [job for job in jobs if not job.is_done]
+        if not later:
+            return
         for job in later:
             job.defer()
         self._submit_bulk(later)

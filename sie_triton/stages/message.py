@@ -69,7 +69,7 @@ class Messages:
             place[name] = array.astype(dtype, copy=False)
         fields = (context.fields(), _shapes(integers | floats), _shapes(beside))
         head = msgpack.packb(fields, unicode_errors=LONE_SURROGATES)
-        covered = _padded([head, *(array.tobytes() for array in integers.values())])
+        covered = _padded([head, *[array.tobytes() for array in integers.values()]])
         front = FRONT.pack(cost, HEAD + len(covered), len(head))
         seal = self._seal.of(front + covered, self._sender)
         message = b"".join((seal, front, covered, _padded([array.tobytes() for array in floats.values()])))
@@ -86,30 +86,32 @@ class Messages:
         for name, shape in inside:
             dtype, count = self._dtypes[name], prod(shape)
             end = at + count * dtype.itemsize
-            _check(end <= len(message), MESSAGE)
+            if end > len(message):
+                raise _foreign(MESSAGE)
             rows[name] = np.frombuffer(message, dtype, count, at).reshape(shape)
             at = end + -end % ALIGNMENT
-        _check(at == len(message), MESSAGE)
+        if at != len(message):
+            raise _foreign(MESSAGE)
         for name, shape in beside:
             rows[name] = array_of(request, self._tensors[name], copy=copy)
-            _check(list(rows[name].shape) == shape, self._tensors[name])
+            if list(rows[name].shape) != shape:
+                raise _foreign(self._tensors[name])
         return Context.of(fields), rows
 
     def _opened(self, message: memoryview) -> tuple[list[Any], Shapes, Shapes, int]:
         """Return the fields of the context, the shapes of the arrays, and where the first one begins."""
-        _check(len(message) >= HEAD, MESSAGE)
+        if len(message) < HEAD:
+            raise _foreign(MESSAGE)
         _, end, size = FRONT.unpack_from(message, SEAL_BYTES)
-        _check(self._seal.is_of(message[:SEAL_BYTES], message[SEAL_BYTES:end], self._sender), MESSAGE)
+        if not self._seal.is_of(message[:SEAL_BYTES], message[SEAL_BYTES:end], self._sender):
+            raise _foreign(MESSAGE)
         head = message[HEAD : HEAD + size]
         fields, inside, beside = msgpack.unpackb(head, unicode_errors=LONE_SURROGATES)
         return fields, inside, beside, HEAD + size + -size % ALIGNMENT
 
 
-def _check(is_sealed: bool, tensor: Tensor) -> None:
-    if not is_sealed:
-        raise InputError.at(
-            tensor.name, "this step accepts only the output of the previous step; call the model itself"
-        )
+def _foreign(tensor: Tensor) -> InputError:
+    return InputError.at(tensor.name, "this step accepts only the output of the previous step; call the model itself")
 
 
 def _shapes(rows: Rows) -> Shapes:
@@ -117,4 +119,7 @@ def _shapes(rows: Rows) -> Shapes:
 
 
 def _padded(parts: Iterable[bytes]) -> bytes:
-    return b"".join(piece for part in parts for piece in (part, PADDING[-len(part) % ALIGNMENT]))
+    pieces: list[bytes] = []
+    for part in parts:
+        pieces += (part, PADDING[-len(part) % ALIGNMENT])
+    return b"".join(pieces)

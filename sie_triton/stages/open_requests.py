@@ -47,22 +47,14 @@ class OpenRequest:
     calls the methods; then any thread may.
     """
 
-    __slots__ = ("_is_open", "_requests", "answered", "call", "key", "request")
+    __slots__ = ("_requests", "answered", "call", "is_deferred", "is_open", "key", "request")
 
     def __init__(self, request: Request, requests: "OpenRequests") -> None:
         self.request, self._requests = request, requests
         self.answered: Answer | None = None
-        self.key, self.call = 0, None  # type: int, Call | None
-        self._is_open = True
-
-    @property
-    def is_deferred(self) -> bool:
-        return self.answered is DEFERRED
-
-    @property
-    def is_open(self) -> bool:
-        """True until it is answered."""
-        return self._is_open
+        self.is_open, self.is_deferred = True, False
+        self.key = 0
+        self.call: Call | None = None
 
     def defer(self, deadline_ns: int, token: str = "") -> None:
         """Let it be answered after `execute`; `token` names its call at the door. A deferred request stays as it is.
@@ -83,7 +75,9 @@ class OpenRequest:
         has cancelled it. In the latter two cases this method answers it with Cancelled. Asking Triton takes a round
         trip: frequent callers skip it with `asks_triton` False.
         """
-        return self._requests.is_over(self, asks_triton)
+        if self.is_open and self.is_deferred:
+            self._requests.look_at(self, asks_triton)
+        return not self.is_open
 
 
 class OpenRequests:
@@ -119,7 +113,7 @@ class OpenRequests:
             if self._clock is None:
                 self._clock = started(self._run_clock, "deadlines", self._fault)
             request.request.defer()
-            request.answered = DEFERRED
+            request.answered, request.is_deferred = DEFERRED, True
             self._num_added += 1
             request.key = self._num_added
             self._deferred[request.key] = request
@@ -136,7 +130,7 @@ class OpenRequests:
         with self._changed:
             if not request.is_open:
                 return False
-            request._is_open = False
+            request.is_open = False
             if request.is_deferred:
                 del self._deferred[request.key]
                 self._forget_answered()
@@ -151,10 +145,15 @@ class OpenRequests:
             request.answered = answer
         return True
 
-    def is_over(self, request: OpenRequest, asks_triton: bool) -> bool:
-        if self._is_gone(request, asks_triton):
+    def look_at(self, request: OpenRequest, asks_triton: bool) -> None:
+        """Cancel a deferred request whose client has gone. Holds the lock: Triton crashes if asked during `reply`."""
+        with self._changed:
+            if not request.is_open:
+                return
+            has_left = request.call is not None and request.call.is_over()
+            has_left = has_left or (asks_triton and request.request.is_cancelled())
+        if has_left:
             self._cancel(request)
-        return not request.is_open
 
     def close(self) -> None:
         with self._changed:
@@ -162,14 +161,6 @@ class OpenRequests:
             self._changed.notify()
         if self._clock is not None:
             self._clock.join()
-
-    def _is_gone(self, request: OpenRequest, asks_triton: bool) -> bool:
-        """True if the client has cancelled or disconnected. Holds the lock: Triton crashes if asked during `reply`."""
-        with self._changed:
-            if not request.is_open or not request.is_deferred:
-                return False
-            has_left = request.call is not None and request.call.is_over()
-            return has_left or (asks_triton and request.request.is_cancelled())
 
     def _send(self, request: Request, answer: Outputs | SIEError) -> None:
         try:

@@ -10,7 +10,6 @@ from functools import partial
 from time import monotonic_ns
 
 from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
-from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.families import family, load_processor, model_of
 from sie_triton.host.container import num_processors
@@ -76,6 +75,11 @@ class Preprocess(ColdStage[Processor]):
         self._spec = spec
         self._model = model_of(spec)
         self._verbs = [VERBS[task] for task in spec.tasks]
+        # Inputs of each verb, with their names in the step, which tell through which ensemble a request came.
+        self._inputs = {
+            verb.name: [(tensor, verb.input_name(tensor)) for tensor in verb.inputs(spec.inputs)]
+            for verb in self._verbs
+        }
         self._kind = kind_of(spec.inputs)
         runtime, directory = spec.runtime, status.directory
         self._limit = RequestLimit(
@@ -202,27 +206,21 @@ class Preprocess(ColdStage[Processor]):
             return None
 
     def _verb_of(self, request: Request) -> Verb:
-        """Return the verb of a request, which the names of its inputs tell: each verb's ensemble has its own."""
+        """Return the verb of a request, which the names of its inputs tell."""
         if len(self._verbs) == 1:
             return self._verbs[0]
-        found = [verb for verb in self._verbs if self._has_inputs(request, verb)]
+        found = [
+            verb for verb in self._verbs if any(request.tensor(name) is not None for _, name in self._inputs[verb.name])
+        ]
         if len(found) != 1:
-            tensors = {
-                verb.name: "+".join(verb.input_name(each) for each in self._inputs(verb)) for verb in self._verbs
-            }
+            tensors = {verb: "+".join(name for _, name in inputs) for verb, inputs in self._inputs.items()}
             each = "; ".join(f"{name}: {inputs}" for name, inputs in tensors.items())
             raise InputError.at("inputs", f"send those of exactly one task ({each})")
         return found[0]
 
-    def _has_inputs(self, request: Request, verb: Verb) -> bool:
-        return any(request.tensor(verb.input_name(tensor)) is not None for tensor in self._inputs(verb))
-
-    def _inputs(self, verb: Verb) -> tuple[Tensor, ...]:
-        return verb.inputs(self._spec.inputs)
-
     def _read_parts(self, processor: Processor, request: Request, context: Context, given: Options) -> RequestParts:
         verb = context.verb
-        sent = {t.name: KIND_OF[t.name].read(request.tensor(verb.input_name(t)), t) for t in self._inputs(verb)}
+        sent = {t.name: KIND_OF[t.name].read(request.tensor(name), t) for t, name in self._inputs[verb.name]}
         profile = self._spec.profile(str(given.get("profile", "default")))
         parts = verb.read(sent, given, profile, self._model)
         context.num_items = verb.num_items(parts)

@@ -173,10 +173,10 @@ class ColdStage(ABC, Generic[Loaded]):
         except BaseException as exc:
             self._fail(accepted, exc)
         refused = requests[len(accepted) :]
-        refusals = [self.refusal()] * len(refused)
+        refusals = [self.refusal()] * len(refused) if refused else []
         for request, error in zip(refused, refusals, strict=True):
             self._failed_with(request, error)
-        num_deferred = sum(request.is_deferred for request in accepted)
+        num_deferred = sum([request.is_deferred for request in accepted])
         self.status.add(num_deferred=num_deferred, num_open=num_deferred - len(accepted), num_refused=len(refused))
         return [*map(self._answered, accepted), *refusals]
 

@@ -112,8 +112,9 @@ class Desk:
         """Return the outputs for postprocess. `busy`: times when the instance was busy; `loads`: when it loaded."""
         context = work.context
         context.inference_ns = covered_ns(work.ran)
-        waited = max(end for _, end in work.ran) - context.preprocessed_ns - context.inference_ns
-        since, until = context.preprocessed_ns, min(start for start, _ in work.ran)
+        starts, ends = zip(*work.ran, strict=True)
+        waited = max(ends) - context.preprocessed_ns - context.inference_ns
+        since, until = context.preprocessed_ns, min(starts)
         context.batch_wait_ns = busy.idle_ns(since, until)
         context.loading_ns = max(0, until - since - loads.idle_ns(since, until))
         context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)

@@ -92,6 +92,7 @@ class Clients:
     async def end_all(self) -> None:
         while self.triton.running:
             await self.triton.end(self.triton.running[0])
+        assert not [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]
         assert not self.shared._lines
         assert not self.shared._tasks
 
