@@ -28,7 +28,6 @@ class ClassifierFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "ClassifierFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         text = TextFiles.read(directory)
         model_inputs(text.transformer)
         return cls(text, labels_of(text.config), text.config.text("problem_type", ""))

@@ -22,7 +22,6 @@ class CrossEncoderFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "CrossEncoderFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         text = TextFiles.read(directory)
         if saved_as(directory) == CROSS_ENCODER:
             check_task(text, CLASSIFICATION)

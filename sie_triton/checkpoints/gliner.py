@@ -62,7 +62,6 @@ class GlinerFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "GlinerFiles":
-        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config = read_fields(directory / CONFIG)
         for key, what in UNSUPPORTED.items():
             if config.has(key) and config.values[key]:

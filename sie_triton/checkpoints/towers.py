@@ -37,7 +37,6 @@ class TowerFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "TowerFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         if is_open_clip(directory):
             found = OpenClipFiles.read(directory)
             return cls.of(directory, found.config, found.plan, UNLIMITED)

@@ -96,9 +96,9 @@ class Family:
 
     A family is a folder. Its `__init__` declares the family and recognises directories. Its module `processor` has a
     function `load_processor(spec, directory)`, which returns the processor; its module `adapter` has a function
-    `load_adapter(spec, directory, engine)`, which returns the model with its weights. A family in a single module names
-    that module as `processor_module` and in `engines`. A family that adds options to those of another one has modules
-    of its own.
+    `load_adapter(spec, directory, engine)`, which returns the model with its weights. Both raise LoadError, which names
+    what in the directory cannot be used. A family in a single module names that module as `processor_module` and in
+    `engines`. A family that adds options to those of another one has modules of its own.
 
     - `inputs`: kinds of input that the family reads. `unread_inputs`: those that SIE's model files name in addition,
       such as the text of labels, which is not an item.

@@ -88,7 +88,6 @@ def unit(vectors: torch.Tensor) -> torch.Tensor:
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClapAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClapFiles.read(directory)
     model: Any = engine.load(files.directory)
     encoder = engine.encoder(model.text_model)

@@ -27,7 +27,6 @@ class ClapFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "ClapFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         home = home_of(directory)
         config = read_fields(home / "config.json")
         text, audio = config.fields("text_config"), config.fields("audio_config")

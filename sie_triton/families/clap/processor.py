@@ -63,7 +63,6 @@ class ClapProcessor(Processor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> ClapProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = ClapFiles.read(directory)
     tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
     return ClapProcessor(tokenizer, files, spec.runtime)

@@ -50,7 +50,6 @@ class ClipAdapter(TowerAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClipAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     model: Any = towers(files.directory, engine)
     encoder = engine.encoder(model.text_model)

@@ -11,7 +11,6 @@ from sie_triton.spec import ModelSpec
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> TowerProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     tokenizer = truncating(open_tokenizer(files.directory), min(spec.max_sequence_length, files.longest_text))
     return TowerProcessor(tokenizer, partial(resized, plan=files.plan), lambda _: 1 + files.num_patches, spec.runtime)

@@ -64,7 +64,6 @@ class ColPaliAdapter(MultimodalAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColPaliAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan, _ = images_of(files)
     page = load_processor(spec, directory).page(*plan.shape)

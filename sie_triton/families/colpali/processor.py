@@ -17,7 +17,6 @@ from sie_triton.spec import ModelSpec
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     plan, num_patches = images_of(files)
     tokenizer = whole_tokenizer(directory)

@@ -45,7 +45,6 @@ class ColQwen2Adapter(PatchAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ColQwen2Adapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan = PatchPlan.read(directory, files.vision)
     page = load_processor(spec, directory).page(*patched_size(*PAGE, plan))

@@ -19,7 +19,6 @@ from sie_triton.spec import ModelSpec
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PageProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     plan = PatchPlan.read(directory, files.vision)
     tokenizer, pad = whole_tokenizer(directory), special_token(directory, "pad_token")

@@ -31,7 +31,6 @@ class OnnxCrossEncoder(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: OnnxEngine) -> OnnxCrossEncoder:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = CrossEncoderFiles.read(directory)
     model = engine.load(files.text.transformer)
     return OnnxCrossEncoder(engine.classifier(model), activation(files.activation, directory))

@@ -24,5 +24,4 @@ class PairTokenizer(TextTokenizer):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PairTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return PairTokenizer.load(directory, spec.max_sequence_length)

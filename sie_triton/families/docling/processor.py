@@ -48,5 +48,4 @@ class DocumentProcessor(Processor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> DocumentProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return DocumentProcessor(spec.runtime.max_document_bytes)

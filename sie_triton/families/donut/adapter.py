@@ -60,7 +60,6 @@ class DonutAdapter(OneSizeAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DonutAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
     special = [special_token(directory, name, usual) for name, usual in SPECIAL.items()]
     for token in special:

@@ -36,7 +36,6 @@ class DonutFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "DonutFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         encoder, decoder = config.fields("encoder"), config.fields("decoder")
         decoder.integer("d_model", 1024, least=1, most=MAX_WIDTH)

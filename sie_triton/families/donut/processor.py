@@ -108,6 +108,5 @@ def thumbnail(height: int, width: int, most_height: int, most_width: int) -> tup
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> DonutProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files, tokenizer = DonutFiles.read(directory), open_tokenizer(directory)
     return DonutProcessor(tokenizer, files, spec.max_sequence_length, DonutOptions.of(spec).default_task, spec.runtime)

@@ -65,7 +65,6 @@ class Florence2Adapter(OneSizeAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Florence2Adapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = Florence2Files.read(directory)
     is_ours = files.original is None
     model = engine.load(directory, AutoModelForImageTextToText) if is_ours else load_original(files, engine)

@@ -37,7 +37,6 @@ class Florence2Files:
 
     @classmethod
     def read(cls, directory: Path) -> "Florence2Files":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         original = as_transformers(config) if is_original(config) else None
         if original is not None:

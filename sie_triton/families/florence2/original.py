@@ -35,7 +35,6 @@ GENERATION = (
 
 
 def load_original(files: Florence2Files, engine: TorchEngine) -> PreTrainedModel:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     assert files.original is not None
     weights = Checkpoint(files.directory, engine.dtype, engine.device).below("")
     state = {renamed(name): weight for name, weight in weights.items()}

@@ -114,7 +114,6 @@ def _task(name: str) -> ReadingTask:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Florence2Processor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     task = Florence2Options.of(spec).default_task or OCR_WITH_REGION
     if task not in TASKS:
         message = f"default_task: {task!r} is not a task of this model; give one of {', '.join(TASKS)}"

@@ -88,7 +88,6 @@ class GliclassAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GliclassAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GliclassFiles.read(directory)
     if files.activation not in ACTIVATIONS:
         raise LoadError(f"{files.config.where}: projector_hidden_act {files.activation} is unknown", "unsupported")

@@ -54,7 +54,6 @@ class GliclassFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "GliclassFiles":
-        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config = read_fields(directory / "config.json")
         check_supported(config)
         said = config.fields("encoder_config")

@@ -129,6 +129,5 @@ def _parted(encoding: tokenizers.Encoding, length: int) -> tuple[Ints, Ints]:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> GliclassTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = GliclassFiles.read(directory)
     return GliclassTokenizer(open_tokenizer(directory), files, min(spec.max_sequence_length, files.longest))

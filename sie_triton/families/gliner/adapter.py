@@ -77,7 +77,6 @@ class GlinerAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     return GlinerAdapter(reader_of(files, weights, engine), head_of(files, weights))

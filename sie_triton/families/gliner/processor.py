@@ -42,5 +42,4 @@ class GlinerTokenizer(LabelledWords):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> GlinerTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return GlinerTokenizer(GlinerFiles.read(directory), spec.max_sequence_length, MAX_PROMPT)

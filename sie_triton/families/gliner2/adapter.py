@@ -221,7 +221,6 @@ def kept_of(found: ScoredSpans, policy: str) -> npt.NDArray[np.int64]:
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Gliner2Adapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = Gliner2Files.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     encoder = engine.encoder(engine.load_part(files.encoder.values, weights, ENCODER))

@@ -31,7 +31,6 @@ class Gliner2Files:
 
     @classmethod
     def read(cls, directory: Path) -> "Gliner2Files":
-        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config, encoder = read_fields(directory / CONFIG), read_fields(directory / ENCODER_CONFIG)
         head = config.fields("span_head")
         for fields, key, served in (

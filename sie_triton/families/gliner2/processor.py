@@ -158,7 +158,6 @@ def lengths(arrays: "Iterator[npt.NDArray[Any]]") -> Ints:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> Gliner2Tokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files, tokenizer = Gliner2Files.read(directory), open_tokenizer(directory)
     missing = [marker for marker in MARKERS if tokenizer.token_to_id(marker) is None]
     if missing:

@@ -53,7 +53,6 @@ class GlinerBiAdapter(LabelReader, GlinerAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlinerBiAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlinerFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     reader = reader_of(files, weights, engine)

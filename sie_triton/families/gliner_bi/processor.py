@@ -79,6 +79,5 @@ class GlinerBiTokenizer(LabelledWords):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> GlinerBiTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files, max_words = GlinerFiles.read(directory), GlinerBiOptions.of(spec).max_len
     return GlinerBiTokenizer(files, spec.max_sequence_length, max_words or files.max_words)

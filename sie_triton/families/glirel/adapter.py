@@ -78,7 +78,6 @@ class GlirelAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> GlirelAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = GlirelFiles.read(directory)
     weights = Checkpoint(directory, engine.dtype, engine.device)
     reader = WordReader.load(files.encoder.values, weights, engine, size=files.hidden_size, lstm_layers=1)

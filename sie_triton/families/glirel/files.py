@@ -49,7 +49,6 @@ class GlirelFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "GlirelFiles":
-        """Read the files; raise LoadError naming the file and key that cannot be used."""
         config = read_fields(directory / CONFIG)
         chosen = {key: config.one_of(key, allowed) for key, allowed in SERVED.items()}
         if config.flag("add_entity_markers", False):

@@ -88,5 +88,4 @@ def _within(known: Ints, first: int, end: int) -> Ints:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> GlirelTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return GlirelTokenizer(GlirelFiles.read(directory), spec.max_sequence_length, MAX_PROMPT)

@@ -27,7 +27,6 @@ class GlmWriter(PatchWriter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     of, page = images(directory), load_processor(spec, directory).page()
     writer = engine.prepared(GlmWriter(engine.load(directory, AutoModelForImageTextToText), of))

@@ -10,7 +10,6 @@ from sie_triton.spec import ModelSpec
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> TaskProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     options = GlmOcrOptions.of(spec)
     tasks = Tasks(TASKS, options.default_task or OCR, options.user_text)
     return TaskProcessor(images(directory), tasks, USUAL_NEW_TOKENS, spec)

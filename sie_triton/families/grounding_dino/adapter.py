@@ -157,7 +157,6 @@ def _seen(
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> DinoAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = DinoFiles.read(directory)
     auto = transformers.AutoModelForZeroShotObjectDetection
     # Boxes are refined step by step, and half precision would lose too much.

@@ -32,7 +32,6 @@ class DinoFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "DinoFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         config.fields("backbone_config").one_of("model_type", ("swin",))
         if config.flag("use_timm_backbone", False):

@@ -91,5 +91,4 @@ class DinoProcessor(LabelledImages[Text]):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> DinoProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return DinoProcessor(DinoFiles.read(directory), spec.runtime)

@@ -56,7 +56,6 @@ class LightOnWriter(PageWriter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OcrAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     of, page = LightOnFiles.read(directory), load_processor(spec, directory).page()
     files = of.files

@@ -34,7 +34,6 @@ class LightOnFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "LightOnFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         files = PageFiles.read(directory, (MODEL_TYPE, OTHER_TYPE), LONGEST)
         patch = files.vision.integer("patch_size", 14, least=1, most=MAX_SIDE)
         merge = files.vlm.integer("spatial_merge_size", 2, least=1, most=64)

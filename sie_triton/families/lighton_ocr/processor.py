@@ -25,5 +25,4 @@ class LightOnProcessor(OcrProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> LightOnProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return LightOnProcessor(LightOnFiles.read(directory), LightOnOcrOptions.of(spec).system_prompt, spec)

@@ -124,7 +124,6 @@ def judgement_ids(options: RerankerOptions, files: TextFiles) -> list[int]:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> RerankerTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files, options = TextFiles.read(directory), RerankerOptions.of(spec)
     log_disagreements(files, spec.max_sequence_length)
     max_length = min(spec.max_sequence_length, files.max_sequence_length)

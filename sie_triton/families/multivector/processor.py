@@ -43,6 +43,5 @@ def with_markers(tokenizer: tokenizers.Tokenizer, markers: Sequence[str]) -> tok
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> MultiVectorTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = files_of(directory, MultiVectorOptions.of(spec))
     return MultiVectorTokenizer.of(files, spec.max_sequence_length, spec.profiles)

@@ -25,7 +25,6 @@ class NemoColEmbedAdapter(PatchAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NemoColEmbedAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan = PatchPlan.read(directory, files.vision)
     page = load_processor(spec, directory).page(*PAGE)

@@ -88,7 +88,6 @@ def prefixed(prefix: str, text: str) -> str:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> NemoColEmbedProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     plan = PatchPlan.read(directory, files.vision)
     # The authors' processor truncates whole conversations, not texts within them.

@@ -41,7 +41,6 @@ class NliAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> NliAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     wanted = judgement(files)
     return NliAdapter(SequenceClassifier(files.text.transformer, engine), wanted)

@@ -97,5 +97,4 @@ class HypothesisTokenizer(WindowProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> HypothesisTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return HypothesisTokenizer.load(directory, spec.max_sequence_length)

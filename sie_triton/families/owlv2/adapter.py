@@ -118,7 +118,6 @@ class OwlAdapter(LabelReader, Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> OwlAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = OwlFiles.read(directory)
     model: Any = engine.load(directory, transformers.AutoModelForZeroShotObjectDetection)
     towers = getattr(model, model.base_model_prefix)

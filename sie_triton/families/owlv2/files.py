@@ -34,7 +34,6 @@ class OwlFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "OwlFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         config = read_fields(directory / "config.json")
         name = config.one_of("model_type", ("owlv2", "owlvit"))
         usual, usual_patch = CLASSES[name]

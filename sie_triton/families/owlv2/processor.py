@@ -69,5 +69,4 @@ class OwlProcessor(LabelledImages[Labels]):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> OwlProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return OwlProcessor(OwlFiles.read(directory), spec.runtime)

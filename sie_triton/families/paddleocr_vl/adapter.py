@@ -50,7 +50,6 @@ class PaddleAdapter(OcrAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PaddleAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     engine.avoid_float16()
     of, page = images(directory), load_processor(spec, directory).page()
     writer = engine.prepared(PaddleWriter(engine.load(directory, AutoModelForImageTextToText), of))

@@ -30,7 +30,6 @@ class PaddleProcessor(TaskProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PaddleProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     tasks = Tasks(TASKS, PaddleOcrOptions.of(spec).default_task or OCR)
     return PaddleProcessor(images(directory), tasks, USUAL_NEW_TOKENS, spec)
 

@@ -26,7 +26,6 @@ class Qwen3VLEmbeddingAdapter(PatchAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLEmbeddingAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan, page = plan_of(files), load_processor(spec, directory).page(*PAGE)
     model: Any = engine.load(files.directory)

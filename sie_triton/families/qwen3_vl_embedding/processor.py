@@ -73,7 +73,6 @@ class ChatProcessor(Processor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> ChatProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     longest = min(spec.max_sequence_length, files.longest)
     return ChatProcessor(ChatReader(files, plan_of(files), longest, spec.runtime))

@@ -54,7 +54,6 @@ class Qwen3VLRerankerAdapter(PatchAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Qwen3VLRerankerAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = read(directory)
     plan, page = plan_of(files), load_processor(spec, directory).page(*PAGE)
     model: Any = engine.load(files.directory, AutoModelForImageTextToText)

@@ -97,7 +97,6 @@ def shown(item: Any, shorten: Callable[[str], str]) -> str:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PairProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = read(directory)
     longest = min(spec.max_sequence_length, files.longest)
     reader = ChatReader(files, plan_of(files), longest, spec.runtime)

@@ -50,7 +50,6 @@ class ClassifierAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> ClassifierAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = ClassifierFiles.read(directory)
     check_problem(files)
     return ClassifierAdapter(SequenceClassifier(files.text.transformer, engine), files.labels, files.is_multi_label)

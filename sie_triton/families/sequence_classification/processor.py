@@ -25,5 +25,4 @@ class WindowTokenizer(WindowProcessor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> WindowTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return WindowTokenizer.load(directory, spec.max_sequence_length)

@@ -42,7 +42,6 @@ class SiglipAdapter(TowerAdapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> SiglipAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     files = SiglipFiles.read(directory)
     return adapter_of(towers(files.directory, engine), files, engine)
 

@@ -47,7 +47,6 @@ class SiglipFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "SiglipFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         if is_open_clip(directory):
             found = OpenClipFiles.read(directory)
             return cls.of(directory, found.config, found.plan, UNLIMITED, found.cleaning)

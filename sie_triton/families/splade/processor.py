@@ -69,7 +69,6 @@ def without_lookup(features: Features, num_texts: int) -> Features:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> TextTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = SparseEncoderFiles.read(directory)
     if files.idf is None:
         return SpladeTokenizer.load(directory, spec.max_sequence_length, spec.profiles)

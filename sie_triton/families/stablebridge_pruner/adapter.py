@@ -57,7 +57,6 @@ class PrunerAdapter(Adapter):
 
 
 def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> PrunerAdapter:
-    """Load the model; raise LoadError saying what in the directory cannot be used."""
     options = PrunerOptions.of(spec)
     files = CrossEncoderFiles.read(directory)
     weights = head_weights(head_file(directory, options), options)

@@ -89,5 +89,4 @@ def both_cut(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> PassageTokenizer:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     return PassageTokenizer.load(directory, spec.max_sequence_length)

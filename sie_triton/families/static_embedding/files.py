@@ -46,7 +46,6 @@ class StaticFiles:
 
     @classmethod
     def read(cls, directory: Path) -> "StaticFiles":
-        """Read the files; raise LoadError naming the one that cannot be used."""
         kinds = modules_of(directory)
         check_one_way(kinds, directory)
         names = [kind for kind, _ in kinds]

@@ -35,7 +35,6 @@ class StaticProcessor(Processor):
 
 
 def load_processor(spec: ModelSpec, directory: Path) -> StaticProcessor:
-    """Load the processor; raise LoadError saying what is wrong with its files."""
     files = StaticFiles.read(directory)
     longest = min(spec.max_sequence_length, files.longest)
     tokenizer = truncating(open_tokenizer(files.directory), longest)

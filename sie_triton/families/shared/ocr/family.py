@@ -57,7 +57,7 @@ class OcrFamily(Family, ABC):
 
     @abstractmethod
     def read(self, directory: Path) -> PageFiles:
-        """Read the files; raise LoadError naming the one that cannot be used."""
+        """Read the files."""
 
     def longest(self, directory: Path) -> int:
         return self.read(directory).longest
