@@ -2,24 +2,20 @@
 
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from tenacity import Retrying
-
-from sie_triton.client import calls
 from sie_triton.client.address import Address
-from sie_triton.client.arguments import checked_concurrency, checked_model
+from sie_triton.client.arguments import checked_concurrency
+from sie_triton.client.calls import ClientCall
 from sie_triton.client.connections import CLOSED, GrpcConnection, HttpConnection, connection_to
-from sie_triton.client.failures import NotServed, not_served
-from sie_triton.client.fit import Misfit
-from sie_triton.client.known import ControllerAddress, advice_of, serve_known
-from sie_triton.client.profiles import Profiles, first_step
-from sie_triton.client.retry import Deadline, checked_timeout
+from sie_triton.client.conversation import Conversation, finished
+from sie_triton.client.known import ControllerAddress, serve_known
+from sie_triton.client.retry import Deadline
 from sie_triton.client.types import (
     EncodeOptions,
     EncodeResult,
@@ -29,15 +25,13 @@ from sie_triton.client.types import (
     ScoreOptions,
     ScoreResult,
 )
-from sie_triton.contract import Verb
-from sie_triton.errors import Cancelled, InputError, SIEError
-from sie_triton.names import split_profile, triton_name
+from sie_triton.errors import Cancelled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class SIEClient:
+class SIEClient(Conversation):
     """Client of a server: `SIEClient("http://host:8000")`, `SIEClient("grpc://host:8001")` or `SIEClient("host:8001")`.
 
     Thread-safe. Close the client, or use it as a context manager. Many items are sent as several requests, at most
@@ -64,12 +58,8 @@ class SIEClient:
         ca_file: str = "",
     ) -> None:
         self._address = Address.parse(url, token, ca_file)
-        self._controller = ControllerAddress.beside(self._address, controller_url)
-        self._timeout = checked_timeout(timeout)
-        self._retry = retry
+        super().__init__(self._address, timeout, retry, controller_url)
         self._max_concurrency = checked_concurrency(max_concurrency)
-        self._ensembles: dict[tuple[str, str], str] = {}
-        self._profiles: dict[str, Profiles] = {}
         self._lock = threading.Lock()
         self._opened: GrpcConnection | HttpConnection | None = None
         self._closing: weakref.finalize[..., SIEClient] | None = None
@@ -103,20 +93,13 @@ class SIEClient:
 
         Raises InputError, BusyError (Unreachable if no server answers), LoadError or ModelError.
         """
-        deadline = Deadline.after(options.pop("timeout", self._timeout))
-        model, options = self._resolved(model, options, deadline)
-        call = calls.EncodeCall(self._connection.triton, model, items, options)
-        with self._explaining(call, model, deadline):
-            return self._once_served(model, deadline, lambda: call.results(self._responses(call, deadline)))
+        return finished(self._encode(model, items, options))
 
     def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
         """Rank `items` by their relevance to `query`. Raises the same errors as `encode`."""
-        deadline, asked = Deadline.after(options.pop("timeout", self._timeout)), model
-        model, given = self._resolved(model, options, deadline)
-        call = calls.ScoreCall(self._connection.triton, model, query, items, given)
-        return cast(ScoreResult, self._results(call, model, deadline) | {"model": asked})
+        return cast(ScoreResult, finished(self._score(model, query, items, {**options})))
 
     @overload
     def extract(  # type: ignore[overload-overlap]  # a str is a Sequence too
@@ -145,124 +128,41 @@ class SIEClient:
         `start` and `end`, for models that find relations between them: a list for one item, or a list of lists for a
         list of items. Raises the same errors as `encode`.
         """
-        deadline = Deadline.after(options.pop("timeout", self._timeout))
-        model, options = self._resolved(model, options, deadline)
-        call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
-        return self._results(call, model, deadline)
+        return finished(self._extract(model, items, labels, entities, options))
 
     def list_models(self) -> list[str]:
         """Return the names of the models that are ready, as `org/name`."""
-        return calls.model_names(self._ask("get_inference_statistics", Deadline.after(self._timeout)))
+        return finished(self._served())
 
-    @contextmanager
-    def _explaining(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Iterator[None]:
-        """Add the served models to a NotServed, and the inputs that the model takes to an InputError."""
-        try:
-            yield
-        except NotServed as exc:
-            if exc.model:
-                raise
-            raise not_served(model, self.list_models(), advice_of(self._controller)) from exc
-        except Misfit:
-            raise
-        except InputError:
-            self._check(call, model, deadline)
-            raise
+    @property
+    def _triton(self) -> Any:
+        return self._connection.triton
 
-    def _resolved(self, model: str, options: Mapping[str, Any], deadline: Deadline) -> tuple[str, dict[str, Any]]:
-        """Return the model and the options of a call to `org/name:profile`; any other name is returned as it is."""
-        name, profile = split_profile(checked_model(model))
-        if not profile:
-            return name, dict(options)
-        if profile not in self._profiles.get(name, ()):  # the model may have changed
-            try:
-                self._profiles[name] = self._once_served(name, deadline, lambda: self._read_profiles(name, deadline))
-            except NotServed as exc:
-                raise exc if exc.model else not_served(name, self.list_models(), advice_of(self._controller)) from exc
-        return self._profiles[name].applied(name, profile, options)
+    @property
+    def _is_met(self) -> bool:
+        return self._connection.is_met
 
-    def _read_profiles(self, model: str, deadline: Deadline) -> Profiles:
-        ensemble = self._ask("get_model_config", deadline, lambda: {"model_name": triton_name(model)})
-        step = {"model_name": first_step(model, ensemble)}
-        return Profiles.of(self._ask("get_model_config", deadline, lambda: step))
+    async def _call(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
+        return self._connection.ask(method, deadline, **arguments)
 
-    def _check(self, call: calls.ClientCall, model: str, deadline: Deadline) -> None:
-        """Raise Misfit if the ensemble does not take the inputs of `call`; pass if its metadata is not available."""
-        try:
-            metadata = self._connection.ask("get_model_metadata", deadline, model_name=call.ensemble)
-        except SIEError:
-            return
-        call.check(model, metadata)
+    async def _serve(self, controller: ControllerAddress, model: str, seconds: float) -> bool:
+        return serve_known(controller, model, seconds)
 
-    def _results(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
-        """Return the results of a call whose verb may have an ensemble of its own, found on first use and cached."""
-        with self._explaining(call, model, deadline):
-            if not call.pieces:
-                return call.results([])
-            return self._once_served(model, deadline, lambda: self._results_of_verb(call, model, deadline))
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
-    def _results_of_verb(self, call: calls.ClientCall, model: str, deadline: Deadline) -> Any:
-        if known := self._ensembles.get((model, call.verb.name)):
-            call.ensemble = known
-            try:
-                return call.results(self._responses(call, deadline))
-            except InputError:  # the model's ensembles may have changed
-                self._ensembles.pop((model, call.verb.name), None)
-                if self._ensemble(model, call.verb, deadline) == known:
-                    raise
-        call.ensemble = self._ensemble(model, call.verb, deadline)
-        return call.results(self._responses(call, deadline))
-
-    def _once_served(self, model: str, deadline: Deadline, call: Callable[[], Any]) -> Any:
-        """Return the result of `call`; if the model is not served, repeat it once the controller serves the model."""
-        try:
-            return call()
-        except NotServed:
-            if not self._becomes_served(model, deadline):
-                raise
-            return call()
-
-    def _becomes_served(self, model: str, deadline: Deadline) -> bool:
-        if self._controller is None:
-            return False
-        if not self._retry:
-            return serve_known(self._controller, model, deadline.left_s)
-        for attempt in Retrying(**deadline.retrying(lambda: True)):
-            with attempt:
-                return serve_known(self._controller, model, deadline.left_s)
-        raise AssertionError("tenacity raises when it stops")
-
-    def _ensemble(self, model: str, verb: Verb, deadline: Deadline) -> str:
-        """Return the name of the ensemble for `verb`: its own, unless the verb is the first of the model."""
-        if (model, verb.name) not in self._ensembles:
-            name = triton_name(model)
-            metadata = self._ask("get_model_metadata", deadline, lambda: {"model_name": name})
-            own = {"model_name": calls.own_ensemble(model, verb)}
-            has_own = self._ask("is_model_ready", deadline, lambda: own)
-            self._ensembles[model, verb.name] = calls.ensemble_of(model, verb, metadata, has_own=has_own)
-        return self._ensembles[model, verb.name]
-
-    def _responses(self, call: calls.ClientCall, deadline: Deadline) -> list[Any]:
+    async def _responses(self, call: ClientCall, deadline: Deadline) -> list[Any]:
         if len(call.pieces) == 1:
-            return [self._infer(call, call.pieces[0], deadline)]
-        futures = [self._pool.submit(self._infer, call, piece, deadline) for piece in call.pieces]
+            return [await self._infer(call, call.pieces[0], deadline)]
+        futures = [self._pool.submit(self._inferred, call, piece, deadline) for piece in call.pieces]
         try:
             return [future.result() for future in futures]
         finally:
             for future in futures:
                 future.cancel()
 
-    def _infer(self, call: calls.ClientCall, piece: slice, deadline: Deadline) -> Any:
-        with call.placing(piece):
-            return self._ask("infer", deadline, lambda: call.arguments(piece) | deadline.parameters())
-
-    def _ask(self, method: str, deadline: Deadline, arguments: Callable[[], dict[str, Any]] = dict) -> Any:
-        if not self._retry:
-            return self._connection.ask(method, deadline, **arguments())
-        for attempt in Retrying(**deadline.retrying(lambda: self._connection.is_met)):
-            with attempt:
-                return self._connection.ask(method, deadline, **arguments())
-        raise AssertionError("tenacity raises when it stops")
+    def _inferred(self, call: ClientCall, piece: slice, deadline: Deadline) -> Any:
+        return finished(self._infer(call, piece, deadline))
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:

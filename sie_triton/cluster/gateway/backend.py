@@ -87,7 +87,7 @@ class QueueClient(AsyncSIEClient):
     def _connect(self, address: Address) -> AsyncConnection:
         return QueueConnection(self._queue)
 
-    async def list_models(self) -> list[str]:
+    async def _served(self) -> list[str]:
         return sorted(map(sie_name, self._queue.pools.served(self._queue.pools.chosen(wishes.get())).models))
 
 
