@@ -1,7 +1,8 @@
 """Calls that many requests share: those that wait for the same go together, once a call ends.
 
 Up to `max_calls` calls of a line are made at once, each of one request. While they run, further requests gather, and
-the next call takes those that want the same. No request waits for others to come, unless `gather_s` says for how long.
+the next call takes those that want the same. No request waits for others to come, unless `gather_s` says for how long,
+and none longer than `max_wait_s` for a call to end.
 """
 
 import asyncio
@@ -58,6 +59,7 @@ class Line(Generic[Request, Answer]):
     request_s: float = 0.0  # time of a call for each of its requests; 0 while unknown
     waiting: deque[Waiting[Request, Answer]] = field(default_factory=deque)
     gathering: asyncio.TimerHandle | None = None  # set while those that wait have time to become more
+    overdue: asyncio.TimerHandle | None = None  # at the end of the wait of the first
 
 
 class SharedCalls(ABC, Generic[Request, Answer]):
@@ -66,7 +68,8 @@ class SharedCalls(ABC, Generic[Request, Answer]):
     A shared call has as many requests as take `call_s` seconds, by the calls before, so that those of others do not
     wait long for it. The first request of a call waits for `gather_s` seconds, or until `max_requests` wait. `observe`
     gets the number of requests of each call that follows another. Beyond `max_waiting` requests of a line, further ones
-    are called alone at once, so that the server may refuse them.
+    are called alone at once, so that the server may refuse them. A request that has waited for `max_wait_s`, such as
+    for a model that loads, is called whatever the number of calls, so that the server may say why it has to wait.
     """
 
     def __init__(
@@ -77,12 +80,14 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         max_items: float = float("inf"),
         max_bytes: float = float("inf"),
         max_waiting: float = float("inf"),
+        max_wait_s: float = float("inf"),
         call_s: Callable[[], float] = lambda: float("inf"),
         gather_s: Callable[[], float] = lambda: 0.0,
         observe: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._max_calls, self._max_requests = max_calls, max_requests
-        self._max_items, self._max_bytes, self._max_waiting = max_items, max_bytes, max_waiting
+        self._max_items, self._max_bytes = max_items, max_bytes
+        self._max_waiting, self._max_wait_s = max_waiting, max_wait_s
         self._call_s, self._gather_s, self._observe = call_s, gather_s, observe
         self._lines: dict[Hashable, Line[Request, Answer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,6 +134,7 @@ class SharedCalls(ABC, Generic[Request, Answer]):
             waiting: Waiting[Request, Answer] = Waiting(request, self.weigh(request), now, now + seconds)
             line.waiting.append(waiting)
             when_waiting(waiting.answer)
+            self._watch(name, line)
             self._gather(name, line, min(gather_s, seconds / 2))
             deadline = asyncio.get_running_loop().call_later(seconds, self._end_late, waiting, seconds)
             try:
@@ -169,14 +175,27 @@ class SharedCalls(ABC, Generic[Request, Answer]):
 
     def _go_on(self, name: Hashable, line: Line[Request, Answer]) -> None:
         """Make the next calls, if there are requests and calls left."""
-        while line.waiting and line.gathering is None and line.num_calls < self._max_calls:
+        while line.waiting and line.gathering is None and self._may_call(line):
             if together := self._taken(line):
                 line.num_calls += 1
                 task = asyncio.create_task(self._call(name, line, together), context=Context())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+        self._watch(name, line)
         if not line.waiting and not line.num_calls:
             self._lines.pop(name, None)
+
+    def _may_call(self, line: Line[Request, Answer]) -> bool:
+        return line.num_calls < self._max_calls or line.waiting[0].since + self._max_wait_s <= monotonic()
+
+    def _watch(self, name: Hashable, line: Line[Request, Answer]) -> None:
+        """Go on once the first request that waits has waited too long."""
+        if line.overdue is not None:
+            line.overdue.cancel()
+            line.overdue = None
+        if line.waiting and self._max_wait_s < float("inf"):
+            left_s = line.waiting[0].since + self._max_wait_s - monotonic()
+            line.overdue = asyncio.get_running_loop().call_later(left_s, self._go_on, name, line)
 
     def _taken(self, line: Line[Request, Answer]) -> list[Waiting[Request, Answer]]:
         """Take the first request and those behind it that can share its call."""

@@ -13,22 +13,31 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.backend import Items, forwarded, tenant
 from sie_triton.doors.memory import charged_to, hold
 from sie_triton.errors import DeadlinePassed, InputError, ModelError
-from sie_triton.shared_calls import Apart, SharedCalls, Weight
+from sie_triton.shared_calls import MIN_S, Apart, SharedCalls, Weight
 from sie_triton.telemetry.identity import TRACEPARENT
 from sie_triton.telemetry.spans import recorded
 
 # Calls at a time, and texts of one call.
 MAX_CALLS, MAX_TEXTS = 2, 32
 
+# The longest wait for another call to end, in seconds: a request for a model that loads then waits in Triton, whose
+# answer says so.
+MAX_WAIT_S = 0.5
+
+# Time between the deadline of a request that shares a call and its end, in seconds: Triton answers at the deadline of
+# the call, which may be MAX_WAIT_S later.
+GRACE_S = 1.0
+
 # A longer text, in characters, is encoded alone: the others would wait for it.
 MAX_TEXT = 2048
 
 
 class Encode(NamedTuple):
-    """Arguments of a call of `encode`, without its timeout."""
+    """Arguments of a call of `encode`."""
 
     model: str
     items: Items
+    seconds: float
     parameters: Mapping[str, Any]
 
     @property
@@ -39,10 +48,10 @@ class Encode(NamedTuple):
         return len(self.items[0][TEXT.name]) <= MAX_TEXT and not recorded(forwarded.get().get(TRACEPARENT, ""))
 
     @property
-    def line(self) -> tuple[str, str, str]:
-        """Model, tenant and parameters: requests share calls if these are equal."""
+    def line(self) -> tuple[str, float, str, str]:
+        """Model, timeout, tenant and parameters: requests share calls if these are equal."""
         parameters = sorted((name, value) for name, value in self.parameters.items() if value is not None)
-        return self.model, tenant.get(), repr(parameters)
+        return self.model, self.seconds, tenant.get(), repr(parameters)
 
 
 class Encoded(NamedTuple):
@@ -56,17 +65,19 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
     """Belongs to the event loop of a door. `encode` calls Triton and returns the results of its items."""
 
     def __init__(self, encode: Callable[..., Awaitable[list[EncodeResult]]], max_waiting: int) -> None:
-        super().__init__(max_calls=MAX_CALLS, max_requests=MAX_TEXTS, max_waiting=max_waiting)
+        super().__init__(
+            max_calls=MAX_CALLS, max_requests=MAX_TEXTS, max_waiting=max_waiting, max_wait_s=MAX_WAIT_S
+        )
         self._encode = encode
 
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> list[EncodeResult]:
         """Return the results of the items, which may share a call with those of others."""
-        request = Encode(model, items, parameters)
+        request = Encode(model, items, seconds, parameters)
         if not request.may_share:
             return await self._encode(model, items, seconds, parameters)
-        results, num_bytes = await self.call(request.line, request, seconds)
+        results, num_bytes = await self.call(request.line, request, seconds + GRACE_S)
         hold(num_bytes)
         return results
 
@@ -74,14 +85,15 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
         return Weight("")
 
     async def alone(self, request: Encode, seconds: float) -> Encoded:
-        return Encoded(await self._encode(request.model, request.items, seconds, request.parameters))
+        left_s = max(MIN_S, seconds - GRACE_S)
+        return Encoded(await self._encode(request.model, request.items, left_s, request.parameters))
 
     async def together(self, requests: Sequence[Encode], seconds: float) -> Sequence[Encoded]:
-        model, _, parameters = requests[0]
+        model, _, _, parameters = requests[0]
         items, sizes = [item for request in requests for item in request.items], list[int]()
         try:
             with charged_to(sizes.append):
-                results = await self._encode(model, items, seconds, parameters)
+                results = await self._encode(model, items, max(MIN_S, seconds - GRACE_S), parameters)
         except ModelError as exc:
             raise Apart from exc
         except InputError as exc:
@@ -91,4 +103,4 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
         return [Encoded([result], sum(sizes) // len(requests)) for result in results]
 
     def late(self, seconds: float) -> DeadlinePassed:
-        return DeadlinePassed(f"timeout: the server did not answer within {seconds:.3g} s")
+        return DeadlinePassed(f"timeout: the server did not answer within {seconds - GRACE_S:.3g} s")

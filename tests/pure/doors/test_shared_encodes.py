@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_triton.client.failures import StageDied
+from sie_triton.doors import shared_encodes as module
 from sie_triton.doors.backend import forwarded, tenant
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget, hold
 from sie_triton.doors.shared_encodes import MAX_CALLS, MAX_TEXT, MAX_TEXTS, SharedEncodes
-from sie_triton.errors import BusyError, DeadlinePassed, InputError, ModelError, OutOfMemory
+from sie_triton.errors import BusyError, DeadlinePassed, InputError, ModelError, ModelLoading, OutOfMemory
 from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
 from tests.support.joiners import all_ran
 
@@ -77,14 +78,14 @@ class Clients:
         await all_ran()
         return task
 
-    async def occupy(self) -> list[Call]:
+    async def occupy(self, **given) -> list[Call]:
         for i in range(MAX_CALLS):
-            await self.send(f"occupies {i}")
+            await self.send(f"occupies {i}", **given)
         return self.triton.calls[-MAX_CALLS:]
 
     async def shared_call(self, *texts, **given):
         """Return the tasks of requests that wait, and the call that they share."""
-        first, *_ = await self.occupy()
+        first, *_ = await self.occupy(**given)
         tasks = [await self.send(text, **given) for text in texts]
         await self.triton.end(first)
         return tasks, self.triton.calls[-1]
@@ -139,6 +140,7 @@ async def test_a_call_has_at_most_so_many_texts(clients):
 DIFFERENT = [
     {"model": "other"},
     {"tenant_of": "other"},
+    {"seconds": 30.0},
     {"is_query": True},
     {"is_query": 1},
     {"output_types": ["dense"]},
@@ -262,24 +264,61 @@ async def test_a_request_that_waited_alone_has_the_context_of_its_client(clients
 
 
 @runs
-async def test_each_has_its_own_deadline(clients):
-    first, *_ = await clients.occupy()
-    late, patient = await clients.send("a", seconds=0.2), await clients.send("b", seconds=30.0)
-    await clients.triton.end(first)
-    call = clients.triton.calls[-1]
-    assert 20 < call.seconds <= 30
-    with pytest.raises(DeadlinePassed, match=r"within 0.2 s"):
-        await late
-    assert not call.was_cancelled
-    await clients.triton.end(call)
-    assert patient.result()[0]["dense"] == "b"
+async def test_a_call_has_the_time_that_its_requests_have(clients):
+    _, call = await clients.shared_call("a", "b", seconds=30.0)
+    assert all(25 < each.seconds <= 30 for each in (clients.triton.calls[0], call))
 
 
-@runs
-async def test_the_deadline_ends_the_wait_for_a_call(clients):
-    await clients.occupy()
-    with pytest.raises(DeadlinePassed):
-        await (await clients.send("a", seconds=0.01))
+def test_triton_has_time_to_say_why_a_request_is_late(monkeypatch):
+    monkeypatch.setattr(module, "GRACE_S", 60.0)
+
+    async def check() -> None:
+        clients = Clients()
+        tasks, call = await clients.shared_call("a", "b", seconds=0.01)
+        call.error = ModelLoading("fetching")
+        await asyncio.sleep(0.05)
+        await clients.triton.end(call)
+        assert [type(task.exception()) for task in tasks] == [ModelLoading] * 2
+        await clients.end_all()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("is_called", [True, False])
+def test_the_deadline_ends_a_request_wherever_it_is(monkeypatch, is_called):
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
+
+    async def check() -> None:
+        clients = Clients()
+        first, *_ = await clients.occupy(seconds=0.2)
+        task = await clients.send("a", seconds=0.2)
+        if is_called:
+            await clients.triton.end(first)
+        with pytest.raises(DeadlinePassed, match=r"within 0.2 s"):
+            await task
+        await clients.end_all()
+
+    asyncio.run(check())
+
+
+def test_no_request_waits_long_for_another_call(monkeypatch):
+    """A model loads: each request waits for it in Triton, so that its answer says so."""
+    monkeypatch.setattr(module, "MAX_WAIT_S", 0.02)
+
+    async def check() -> None:
+        clients = Clients()
+        await clients.occupy()
+        for text in "ab":
+            await clients.send(text)
+        assert len(clients.triton.calls) == MAX_CALLS
+        while len(clients.triton.calls) == MAX_CALLS:
+            await asyncio.sleep(0.01)
+        assert sorted(text for call in clients.triton.calls[MAX_CALLS:] for text in call.texts) in (["a"], ["a", "b"])
+        while len({text for call in clients.triton.calls for text in call.texts}) < MAX_CALLS + 2:
+            await asyncio.sleep(0.01)
+        await clients.end_all()
+
+    asyncio.run(check())
 
 
 def test_beyond_the_limit_requests_are_called_at_once_so_that_triton_refuses_them():
