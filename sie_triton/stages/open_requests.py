@@ -57,11 +57,12 @@ class OpenRequest:
         self.call: Call | None = None
 
     def defer(self, deadline_ns: int, token: str = "") -> None:
-        """Let it be answered after `execute`; `token` names its call at the door. A deferred request stays as it is.
+        """Let it be answered after `execute`; `token` names its call at the door.
 
-        Raise BusyError, and do not defer it, if the system starts no thread for the clock.
+        A request that is deferred or answered stays as it is. Raise BusyError, and do not defer it, if the system
+        starts no thread for the clock.
         """
-        if not self.is_deferred:
+        if self.is_open and not self.is_deferred:
             self._requests.defer(self, deadline_ns, token)
 
     def answer(self, answer: Outputs | SIEError) -> bool:

@@ -109,7 +109,9 @@ def test_the_first_answer_of_a_request_that_is_not_deferred_is_kept_for_execute(
     assert request.answer({"x": 1})
     assert not request.answer({"x": 2})
     assert (request.answered, request.is_open, request.is_deferred) == ({"x": 1}, False, False)
+    request.defer(NEVER)
     assert request.is_over()
+    assert not request.request.is_deferred
     assert not request.request.answers
     assert counts.added == []
 
