@@ -42,16 +42,24 @@ class Encode(NamedTuple):
 
     @property
     def may_share(self) -> bool:
-        """True for one short text, unless its trace is recorded: that would be the trace of all."""
-        if len(self.items) != 1 or self.items[0].keys() - {TEXT.name, IDENTITY}:
+        """True for one short text with short parameters, unless its trace is recorded: that would be that of all."""
+        if len(self.items) != 1 or self.items[0].keys() - {IDENTITY} != {TEXT.name}:
             return False
-        return len(self.items[0][TEXT.name]) <= MAX_TEXT and not recorded(forwarded.get().get(TRACEPARENT, ""))
+        is_short = len(self.items[0][TEXT.name]) <= MAX_TEXT and all(map(_is_short, self.parameters.values()))
+        return is_short and not recorded(forwarded.get().get(TRACEPARENT, ""))
 
     @property
     def line(self) -> tuple[str, float, str, str]:
         """Model, timeout, tenant and parameters: requests share calls if these are equal."""
         parameters = sorted((name, value) for name, value in self.parameters.items() if value is not None)
         return self.model, self.seconds, tenant.get(), repr(parameters)
+
+
+def _is_short(value: Any) -> bool:
+    """Return True for a parameter, or a list of names, whose text a line may hold."""
+    if isinstance(value, (list, tuple)):
+        return len(value) <= MAX_TEXTS and all(isinstance(name, str) and len(name) <= MAX_TEXTS for name in value)
+    return len(value) <= MAX_TEXT if isinstance(value, str) else not isinstance(value, dict)
 
 
 class Encoded(NamedTuple):
@@ -65,9 +73,7 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
     """Belongs to the event loop of a door. `encode` calls Triton and returns the results of its items."""
 
     def __init__(self, encode: Callable[..., Awaitable[list[EncodeResult]]], max_waiting: int) -> None:
-        super().__init__(
-            max_calls=MAX_CALLS, max_requests=MAX_TEXTS, max_waiting=max_waiting, max_wait_s=MAX_WAIT_S
-        )
+        super().__init__(max_calls=MAX_CALLS, max_requests=MAX_TEXTS, max_waiting=max_waiting, max_wait_s=MAX_WAIT_S)
         self._encode = encode
 
     async def encode(

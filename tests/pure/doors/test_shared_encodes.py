@@ -159,15 +159,18 @@ async def test_requests_that_want_something_else_have_calls_of_their_own(clients
 
 
 @runs
-async def test_large_requests_and_recorded_traces_neither_wait_nor_share(clients):
+async def test_large_requests_neither_wait_nor_share(clients):
     await clients.occupy()
     tasks = [await clients.send("a", "b"), await clients.send("a" * (MAX_TEXT + 1))]
     image = clients.shared.encode("m", [{"text": "a", "image": b"1"}], 60, {})
     tasks.append(asyncio.ensure_future(image))
+    large = [{"instruction": "x" * (MAX_TEXT + 1)}, {"output_types": ["x"] * 99}, {"output_types": ["x" * 99]}]
+    tasks += [await clients.send("a", **given_) for given_ in [*large, {"output_schema": {}}]]
     await all_ran()
-    assert len(clients.triton.calls) == MAX_CALLS + 3
+    assert len(clients.triton.calls) == MAX_CALLS + 7
+    assert len(clients.shared._lines) == 1
     await clients.send("waits")
-    assert len(clients.triton.calls) == MAX_CALLS + 3
+    assert len(clients.triton.calls) == MAX_CALLS + 7
 
 
 def test_a_request_whose_trace_is_recorded_stays_alone(monkeypatch):
