@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.library_comparison import MINILM, save
+from benchmarks.architectures import save
+from benchmarks.library_comparison import MINILM
 from benchmarks.tables import markdown_table, print_table
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.tensors import TEXT

@@ -26,7 +26,7 @@ from sie_triton.stages.seal import Seal
 from sie_triton.stages.timing import BusyLog
 from sie_triton.stages.work import Desk, Work
 from sie_triton.worker.messages import Loaded
-from tests.support.stages import FakeRequest
+from tests.support.stages import FakeRequest, open_requests
 
 Outputs = Mapping[str, Any]
 
@@ -70,7 +70,7 @@ class Pipeline:
         return self.rows_of(request_of(features))
 
     def rows_of(self, request: FakeRequest) -> Outputs:
-        work = self.desk.take(request, self.loaded)
+        work = self.desk.take(open_requests().enter(request), self.loaded)
         self._taken.raise_to(highest_ticket=work.context.ticket)
         work.rows = self._rows(work)
         work.ran.append((monotonic_ns(), monotonic_ns()))
