@@ -28,7 +28,7 @@ WEIGHT = 0.2
 
 
 class Apart(Exception):
-    """One of the requests may be why their shared call failed, so each has to be called alone."""
+    """A shared call failed, perhaps because of one of its requests, so each has to be called alone."""
 
 
 class Weight(NamedTuple):

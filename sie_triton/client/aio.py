@@ -50,7 +50,7 @@ class AsyncSIEClient(Conversation):
     ) -> None:
         address = Address.parse(url, token, ca_file)
         super().__init__(address, timeout, retry, controller_url)
-        self._connection = self._connect(address)
+        self._opened = self._connect(address)
         self._places = asyncio.Semaphore(checked_concurrency(max_concurrency))
 
     def _connect(self, address: Address) -> AsyncConnection:
@@ -117,12 +117,8 @@ class AsyncSIEClient(Conversation):
         return await self._served()
 
     @property
-    def _triton(self) -> Any:
-        return self._connection.triton
-
-    @property
-    def _is_met(self) -> bool:
-        return self._connection.is_met
+    def _connection(self) -> AsyncConnection:
+        return self._opened
 
     async def _call(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
         return await self._connection.ask(method, deadline, **arguments)

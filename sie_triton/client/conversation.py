@@ -1,4 +1,4 @@
-"""What a client asks a server, and in which order, written once for both clients.
+"""The questions of a call to a server and their order, written once for both clients.
 
 The methods are coroutines. Those of the blocking client never wait: what they await blocks instead, so that `finished`
 runs them to their end.
@@ -38,7 +38,7 @@ def finished(coroutine: Coroutine[Any, Any, T]) -> T:
 class Conversation(ABC):
     """The calls of a client. Holds the ensembles and profiles of models that it has asked for.
 
-    The arguments are those of SIEClient. `is_met`: the server has responded to this client before.
+    The arguments are those of SIEClient. `_connection` is one of connections.py, opened by its first use.
     """
 
     def __init__(self, address: Address, timeout: float | None, retry: bool, controller_url: str | None) -> None:
@@ -50,12 +50,7 @@ class Conversation(ABC):
 
     @property
     @abstractmethod
-    def _triton(self) -> Any:
-        """The module of tritonclient that the connection uses."""
-
-    @property
-    @abstractmethod
-    def _is_met(self) -> bool: ...
+    def _connection(self) -> Any: ...
 
     @abstractmethod
     async def _call(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
@@ -75,19 +70,19 @@ class Conversation(ABC):
     async def _encode(self, model: str, items: Any, options: dict[str, Any]) -> Any:
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         model, options = await self._resolved(model, options, deadline)
-        call = calls.EncodeCall(self._triton, model, items, options)
+        call = calls.EncodeCall(self._connection.triton, model, items, options)
         return await self._explained(call, model, deadline, lambda: self._results(call, deadline))
 
     async def _score(self, model: str, query: Any, items: Any, options: dict[str, Any]) -> Any:
         deadline, asked = Deadline.after(options.pop("timeout", self._timeout)), model
         model, options = await self._resolved(model, options, deadline)
-        call = calls.ScoreCall(self._triton, model, query, items, options)
+        call = calls.ScoreCall(self._connection.triton, model, query, items, options)
         return await self._of_verb(call, model, deadline) | {"model": asked}
 
     async def _extract(self, model: str, items: Any, labels: Any, entities: Any, options: dict[str, Any]) -> Any:
         deadline = Deadline.after(options.pop("timeout", self._timeout))
         model, options = await self._resolved(model, options, deadline)
-        call = calls.ExtractCall(self._triton, model, items, labels, entities, options)
+        call = calls.ExtractCall(self._connection.triton, model, items, labels, entities, options)
         return await self._of_verb(call, model, deadline)
 
     async def _served(self) -> list[str]:
@@ -196,7 +191,7 @@ class Conversation(ABC):
             timeout = deadline.parameters() if method == "infer" else {}
             return self._call(method, deadline, **arguments, **timeout)
 
-        return await self._repeated(call, deadline, lambda: self._is_met)
+        return await self._repeated(call, deadline, lambda: self._connection.is_met)
 
     async def _repeated(
         self, call: Callable[[], Coroutine[Any, Any, T]], deadline: Deadline, is_met: Callable[[], bool]

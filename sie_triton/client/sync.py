@@ -134,14 +134,6 @@ class SIEClient(Conversation):
         """Return the names of the models that are ready, as `org/name`."""
         return finished(self._served())
 
-    @property
-    def _triton(self) -> Any:
-        return self._connection.triton
-
-    @property
-    def _is_met(self) -> bool:
-        return self._connection.is_met
-
     async def _call(self, method: str, deadline: Deadline, **arguments: Any) -> Any:
         return self._connection.ask(method, deadline, **arguments)
 
