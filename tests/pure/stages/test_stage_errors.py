@@ -68,3 +68,13 @@ def test_requests_that_waited_for_a_failed_load_get_its_error(failing, monkeypat
         assert isinstance(request.answer(DEFERRED), ModelError)
     failing.close()
     assert failing.status.record["num_open"] == 0
+
+
+def test_a_request_that_the_stage_forgets_gets_an_error(failing, monkeypatch):
+    """Triton would wait for its answer for ever."""
+    monkeypatch.setattr(failing, "answer", lambda loaded, requests: requests[0].answer({"x": 1}))
+    failing.warm_up()
+    first, forgotten = run(failing, [tokens([i]) for i in range(2)])
+    assert first == {"x": 1}
+    assert isinstance(forgotten, ModelError)
+    assert (failing.status.record["num_faults"], failing.status.record["num_open"]) == (1, 0)
