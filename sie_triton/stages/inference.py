@@ -28,7 +28,7 @@ from sie_triton.stages.loader import Loader
 from sie_triton.stages.loras import HeldLoras
 from sie_triton.stages.open_requests import GONE, OpenRequest, expired
 from sie_triton.stages.passes import Passes
-from sie_triton.stages.request import Origin, Outputs, Request
+from sie_triton.stages.request import Origin, Request
 from sie_triton.stages.seal import Seal
 from sie_triton.stages.stage import ColdStage, internal_error
 from sie_triton.stages.timing import BusyLog
@@ -348,12 +348,9 @@ class Inference(ColdStage[Worker]):
 
     def _reply(self, job: Work) -> None:
         """Answer a job whose rows are complete, or that has failed."""
-        if job.request.is_open:
-            job.request.answer(job.error or self._outputs(job))
-
-    def _outputs(self, job: Work) -> Outputs | SIEError:
         try:
             with self._books:
-                return self._desk.hand_on(job, self._busy, self._loads)
+                answer = job.error or self._desk.hand_on(job, self._busy, self._loads)
         except Exception as exc:
-            return internal_error(self.name, exc)
+            answer = internal_error(self.name, exc)
+        job.request.answer(answer)

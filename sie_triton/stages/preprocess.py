@@ -145,12 +145,14 @@ class Preprocess(ColdStage[Processor]):
     def answer(self, loaded: Processor, requests: Sequence[OpenRequest]) -> None:
         """Answer small requests at once and together; start the others on threads of their own."""
         arrived = monotonic_ns()
-        read = [each for request in requests if (each := self._read(loaded, request, arrived)) is not None]
-        small = [each for each in read if each.is_small(loaded)]
+        small: list[ReadRequest] = []
+        others: list[ReadRequest] = []
+        for request in requests:
+            if (reading := self._read(loaded, request, arrived)) is not None:
+                (small if reading.is_small(loaded) else others).append(reading)
         self._answer_small(loaded, small)
-        for each in read if len(small) < len(read) else ():
-            if each.request.is_open:
-                self._start(loaded, each)
+        for reading in others:
+            self._start(loaded, reading)
 
     def _start(self, processor: Processor, reading: ReadRequest) -> None:
         """Start the work on a request on threads of its own, and defer it."""
