@@ -207,3 +207,11 @@ def test_a_worker_that_takes_too_long_over_an_order_is_ended(worker, tmp_path, d
     with pytest.raises(LoadError, match=r"loading took longer than 0\.05 s and was ended"):
         worker.add_lora("one", tmp_path)
     wait_for(lambda: deaths == [worker])
+
+
+def test_the_failure_of_an_adapter_is_the_answer_of_the_next_requests(stage):
+    """The first waits for the load; the second gets its error at once."""
+    stage.workers[0].refuses = True
+    answers = [run(stage, [by("a", 1)])[0] for _ in range(2)]
+    assert [type(answer) for answer in answers] == [LoadError] * 2
+    assert stage.status.record["num_faults"] == 0
