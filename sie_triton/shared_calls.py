@@ -92,9 +92,9 @@ class SharedCalls(ABC, Generic[Request, Answer]):
         self._lines: dict[Hashable, Line[Request, Answer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    @abstractmethod
     def weigh(self, request: Request) -> Weight:
-        """Return the weight of a request that has to wait."""
+        """Return the weight of a request that has to wait; by default all requests of a line share calls."""
+        return Weight("")
 
     def is_apart(self, key: Hashable) -> bool:
         """Return True if requests with this key are called alone from now on."""

@@ -13,7 +13,7 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.backend import Items, forwarded, tenant
 from sie_triton.doors.memory import charged_to, hold
 from sie_triton.errors import DeadlinePassed, InputError, ModelError
-from sie_triton.shared_calls import MIN_S, Apart, SharedCalls, Weight
+from sie_triton.shared_calls import MIN_S, Apart, SharedCalls
 from sie_triton.telemetry.identity import TRACEPARENT
 from sie_triton.telemetry.spans import recorded
 
@@ -86,9 +86,6 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
         results, num_bytes = await self.call(request.line, request, seconds + GRACE_S)
         hold(num_bytes)
         return results
-
-    def weigh(self, request: Encode) -> Weight:
-        return Weight("")
 
     async def alone(self, request: Encode, seconds: float) -> Encoded:
         left_s = max(MIN_S, seconds - GRACE_S)
