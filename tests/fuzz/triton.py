@@ -32,7 +32,7 @@ class LocalBackend(TritonBackend):
     def __init__(self, settings: Settings, models: Mapping[str, Pipeline]) -> None:
         super().__init__(settings)
         connection = Connection(models)
-        self._triton._connection = self._questions = connection  # type: ignore[assignment]
+        self._triton._opened = self._questions = connection  # type: ignore[assignment]
         self._triton._controller = None
         self.metric_parts = {}
         self._resident = {each.spec.model for each in models.values()}
