@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.processes.channel import Channel
+from sie_triton.system.processes.channel import Channel
 
 ROUNDS = 5
 SMALL = {f"feature-{i}": np.arange(100, dtype=np.int32) for i in range(64)}

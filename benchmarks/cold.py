@@ -16,16 +16,16 @@ from benchmarks import known
 from benchmarks.compare import MODEL
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.catalog import starter_set
 from sie_triton.client import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.memory import processes
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.names import triton_name
-from sie_triton.processes.fork_server import fork_server_ids
-from sie_triton.render.build import write_repository
+from sie_triton.models.catalog import starter_set
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import controller, fork_server, wait_for_controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
+from sie_triton.system.processes.fork_server import fork_server_ids
 
 NUM_FIRST_ANSWERS = 5
 

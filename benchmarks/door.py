@@ -24,9 +24,9 @@ from benchmarks.library_comparison import dense_file, tiny_file
 from benchmarks.ports import ports_of_a_server
 from benchmarks.preprocess import DIM, saved
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
-from sie_triton.render.build import write_repository
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings

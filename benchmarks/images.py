@@ -13,17 +13,17 @@ import numpy as np
 from benchmarks.lanes import interleaved
 from benchmarks.library_comparison import all_of, one_at_a_time, report, served
 from sie_triton.contract import Part
-from sie_triton.families import load_processor
-from sie_triton.host.file_locks import LockFile
-from sie_triton.inputs import NoFrame, kind_of
-from sie_triton.inputs.images import ImageFile
-from sie_triton.inputs.pdf_pages import ALL, PageReader
-from sie_triton.inputs.request_parts import Framed
-from sie_triton.scheduling.background import Background
-from sie_triton.scheduling.slots import Slots
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.models.families import load_processor
+from sie_triton.models.inputs import NoFrame, kind_of
+from sie_triton.models.inputs.images import ImageFile
+from sie_triton.models.inputs.pdf_pages import ALL, PageReader
+from sie_triton.models.inputs.request_parts import Framed
+from sie_triton.pipeline.scheduling.background import Background
+from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.stages.preparing import Preparation
 from sie_triton.settings import read_settings
-from sie_triton.spec import ModelSpec
-from sie_triton.stages.preparing import Preparation
+from sie_triton.system.host.file_locks import LockFile
 
 MODEL = "bench/clip"
 NUM_PHOTOS = 96
@@ -122,7 +122,7 @@ def saved(directory: Path) -> Any:
     import transformers
     from sentence_transformers import SentenceTransformer
 
-    from sie_triton.weights import locate
+    from sie_triton.models.weights import locate
 
     torch.manual_seed(0)
     vision = {**VISION, "image_size": 224, "patch_size": 32}

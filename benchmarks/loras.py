@@ -11,15 +11,15 @@ import numpy as np
 
 from benchmarks.lanes import interleaved
 from benchmarks.library_comparison import MINILM, all_of, dense_file, report, served
+from sie_triton.cli.perf.workload import log_normal_texts
 from sie_triton.contract import Batch, Part
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import open_engine
-from sie_triton.families import load_adapter, load_processor
-from sie_triton.inputs import NoFrame, kind_of
-from sie_triton.inputs.request_parts import Framed, features_of
-from sie_triton.measurements import Measurements
-from sie_triton.perf.workload import log_normal_texts
-from sie_triton.spec import ModelSpec
-from sie_triton.weights import locate
+from sie_triton.engines.measurements import Measurements
+from sie_triton.models.families import load_adapter, load_processor
+from sie_triton.models.inputs import NoFrame, kind_of
+from sie_triton.models.inputs.request_parts import Framed, features_of
+from sie_triton.models.weights import locate
 
 MODEL = "bench/minilm"
 NUM_TEXTS, NUM_LORAS, BATCH = 512, 8, 32

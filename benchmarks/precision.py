@@ -14,11 +14,11 @@ from benchmarks.latency import MODEL, NUM_TOKENS, closing_clients, record_of, ti
 from benchmarks.library_comparison import MINILM, dense_file, grpc_of, serving
 from benchmarks.overhead import Medians, measure
 from benchmarks.tables import Figures, markdown_table, print_table, rows_with_ratios
+from sie_triton.cli.perf import perf_analyzer
+from sie_triton.cli.perf.workload import texts
 from sie_triton.client import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.engines.torch.precision import native_precisions
-from sie_triton.names import triton_name
-from sie_triton.perf import perf_analyzer
-from sie_triton.perf.workload import texts
 from sie_triton.settings import Settings
 
 NUM_CLIENTS, NUM_COMPARED = 64, 256

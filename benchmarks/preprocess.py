@@ -20,13 +20,13 @@ from safetensors.numpy import save_file
 
 from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import Figures, markdown_table, print_table, rows_with_ratios
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
-from sie_triton.render.build import write_repository
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
+from sie_triton.models.weights import locate
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
-from sie_triton.weights import locate
 
 MODELS = [f"bench/static-{i}" for i in range(8)]
 DIM = 8

@@ -49,9 +49,9 @@ def _measurements(model: str, texts: list[str]) -> list[Callable[[], float]]:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from sie_triton.catalog import select
-    from sie_triton.spec import Runtime
-    from sie_triton.weights import locate
+    from sie_triton.contract.spec import Runtime
+    from sie_triton.models.catalog import select
+    from sie_triton.models.weights import locate
 
     spec = select([model], None, allow_hub=True).models[0].resolve(Runtime())
     directory = locate(spec.weights, allow_hub=True)
@@ -76,17 +76,17 @@ class _Packed:
 
     def __init__(self, spec: Any, directory: Path, texts: list[str]) -> None:
         from sie_triton.engines import open_engine
-        from sie_triton.families import load_adapter
-        from sie_triton.inputs.tokenizer import TextTokenizer
-        from sie_triton.measurements import Measurements
+        from sie_triton.engines.measurements import Measurements
+        from sie_triton.models.families import load_adapter
+        from sie_triton.models.inputs.tokenizer import TextTokenizer
 
         self._texts = texts
         self._adapter = load_adapter(spec, directory, open_engine(spec, "cpu", Measurements()))
         self._tokenizer = TextTokenizer.load(directory, spec.max_sequence_length)
 
     def all(self) -> None:
-        from sie_triton.scheduling import plan
-        from sie_triton.spec import CPU_ADMISSION_COST
+        from sie_triton.contract.spec import CPU_ADMISSION_COST
+        from sie_triton.pipeline.scheduling import plan
 
         items = self._items(self._texts)
         for chosen in plan([len(item) for item in items], CPU_ADMISSION_COST):

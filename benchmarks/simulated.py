@@ -33,10 +33,10 @@ from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.run import OURS, Simulation
 from benchmarks.sleeping import ITEM_S, PASS_S
 from benchmarks.tables import Figures, markdown_table, print_table
+from sie_triton.cli.perf.perf_analyzer import input_of
+from sie_triton.cli.perf.workload import texts
 from sie_triton.cluster.up import cluster
-from sie_triton.names import triton_name
-from sie_triton.perf.perf_analyzer import input_of
-from sie_triton.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from sie_triton.settings import read_settings
 
 NUM_WORKERS, NUM_MODELS = 3, 6

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from sie_triton.contract import Batch, Rows
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import Engine
-from sie_triton.families.base import Adapter
-from sie_triton.families.static_embedding import StaticEmbedding
-from sie_triton.families.static_embedding.adapter import load_adapter as load_static
-from sie_triton.spec import ModelSpec
+from sie_triton.models.families.base import Adapter
+from sie_triton.models.families.static_embedding import StaticEmbedding
+from sie_triton.models.families.static_embedding.adapter import load_adapter as load_static
 
 # Time of a pass, and of each item in it, in seconds.
 PASS_S, ITEM_S = 0.04, 0.03

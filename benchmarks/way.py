@@ -21,19 +21,19 @@ from benchmarks.architectures import save
 from benchmarks.library_comparison import MINILM
 from benchmarks.tables import markdown_table, print_table
 from sie_triton.contract import Batch, Rows
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
 from sie_triton.errors import SIEError
-from sie_triton.families.shared.token_batch import tokens
+from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.weights import locate
+from sie_triton.pipeline.stages.inference import Inference
+from sie_triton.pipeline.stages.postprocess import Postprocess
+from sie_triton.pipeline.stages.preprocess import Preprocess
+from sie_triton.pipeline.stages.request import Outputs
+from sie_triton.pipeline.stages.seal import Seal
+from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import TrafficWriter
-from sie_triton.spec import ModelSpec
-from sie_triton.stages.inference import Inference
-from sie_triton.stages.postprocess import Postprocess
-from sie_triton.stages.preprocess import Preprocess
-from sie_triton.stages.request import Outputs
-from sie_triton.stages.seal import Seal
-from sie_triton.weights import locate
-from sie_triton.worker.messages import Loaded
 
 PACKAGE = str(Path(sys.modules["sie_triton"].__path__[0]).resolve())
 

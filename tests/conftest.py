@@ -15,15 +15,15 @@ import yaml
 
 from benchmarks.ports import ports_of_a_server
 from sie_triton import SIEClient
-from sie_triton.names import triton_name
-from sie_triton.processes.fork_server import frozen_imports
+from sie_triton.contract.names import triton_name
+from sie_triton.models.weights import locate
+from sie_triton.pipeline.render.build import write_repository
+from sie_triton.pipeline.stages import seal
 from sie_triton.records.status import records_of
-from sie_triton.render.build import write_repository
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
-from sie_triton.stages import seal
-from sie_triton.weights import locate
+from sie_triton.system.processes.fork_server import frozen_imports
 from tests.support.environments import add_arrays
 from tests.support.fixtures import (  # noqa: F401, pytest finds them by name
     arrays,

@@ -18,8 +18,8 @@ from benchmarks.gpu_check.parts import ABOUT, KERNELS, chosen
 from benchmarks.gpu_check.report import document, markdown, show
 from benchmarks.gpu_check.runner import Clock, Report, run
 from benchmarks.gpu_check.scope import Plan
-from sie_triton.host.device import choose_device, worker_variables
-from sie_triton.processes.child import end_with_parent, start
+from sie_triton.system.host.device import choose_device, worker_variables
+from sie_triton.system.processes.child import end_with_parent, start
 
 EXAMPLES = """examples:
   scripts/gpu-check --output report.md        all parts, in nine minutes
@@ -77,7 +77,8 @@ def fork_server(device: str) -> Iterator[Path]:
     """Start the server's fork server, which imports while the first parts run; yield its directory."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "workers"
-        command = [sys.executable, "-P", "-m", "sie_triton.processes.fork_server", "sie_triton.worker.__main__"]
+        modules = ("sie_triton.system.processes.fork_server", "sie_triton.pipeline.worker.__main__")
+        command = [sys.executable, "-P", "-m", *modules]
         variables = {**os.environ, **worker_variables(device)}
         child = start([*command, str(directory)], environment=variables, log=directory / LOG, before=end_with_parent)
         try:

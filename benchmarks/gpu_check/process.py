@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_check.scope import Plan
-from sie_triton.host.process_memory import share_of
-from sie_triton.processes.fork_server import fork_server_ids, importing_ids
-from sie_triton.processes.pids import is_alive
-from sie_triton.worker.messages import Load
-from sie_triton.worker.process import Worker
+from sie_triton.pipeline.worker.messages import Load
+from sie_triton.pipeline.worker.process import Worker
+from sie_triton.system.host.process_memory import share_of
+from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
+from sie_triton.system.processes.pids import is_alive
 
 FORWARD_S, LOAD_S = 30.0, 60.0
 

@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.gpu_check.parts.fork import VARIABLE
 from benchmarks.gpu_check.scope import CannotRun, Plan
 from benchmarks.ports import ports_of_a_server
-from sie_triton.processes.child import end_with_parent, start
 from sie_triton.server.find_triton import NGC_ROOT
+from sie_triton.system.processes.child import end_with_parent, start
 
 NEEDED = ("aiohttp", "click", "platformdirs", "prometheus_client", "pydantic_settings", "tritonclient")
 

@@ -15,12 +15,12 @@ from benchmarks.gpu_check.scope import Finding, Plan
 from benchmarks.gpu_check.shapes import MAX_LENGTH, SIZES, config_of, text_of
 from benchmarks.lanes import token_batch
 from sie_triton.contract import Batch
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines import open_engine
-from sie_triton.families import Adapter, load_adapter
-from sie_triton.measurements import Measurements
-from sie_triton.scheduling import plan as cut
-from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.worker.messages import Load
+from sie_triton.engines.measurements import Measurements
+from sie_triton.models.families import Adapter, load_adapter
+from sie_triton.pipeline.scheduling import plan as cut
+from sie_triton.pipeline.worker.messages import Load
 
 LIBRARY_BATCH = 32  # sentence-transformers' own
 QUERY_TOKENS = 16

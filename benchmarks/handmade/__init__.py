@@ -10,8 +10,8 @@ repository of one Python step, which computes with transformers what Triton has 
 from pathlib import Path
 from typing import Any
 
-from sie_triton.names import triton_name
-from sie_triton.render.pbtxt import INSTANCE, model_config, parameters_of, step_of, to_text
+from sie_triton.contract.names import triton_name
+from sie_triton.pipeline.render.pbtxt import INSTANCE, model_config, parameters_of, step_of, to_text
 
 ROOT = Path(__file__).parents[2]
 

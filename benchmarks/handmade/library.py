@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from sie_triton.arrays import Array
+from sie_triton.contract.arrays import Array
 
 # Texts of a forward pass; sentence-transformers' own number is 32.
 PASS_TEXTS = 64

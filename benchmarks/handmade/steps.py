@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from sie_triton.arrays import Array
+from sie_triton.contract.arrays import Array
 from sie_triton.engines.onnx import session
 
 WIDTH, MAX_LENGTH = 384, 256

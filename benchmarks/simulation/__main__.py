@@ -12,8 +12,8 @@ from benchmarks.simulation.parameters import read_parameters
 from benchmarks.simulation.report import table_of, write
 from benchmarks.simulation.run import Plan
 from sie_triton.errors import InputError, ServerError, SIEError
-from sie_triton.printing import Console
 from sie_triton.settings import words
+from sie_triton.system.printing import Console
 
 NO_MATPLOTLIB = "--output draws pictures, which needs matplotlib: .venv/bin/pip install matplotlib"
 

@@ -11,7 +11,7 @@ from benchmarks.simulation.parameters import Parameters
 from sie_triton.cluster.messages import Health
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.shared_calls import num_shared, smoothed
+from sie_triton.doors.shared_calls import num_shared, smoothed
 
 # A joined call may take so many times the target of the wait; interval of a heartbeat, in seconds.
 CALLS_OF_TARGET, HEARTBEAT_S = 2, 1.0

@@ -15,7 +15,7 @@ from sie_triton.errors import LoadError
 MAX_STEPS, MAX_DEPTH, MAX_PATTERN = 200, 8, 20_000
 
 # Characters that normalizers may make of one, in theory: ALBERT's are NFKD, lowercase and a character map, 18 × 2 × 18.
-# What they make of a text is bounded again when it is read (`inputs/growth.py`).
+# What they make of a text is bounded again when it is read (`models/inputs/growth.py`).
 MAX_GROWTH = 700
 
 # The same for pre-tokenizers. Those of known models make four of one.

@@ -9,14 +9,14 @@ import click
 from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.errors import ServerError
-from sie_triton.printing import echo
-from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
 from sie_triton.settings import Settings, read_settings, settings_of_server
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.sources import DEFAULT, file_settings, source_of, variable
 from sie_triton.settings.telemetry import TelemetrySettings
+from sie_triton.system.printing import echo
+from sie_triton.system.processes.descriptors import raise_limit
 
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
 

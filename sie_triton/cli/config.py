@@ -7,9 +7,9 @@ import click
 from rich.text import Text
 
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
-from sie_triton.printing import Console, echo
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import DEFAULT, SECRETS, file_settings, source_of
+from sie_triton.system.printing import Console, echo
 
 HIDDEN = "(hidden)"
 

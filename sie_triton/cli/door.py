@@ -7,12 +7,12 @@ import click
 from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import settings_options
 from sie_triton.errors import ServerError
-from sie_triton.printing import echo
-from sie_triton.processes.descriptors import raise_limit
 from sie_triton.server import preflight
 from sie_triton.settings import settings_of_server
 from sie_triton.settings.door import DoorSettings
 from sie_triton.settings.telemetry import TelemetrySettings
+from sie_triton.system.printing import echo
+from sie_triton.system.processes.descriptors import raise_limit
 
 ADDRESSES = ("host", "triton_host", "grpc_port", "controller_port", "data_dir", "admin_token")
 OF_DOOR = (name for name in DoorSettings.model_fields if name != "door")

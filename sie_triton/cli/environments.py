@@ -27,7 +27,7 @@ def add(name: str, packages: tuple[str, ...], python: str, **flags: Any) -> None
     This package and numpy are always included. Built-in families also need 'sie-triton[server]', which includes torch;
     a family of your own needs the package that contains it.
     """
-    from sie_triton.environments import commands
+    from sie_triton.models.environments import commands
 
     commands.add(read_settings(**flags).environments_dir, name, packages, python)
 
@@ -36,8 +36,8 @@ def add(name: str, packages: tuple[str, ...], python: str, **flags: Any) -> None
 @settings_options(["environments_dir", "models_dir"])
 def ls(**flags: Any) -> None:
     """List environments, the models in --models-dir that use them, and their problems."""
-    from sie_triton.catalog import select
-    from sie_triton.environments import commands
+    from sie_triton.models.catalog import select
+    from sie_triton.models.environments import commands
 
     settings = read_model_settings(**flags)
     users: dict[str, list[str]] = {}
@@ -52,6 +52,6 @@ def ls(**flags: Any) -> None:
 @settings_options(["environments_dir"])
 def rm(name: str, **flags: Any) -> None:
     """Remove the environment NAME. Restart a server that uses it."""
-    from sie_triton.environments import commands
+    from sie_triton.models.environments import commands
 
     commands.remove(read_settings(**flags).environments_dir, name)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.options import ADDRESS, address_of, address_options, read_model_settings, running_options
-from sie_triton.printing import echo
+from sie_triton.system.printing import echo
 
 POSITIVE = click.IntRange(1, 100_000)
 
@@ -82,10 +82,10 @@ def evaluate(
     A dataset is a directory with corpus.jsonl, queries.jsonl and qrels/test.tsv. Quality is computed by the library
     mteb. The exit status is 1 if the first source misses a target by more than --tolerance.
     """
-    from sie_triton.evals.run import Evaluation
-    from sie_triton.evals.run import evaluate as run
-    from sie_triton.evals.speed import Load
-    from sie_triton.printing import Console
+    from sie_triton.cli.evaluation.run import Evaluation
+    from sie_triton.cli.evaluation.run import evaluate as run
+    from sie_triton.cli.evaluation.speed import Load
+    from sie_triton.system.printing import Console
 
     server = address_of(**{name: flags.pop(name) for name in ADDRESS})
     load = Load(rounds, clients, batch, texts, singles) if kind == "perf" else None

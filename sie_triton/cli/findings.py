@@ -10,7 +10,7 @@ from rich.text import Text
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import Record, Sink, is_error, write_out
 from sie_triton.client import Entity
-from sie_triton.printing import Console
+from sie_triton.system.printing import Console
 
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 

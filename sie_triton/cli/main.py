@@ -32,8 +32,7 @@ from sie_triton.cli.options import (
 from sie_triton.cli.score import score
 from sie_triton.cli.top import top
 from sie_triton.errors import SIEError
-from sie_triton.printing import echo
-from sie_triton.processes.hidden_arguments import blank
+from sie_triton.models.weights.local_cache import use_local_cache
 from sie_triton.settings import (
     STAGE_SETTINGS,
     Settings,
@@ -42,7 +41,8 @@ from sie_triton.settings import (
 )
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
-from sie_triton.weights.local_cache import use_local_cache
+from sie_triton.system.printing import echo
+from sie_triton.system.processes.hidden_arguments import blank
 
 RENDER_SETTINGS = (
     "models_dir",
@@ -88,7 +88,7 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
     Triton's own clients need models that are served: MODELS, --all, or sie-triton models add.
     """
     with ends_silently():
-        from sie_triton.render.known import known_names
+        from sie_triton.pipeline.render.known import known_names
         from sie_triton.server.serve import serve as run
 
     settings = settings_of_server(**flags)
@@ -106,7 +106,7 @@ def serve(models: tuple[str, ...], verbose: bool, all_models: bool, **flags: Any
 @settings_options(RENDER_SETTINGS)
 def render(models: tuple[str, ...], output: Path, only_check: bool, hook: bool, **flags: Any) -> None:
     """Write MODELS (default: the demo model) as a Triton model repository."""
-    from sie_triton.render.build import check_repository, write_repository
+    from sie_triton.pipeline.render.build import check_repository, write_repository
 
     settings = read_model_settings(**flags)
     if only_check:
@@ -220,7 +220,7 @@ def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
 
     ARGUMENTS are passed to perf_analyzer, for example --concurrency-range 1:64:21.
     """
-    from sie_triton.perf.perf_analyzer import run_on_texts
+    from sie_triton.cli.perf.perf_analyzer import run_on_texts
 
     sys.exit(run_on_texts(model, address_of(**flags), arguments))
 

@@ -8,21 +8,21 @@ from typing import Any
 
 from rich.table import Table
 
-from sie_triton.catalog import ModelConfig, load_file, select
-from sie_triton.catalog.load import known_model, load_files
-from sie_triton.catalog.on_disk import doubts, faults
-from sie_triton.catalog.recognise import explain, to_yaml
-from sie_triton.catalog.select import apart, hub_source, recognised_directory, small_files, with_variants
+from sie_triton.contract.spec import ANY_LENGTH, ModelSpec
 from sie_triton.controller.commands import MODELS, NoAnswer, ask
 from sie_triton.errors import CatalogError, UnbuiltFamily
-from sie_triton.printing import Console, echo
-from sie_triton.render.build import selected, specs_of
-from sie_triton.render.unloadable import environment_causes
-from sie_triton.serving.serving_file import SUFFIXES, fault_lines, file_of
+from sie_triton.models.catalog import ModelConfig, load_file, select
+from sie_triton.models.catalog.load import known_model, load_files
+from sie_triton.models.catalog.on_disk import doubts, faults
+from sie_triton.models.catalog.recognise import explain, to_yaml
+from sie_triton.models.catalog.select import apart, hub_source, recognised_directory, small_files, with_variants
+from sie_triton.models.weights.local_cache import use_local_cache
+from sie_triton.pipeline.render.build import selected, specs_of
+from sie_triton.pipeline.render.unloadable import environment_causes
+from sie_triton.records.serving_file import SUFFIXES, fault_lines, file_of
 from sie_triton.settings import Settings
 from sie_triton.settings.sources import default_models_dir
-from sie_triton.spec import ANY_LENGTH, ModelSpec
-from sie_triton.weights.local_cache import use_local_cache
+from sie_triton.system.printing import Console, echo
 
 WRONG = "invalid"
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sie_triton.cli.options import read_model_settings, running_options, settings_of_running, settings_options
-from sie_triton.printing import echo
+from sie_triton.system.printing import echo
 
 RUNNING = ["host", "controller_port", "data_dir", "admin_token"]
 
@@ -37,8 +37,8 @@ def ls(known: bool, **flags: Any) -> None:
     If no server answers, or with --models-dir or --model-filter, list the models that `serve` would start if none is
     named.
     """
-    from sie_triton.catalog import known_models
     from sie_triton.cli.model_files import list_running, list_served
+    from sie_triton.models.catalog import known_models
 
     if known:
         echo("\n".join(known_models()))

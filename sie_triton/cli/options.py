@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from sie_triton.printing import echo
 from sie_triton.settings import Settings, read_settings, unknown_variables, words
 from sie_triton.settings.groups import GROUPS, USUAL
 from sie_triton.settings.sources import PREFIX, flag
+from sie_triton.system.printing import echo
 
 if TYPE_CHECKING:
     from sie_triton.client.address import Address
@@ -76,8 +76,8 @@ def running_options(names: Sequence[str]) -> Callable[[Command], Command]:
 
 def read_model_settings(**flags: Any) -> Settings:
     """Read the settings of a command that reads model files: those of a store are copied, and the cache is ready."""
-    from sie_triton.render.models_mirror import bundled, mirrored
-    from sie_triton.weights.local_cache import use_local_cache
+    from sie_triton.models.weights.local_cache import use_local_cache
+    from sie_triton.pipeline.render.models_mirror import bundled, mirrored
 
     settings = read_settings(**flags)
     use_local_cache(settings.local_cache)

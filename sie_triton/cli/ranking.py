@@ -11,7 +11,7 @@ from rich.text import Text
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.part import ranked
 from sie_triton.cli.bulk.records import Record, Sink, is_error, to_json, write_out
-from sie_triton.printing import Console
+from sie_triton.system.printing import Console
 
 # How many rows a table has at most.
 MAX_ROWS = 50

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from sie_triton.cli.options import settings_of_running, settings_options
 from sie_triton.errors import ServerError
-from sie_triton.printing import Console
-from sie_triton.telemetry.batches import DIRECTORY, BatchDetail, BatchTail
+from sie_triton.system.printing import Console
+from sie_triton.system.telemetry.batches import DIRECTORY, BatchDetail, BatchTail
 
 # Maximum number of passes of a model that a table is made of.
 MAX_PASSES = 10_000

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import Record, Sink, is_error
-from sie_triton.printing import Console
+from sie_triton.system.printing import Console
 
 # How many numbers of a vector, and entries of a sparse one, are shown.
 NUM_SHOWN, NUM_ENTRIES_SHOWN = 4, 3

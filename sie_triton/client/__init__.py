@@ -14,7 +14,7 @@ from sie_triton.client.types import (
     ScoreResult,
     Timing,
 )
-from sie_triton.transforms.late_interaction import maxsim
+from sie_triton.contract.transforms.late_interaction import maxsim
 
 __all__ = [
     "AsyncSIEClient",

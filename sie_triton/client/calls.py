@@ -20,9 +20,9 @@ from sie_triton.client.results import (
 )
 from sie_triton.client.types import EncodeOptions, ExtractOptions, ItemLike, ScoreOptions, ScoreResult
 from sie_triton.contract import ITEMS, TASKS, VERBS, Verb
+from sie_triton.contract.names import triton_name
 from sie_triton.contract.tensors import ENTITIES, IMAGE, LABELS, QUERY, QUERY_IMAGE, TEXT, TOKEN_COUNT, Tensor
 from sie_triton.errors import InputError
-from sie_triton.names import triton_name
 
 STEP_SUFFIXES = ("-preprocess", "-inference", "-postprocess")
 

@@ -19,8 +19,8 @@ from sie_triton.client.known import ControllerAddress, advice_of
 from sie_triton.client.profiles import Profiles, first_step
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.contract import Verb
+from sie_triton.contract.names import split_profile, triton_name
 from sie_triton.errors import InputError, SIEError
-from sie_triton.names import split_profile, triton_name
 
 T = TypeVar("T")
 

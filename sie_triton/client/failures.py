@@ -12,7 +12,7 @@ from sys import modules
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.client.address import Address
-from sie_triton.error_prefix import without_prefix
+from sie_triton.contract.error_prefix import without_prefix
 from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, ModelError, SIEError, Unreachable
 
 MAX_NAMES = 12

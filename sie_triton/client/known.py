@@ -7,8 +7,8 @@ from urllib.parse import quote, urlsplit
 from sie_triton.client.address import Address
 from sie_triton.client.arguments import checked_model
 from sie_triton.client.failures import NotServed
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError, ModelLoading
-from sie_triton.names import triton_name
 
 PORT = 8003
 

@@ -16,8 +16,8 @@ from sie_triton.controller import status_table
 from sie_triton.controller.commands import ADMIN, CLIENT, OWN_DIRECTORY, Where, fetch
 from sie_triton.controller.token import find_token
 from sie_triton.errors import ServerError
-from sie_triton.printing import Console
 from sie_triton.settings import LOOPBACK, Settings
+from sie_triton.system.printing import Console
 
 MODELS = "/v1/configs/models"
 

@@ -16,7 +16,7 @@ from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Header, Malformed
-from sie_triton.names import triton_name
+from sie_triton.contract.names import triton_name
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cached_property
 
-from sie_triton.weights.object_store import AsyncObjectStore, StoreError
+from sie_triton.models.weights.object_store import AsyncObjectStore, StoreError
 
 PATH = re.compile(r"payloads/(\d{1,12})/[\w.-]{1,200}", re.ASCII)
 

@@ -14,16 +14,16 @@ from urllib.request import urlopen
 
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR, nats_users
 from sie_triton.errors import ServerError
-from sie_triton.host.container import num_processors
-from sie_triton.host.ports import free_ports
-from sie_triton.host.private import private_directory
-from sie_triton.processes.log import Log
-from sie_triton.processes.supervisor import Companion
 from sie_triton.server.companions import doors, resolved, wait_for, wait_for_door
 from sie_triton.server.data_dir import environment_of, log_of
 from sie_triton.server.launch import EXIT_TIMEOUT_S, answers
 from sie_triton.server.room import memory_limit
 from sie_triton.settings import LOOPBACK, Settings
+from sie_triton.system.host.container import num_processors
+from sie_triton.system.host.ports import free_ports
+from sie_triton.system.host.private import private_directory
+from sie_triton.system.processes.log import Log
+from sie_triton.system.processes.supervisor import Companion
 
 # Time that nats-server, the gateway and the workers have to start, in seconds.
 NATS_S, READY_S = 30.0, 300.0

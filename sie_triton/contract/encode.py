@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.outputs import OUTPUT_DTYPES, SCALED_DTYPES, Output
 from sie_triton.contract.parameters import Parameter
+from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS, MUVERA, TEXT, Tensor
+from sie_triton.contract.transforms import Muvera, normalize, quantize, scales, truncate
 from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
 from sie_triton.errors import InputError
-from sie_triton.spec import Profile
-from sie_triton.transforms import Muvera, normalize, quantize, scales, truncate
 
 LONGEST_PROMPT_NAME = 200  # characters
 

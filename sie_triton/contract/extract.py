@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sie_triton.arrays import Array, Ints
+from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.items import item_tensors, items_of
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, encodable
+from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import (
     ENTITIES,
     EXTRACTION,
@@ -25,7 +26,6 @@ from sie_triton.contract.tensors import (
 )
 from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
 from sie_triton.errors import InputError
-from sie_triton.spec import Profile
 
 MAX_LABELS = 4096
 

@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.arrays import Array, Ints
+from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.outputs import Output
 from sie_triton.contract.parameters import Parameter, ParameterValue
+from sie_triton.contract.spec import ModelSpec, Profile
 from sie_triton.contract.tensors import IMAGE, Tensor
-from sie_triton.spec import ModelSpec, Profile
 
 # Tensors by name. A tensor has one row per item; a ragged one has as many as its lengths tensor says.
 Rows = dict[str, Array]

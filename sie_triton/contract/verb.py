@@ -4,11 +4,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, ParameterValue
+from sie_triton.contract.spec import Profile
 from sie_triton.contract.tensors import NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKEN_COUNT, TRUNCATED, Tensor
-from sie_triton.spec import Profile
 
 # Maximum length of an instruction: characters per token that the model reads, and tokens. The model reads the
 # instruction with every text: a longer one would leave no room for the texts, and cost its length for each of them.

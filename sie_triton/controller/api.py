@@ -13,6 +13,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from tritonclient.utils import InferenceServerException
 
+from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.controller.guard import guard, web_page_guard
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
@@ -21,11 +22,10 @@ from sie_triton.controller.model_states import ModelState
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ModelLoading, ServerError
-from sie_triton.names import sie_name, triton_name
-from sie_triton.processes.pulse import beat
+from sie_triton.records.serving_file import UNKNOWN, WRONG
 from sie_triton.records.status import ENGINES
-from sie_triton.serving.serving_file import UNKNOWN, WRONG
 from sie_triton.settings import Settings
+from sie_triton.system.processes.pulse import beat
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tritonclient.utils import InferenceServerException
 
+from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.controller.mentions import Mentions, are_in_use
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
 from sie_triton.controller.model_states import Stages, models_of, num_open
@@ -22,12 +23,11 @@ from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
 from sie_triton.controller.swaps import Swaps
 from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
 from sie_triton.errors import ModelLoading, ServerError
-from sie_triton.host.container import num_processors
-from sie_triton.names import sie_name, triton_name
+from sie_triton.records.known_file import KnownFile
+from sie_triton.records.revisions import model_of
+from sie_triton.records.serving_file import CONFLICT, UNKNOWN, Served, Serving, read_serving
 from sie_triton.records.status import STAGES
-from sie_triton.serving.known_file import KnownFile
-from sie_triton.serving.revisions import model_of
-from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, Served, Serving, read_serving
+from sie_triton.system.host.container import num_processors
 
 log = logging.getLogger(__name__)
 

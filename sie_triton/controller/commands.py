@@ -19,8 +19,8 @@ from rich.text import Text
 from sie_triton.controller.status_table import faults, table_of
 from sie_triton.controller.token import find_token
 from sie_triton.errors import ServerError
-from sie_triton.printing import Console
 from sie_triton.settings import Settings, words
+from sie_triton.system.printing import Console
 
 MODELS = "/v1/models"
 

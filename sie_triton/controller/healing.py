@@ -15,10 +15,10 @@ from sie_triton.controller.memory import orphaned_regions
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState, Processes, Stages, num_open
 from sie_triton.controller.swaps import Swaps
-from sie_triton.processes.pids import ProcessId
+from sie_triton.records.revisions import model_of
 from sie_triton.records.status import STAGES, Record, loras_path, process_of, status_path, worker_of
 from sie_triton.records.traffic import traffic_path
-from sie_triton.serving.revisions import model_of
+from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)
 

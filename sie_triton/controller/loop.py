@@ -28,13 +28,13 @@ from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
 from sie_triton.controller.watch import TritonWatch
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.native import kernels_in_use
-from sie_triton.processes.fork_server import fork_server_ids, importing_ids
-from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
 from sie_triton.records.status import LOADING, RESIDENT, worker_of
 from sie_triton.settings import Settings
+from sie_triton.system.native import kernels_in_use
+from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
+from sie_triton.system.processes.pids import ProcessId, is_alive
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from sie_triton.controller.commands import ask, path_of
 from sie_triton.controller.status_table import STYLES
-from sie_triton.loras import PATHS
-from sie_triton.printing import Console
+from sie_triton.models.loras import PATHS
 from sie_triton.settings import Settings
+from sie_triton.system.printing import Console
 
 
 def show(settings: Settings, model: str, *, as_json: bool = False) -> None:

@@ -11,12 +11,23 @@ from threading import Lock
 from time import monotonic_ns
 from typing import Any
 
+from sie_triton.contract.names import sie_name
 from sie_triton.controller.changes import NO_CHANGES, Changes
 from sie_triton.controller.refresh import ChangeRefused
-from sie_triton.loras import CONFIG_FILE, HUB, PATHS, add, added_path, check_name, is_hub_id, read, remove, source_of
-from sie_triton.names import sie_name
+from sie_triton.models.loras import (
+    CONFIG_FILE,
+    HUB,
+    PATHS,
+    add,
+    added_path,
+    check_name,
+    is_hub_id,
+    read,
+    remove,
+    source_of,
+)
 from sie_triton.records.loras import Lora, read_all_loras, read_loras, resident
-from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, WRONG, Served
+from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG, Served
 
 LONGEST_SOURCE = 4096  # characters
 

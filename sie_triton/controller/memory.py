@@ -11,13 +11,13 @@ from types import MappingProxyType
 
 import psutil
 
-from sie_triton.host.container import container_memory
-from sie_triton.host.device import visible_gpus
-from sie_triton.host.footprint import FORK_SERVER_BYTES
-from sie_triton.host.gpu_memory import gpu_memory
-from sie_triton.host.process_memory import Share, anonymous_bytes, share_of
-from sie_triton.processes.pids import children_by_parent, is_alive
-from sie_triton.processes.stand_in import represented_pid
+from sie_triton.system.host.container import container_memory
+from sie_triton.system.host.device import visible_gpus
+from sie_triton.system.host.footprint import FORK_SERVER_BYTES
+from sie_triton.system.host.gpu_memory import gpu_memory
+from sie_triton.system.host.process_memory import Share, anonymous_bytes, share_of
+from sie_triton.system.processes.pids import children_by_parent, is_alive
+from sie_triton.system.processes.stand_in import represented_pid
 
 # Names of the Python backend's shared memory. Our launcher chooses a prefix for its tritonserver alone; several
 # servers share Triton's own prefix.

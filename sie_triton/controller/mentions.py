@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, monotonic_ns
 
+from sie_triton.contract.did_you_mean import closest
+from sie_triton.contract.names import matches, triton_name
 from sie_triton.controller.model_states import ModelState
 from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading
-from sie_triton.names import matches, triton_name
-from sie_triton.nearest import closest
-from sie_triton.serving.known_file import KnownFile
-from sie_triton.serving.serving_file import UNKNOWN, Serving
+from sie_triton.records.known_file import KnownFile
+from sie_triton.records.serving_file import UNKNOWN, Serving
 from sie_triton.settings import words
 
 # Maximum number of names that wait, and seconds after which a name is dropped that nobody has asked for again.

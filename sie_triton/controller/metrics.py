@@ -6,9 +6,9 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
+from sie_triton.contract.names import sie_name
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.model_states import STATES
-from sie_triton.names import sie_name
 from sie_triton.records.status import LOAD_PHASES
 from sie_triton.records.traffic import HISTOGRAMS, Histogram, Numbers
 

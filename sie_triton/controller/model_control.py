@@ -12,8 +12,8 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract import TASKS
 from sie_triton.errors import ServerError
+from sie_triton.records.revisions import model_of
 from sie_triton.records.status import STAGES
-from sie_triton.serving.revisions import model_of
 from sie_triton.settings import CONTROL_KEY
 
 # Prefix of the header in which Triton expects the control key.

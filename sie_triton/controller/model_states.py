@@ -7,9 +7,9 @@ from pathlib import Path
 from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
-from sie_triton.host.footprint import GROWTH_BYTES
+from sie_triton.records.revisions import model_of, revision_of
 from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_remote, process_of, worker_of
-from sie_triton.serving.revisions import model_of, revision_of
+from sie_triton.system.host.footprint import GROWTH_BYTES
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 

@@ -19,7 +19,7 @@ from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 TIMEOUT_S = 120.0
 
 # The child gives way to the processes that answer requests.
-PROGRAM = "import os; os.nice(10); from sie_triton.render.refresh import main; main()"
+PROGRAM = "import os; os.nice(10); from sie_triton.pipeline.render.refresh import main; main()"
 
 
 class ChangeRefused(ServerError):
@@ -32,7 +32,7 @@ class ChangeRefused(ServerError):
 
 @dataclass(frozen=True)
 class ChangeOutcome:
-    """Result of an update; see render/refresh.py."""
+    """Result of an update; see pipeline/render/refresh.py."""
 
     added: list[str]
     changed: list[str]

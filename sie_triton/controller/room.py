@@ -13,12 +13,12 @@ from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory, private_bytes
 from sie_triton.controller.model_states import ModelState, Stages, inference_records, most_bytes, taken_bytes
 from sie_triton.controller.swaps import Swaps
-from sie_triton.host.footprint import STAGE_BYTES, limit_for
-from sie_triton.processes.pids import ProcessId
 from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
+from sie_triton.records.revisions import model_of
 from sie_triton.records.status import LOADING, RESIDENT, Record, process_of, worker_of
-from sie_triton.serving.revisions import model_of
 from sie_triton.settings import Settings
+from sie_triton.system.host.footprint import STAGE_BYTES, limit_for
+from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from sie_triton.controller.connections import BACKLOG, ControllerConnections
 from sie_triton.controller.loop import Controller, lock
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
-from sie_triton.processes.descriptors import raise_limit
 from sie_triton.settings import CONTROL_TOKEN, Settings
-from sie_triton.telemetry import logs
-from sie_triton.telemetry.spans import close_spans
+from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.telemetry import logs
+from sie_triton.system.telemetry.spans import close_spans
 
 # Idle timeout of a connection without a complete request, in seconds.
 KEEP_ALIVE_S = 30.0

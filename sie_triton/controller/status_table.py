@@ -8,8 +8,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sie_triton.printing import Console
-from sie_triton.serving.serving_file import fault_lines
+from sie_triton.records.serving_file import fault_lines
+from sie_triton.system.printing import Console
 
 STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}
 STYLES |= {"loaded": STYLES["resident"], "available": STYLES["cold"]}  # as a door names them

@@ -8,9 +8,9 @@ from threading import Lock
 
 from tritonclient.utils import InferenceServerException
 
+from sie_triton.contract.names import sie_name
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.names import sie_name
-from sie_triton.telemetry.spans import event
+from sie_triton.system.telemetry.spans import event
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sie_triton.records.revisions import model_of
 from sie_triton.records.traffic import ITEMS, LATENCY, SUFFIX, Numbers, Traffic, open_record, quantile
-from sie_triton.serving.revisions import model_of
 
 # Files of all models are listed so often, in seconds.
 LIST_S = 1.0

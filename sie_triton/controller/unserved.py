@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from sie_triton.names import sie_name
-from sie_triton.serving.serving_file import file_of, is_model_file
+from sie_triton.contract.names import sie_name
+from sie_triton.records.serving_file import file_of, is_model_file
 
 MAX_BYTES = 200_000
 MAX_REASON = 300

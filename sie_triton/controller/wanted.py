@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+from sie_triton.records.revisions import model_of, steps_behind
+from sie_triton.records.serving_file import Serving, model_files
 from sie_triton.records.status import STAGES
-from sie_triton.serving.revisions import model_of, steps_behind
-from sie_triton.serving.serving_file import Serving, model_files
 
 # Polling interval of the directories, in seconds.
 LOOK_S = 1.0

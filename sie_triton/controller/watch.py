@@ -5,7 +5,7 @@ import signal
 from threading import Event, Thread
 
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.processes.pids import ProcessId
+from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)
 

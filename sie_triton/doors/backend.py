@@ -15,8 +15,8 @@ from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult, ExtractResult, ScoreResult
+from sie_triton.contract.names import split_profile
 from sie_triton.errors import SIEError
-from sie_triton.names import split_profile
 
 # Maximum number of concurrent requests to Triton that one large request is split into.
 MAX_CONCURRENCY = 16
@@ -26,7 +26,7 @@ QUESTION_S = 5.0
 
 Items = Sequence[Mapping[str, Any]]
 
-# The identity of the request that this task handles, as request parameters: see telemetry/identity.py.
+# The identity of the request that this task handles, as request parameters: see system/telemetry/identity.py.
 forwarded: ContextVar[Mapping[str, str]] = ContextVar("forwarded", default=MappingProxyType({}))
 
 # The tenant of that request, by its token; empty without tokens.

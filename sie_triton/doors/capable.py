@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from sie_triton.client.failures import NotServed
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import ITEMS, TEXT
 from sie_triton.doors.backend import Items
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.failures import Failure
 from sie_triton.errors import InputError, SIEError
 from sie_triton.settings import words
-from sie_triton.spec import ModelSpec
 
 # Kinds of result that a route may need, in the words of error messages.
 DENSE, SPARSE, SCORES = "dense vectors", "sparse vectors", "scores"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, able
 from sie_triton.doors.fields import (
     EMBEDDING_TYPES,
@@ -30,7 +31,6 @@ from sie_triton.doors.schemas import (
     parameters,
     several,
 )
-from sie_triton.spec import ModelSpec
 
 QUERY, TEXTS = "What climbs?", ["Roses climb.", "Ships sail."]
 VERBS = {DENSE: "encode", SPARSE: "encode", SCORES: "score"}

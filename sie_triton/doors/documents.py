@@ -7,6 +7,7 @@ from sie_triton.contract import ENCODE_OUTPUTS, VERBS
 from sie_triton.contract.extract import MAX_LABEL, MAX_LABELS
 from sie_triton.contract.model import Model
 from sie_triton.contract.outputs import OUTPUT_DTYPES
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, ITEMS, LABELS, QUERY, TEXT
 from sie_triton.doors.item_errors import KINDS
 from sie_triton.doors.items import MEDIA
@@ -28,7 +29,6 @@ from sie_triton.doors.schemas import (
     several,
 )
 from sie_triton.doors.wire import JSON, MEDIA_TYPES, MSGPACK
-from sie_triton.spec import ModelSpec
 
 # Content types of a request and of a response; requests may use several names of msgpack.
 READ = tuple(MEDIA_TYPES)

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.client.failures import NotServed
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.backend import Backend, forwarded, tenant, wishes
 from sie_triton.doors.body import read_body
 from sie_triton.doors.connection import CONNECTION, Connection
@@ -32,10 +33,9 @@ from sie_triton.doors.wire import JSON, MSGPACK, answer_type, media_type, num_va
 from sie_triton.errors import SIEError
 from sie_triton.records.preloads import Preloads
 from sie_triton.settings import Settings
-from sie_triton.spec import ModelSpec
-from sie_triton.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT
-from sie_triton.telemetry.spans import spans
-from sie_triton.telemetry.trace import Trace
+from sie_triton.system.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT
+from sie_triton.system.telemetry.spans import spans
+from sie_triton.system.telemetry.trace import Trace
 
 log = logging.getLogger(__name__)
 

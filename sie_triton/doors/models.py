@@ -5,12 +5,12 @@ from typing import Any
 
 from starlette.routing import Route
 
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors import openai
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, detail
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import checked_model
 from sie_triton.doors.openapi import model_parameter, operation
-from sie_triton.spec import ModelSpec
 
 
 def routes(door: Door) -> list[Route]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sie_triton.contract import TRUNCATION_SIDE
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.failures import Failure
@@ -11,8 +12,7 @@ from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
-from sie_triton.families import model_of
-from sie_triton.spec import ModelSpec
+from sie_triton.models.families import model_of
 
 
 def fields_of(request: DoorRequest) -> BodyFields:

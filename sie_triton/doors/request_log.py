@@ -4,7 +4,7 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from sie_triton.telemetry.options import Telemetry
+from sie_triton.system.telemetry.options import Telemetry
 
 if TYPE_CHECKING:
     from sie_triton.doors.endpoint import DoorRequest

@@ -13,11 +13,11 @@ from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.triton import TritonBackend
 from sie_triton.doors.websocket import WebSocket
-from sie_triton.processes.freed_memory import keep_returning
-from sie_triton.processes.pulse import beat
 from sie_triton.settings import Settings
-from sie_triton.telemetry import logs
-from sie_triton.telemetry.spans import close_spans
+from sie_triton.system.processes.freed_memory import keep_returning
+from sie_triton.system.processes.pulse import beat
+from sie_triton.system.telemetry import logs
+from sie_triton.system.telemetry.spans import close_spans
 
 # Maximum time that requests in progress have to finish after SIGTERM, in seconds.
 DRAIN_S = 7

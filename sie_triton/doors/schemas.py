@@ -8,9 +8,9 @@ from sie_triton.client.arguments import JSON_PARAMETERS
 from sie_triton.contract import VERBS
 from sie_triton.contract.model import Model
 from sie_triton.contract.parameters import Parameter
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import SIEError
-from sie_triton.families import model_of
-from sie_triton.spec import ModelSpec
+from sie_triton.models.families import model_of
 
 Schema = dict[str, Any]
 

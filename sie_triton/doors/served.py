@@ -7,13 +7,13 @@ from time import monotonic
 from typing import Any
 
 from sie_triton.client.failures import NotServed, not_served
+from sie_triton.contract.names import split_profile, triton_name
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.backend import Backend, States
 from sie_triton.doors.failures import LOAD_CLASSES
 from sie_triton.errors import InputError, LoadError, SIEError
-from sie_triton.names import split_profile, triton_name
-from sie_triton.serving.known_file import KnownFile
+from sie_triton.records.known_file import KnownFile
 from sie_triton.settings import Settings
-from sie_triton.spec import ModelSpec
 
 # Cache lifetimes of a model's configuration and of its state, in seconds.
 CONFIG_S, STATE_S = 30.0, 0.2

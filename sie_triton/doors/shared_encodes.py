@@ -12,10 +12,10 @@ from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.backend import Items, forwarded, tenant
 from sie_triton.doors.memory import charged_to, hold
+from sie_triton.doors.shared_calls import MIN_S, Apart, SharedCalls
 from sie_triton.errors import DeadlinePassed, InputError, ModelError
-from sie_triton.shared_calls import MIN_S, Apart, SharedCalls
-from sie_triton.telemetry.identity import TRACEPARENT
-from sie_triton.telemetry.spans import recorded
+from sie_triton.system.telemetry.identity import TRACEPARENT
+from sie_triton.system.telemetry.spans import recorded
 
 # Calls at a time, and texts of one call.
 MAX_CALLS, MAX_TEXTS = 2, 32

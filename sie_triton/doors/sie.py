@@ -8,7 +8,9 @@ from starlette.routing import Route
 
 from sie_triton.client.types import ExtractResult
 from sie_triton.contract.extract import MAX_LABELS
+from sie_triton.contract.names import split_profile
 from sie_triton.contract.parameters import shown
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
 from sie_triton.doors import documents
 from sie_triton.doors.capable import Explaining
@@ -20,9 +22,7 @@ from sie_triton.doors.items import entities_in, item_in, items_in
 from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
 from sie_triton.doors.plain import check_lengths
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
-from sie_triton.families import model_of
-from sie_triton.names import split_profile
-from sie_triton.spec import ModelSpec
+from sie_triton.models.families import model_of
 
 SHORTEN = f"shorten it, or send {OVERFLOW} truncate_text"
 

@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.parameters import shown
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors import dialects, rerank
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
@@ -19,7 +20,6 @@ from sie_triton.doors.response_bodies import sie_timing, timing_of
 from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.settings import words
-from sie_triton.spec import ModelSpec
 
 TOKENS_HEADER = "X-Compute-Tokens"
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from sie_triton.contract.extension import class_named
+from sie_triton.contract.spec import ONNX, REMOTE, TORCH, ModelSpec
 from sie_triton.engines.base import Encoder, Engine, Overflow
-from sie_triton.extension import class_named
-from sie_triton.measurements import Measurements
-from sie_triton.spec import ONNX, REMOTE, TORCH, ModelSpec
+from sie_triton.engines.measurements import Measurements
 
 __all__ = ["ENGINES", "IN_FORK_SERVER", "Encoder", "Engine", "Overflow", "open_engine"]
 

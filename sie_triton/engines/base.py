@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from sie_triton.arrays import Array
+from sie_triton.contract.arrays import Array
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.engines.measurements import Measurements
 from sie_triton.errors import LoadError
-from sie_triton.host.process_memory import return_freed, share_of
-from sie_triton.measurements import Measurements
-from sie_triton.spec import ModelSpec
+from sie_triton.system.host.process_memory import return_freed, share_of
 
 # Tensors that a model returns, by name.
 Answers = Mapping[str, Array]

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import InputError
-from sie_triton.processes.mapped_files import reserve
-from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records.status import STAGES
+from sie_triton.system.processes.mapped_files import reserve
+from sie_triton.system.processes.pids import ProcessId, is_alive
 
 # Request parameter that carries the token of a call.
 CALL = "sie_call"

@@ -16,8 +16,8 @@ from threading import Event
 from time import monotonic, monotonic_ns
 
 from sie_triton.errors import REASONS, LoadError, ModelLoading
-from sie_triton.processes.pids import is_stopped
 from sie_triton.records.status import StatusWriter
+from sie_triton.system.processes.pids import is_stopped
 
 log = logging.getLogger(__name__)
 

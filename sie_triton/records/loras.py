@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, TypedDict
 
+from sie_triton.records.revisions import model_of, revision_of
 from sie_triton.records.status import process_of, read_record
-from sie_triton.serving.revisions import model_of, revision_of
 
 State = Literal["loading", "resident", "failed"]
 

@@ -13,8 +13,8 @@ from time import monotonic_ns
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import FIELDS, VERSION
+from sie_triton.system.processes.pids import ProcessId
 
 LISTING_NS = 500_000_000
 

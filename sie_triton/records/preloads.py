@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from sie_triton.names import triton_name
+from sie_triton.contract.names import triton_name
 from sie_triton.records.status import LOADING, all_records, process_of
 
 

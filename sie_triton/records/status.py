@@ -14,13 +14,13 @@ from time import monotonic_ns
 
 import numpy as np
 
+from sie_triton.contract.spec import ONNX, REMOTE, TORCH
 from sie_triton.errors import REASONS
-from sie_triton.processes.mapped_files import reserve
-from sie_triton.processes.pids import ProcessId
 from sie_triton.records.failures import write_failure
+from sie_triton.records.revisions import model_of, revision_of
 from sie_triton.records.traffic import TrafficWriter, traffic_path
-from sie_triton.serving.revisions import model_of, revision_of
-from sie_triton.spec import ONNX, REMOTE, TORCH
+from sie_triton.system.processes.mapped_files import reserve
+from sie_triton.system.processes.pids import ProcessId
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
@@ -38,7 +38,7 @@ RECORD = np.dtype(
     [
         ("version", "<i8"),
         ("pid", "<i8"),
-        ("started", "<i8"),  # see processes/pids.py
+        ("started", "<i8"),  # see system/processes/pids.py
         ("triton_pid", "<i8"),  # tritonserver, which started the process
         ("worker_pid", "<i8"),  # process that holds the weights; 0 if there is none
         ("worker_started", "<i8"),

@@ -9,16 +9,16 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Column, Table
 from rich.text import Text
 
-from sie_triton.catalog import select
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.printing import Console
+from sie_triton.models.catalog import select
+from sie_triton.models.weights.cluster import Cluster
+from sie_triton.models.weights.entries import Entry, entries
+from sie_triton.models.weights.local_cache import OURS, hub_cache, repo_of, use_local_cache
+from sie_triton.models.weights.object_store import StoreError
+from sie_triton.models.weights.uses import Uses
 from sie_triton.server.fetch import fetch
 from sie_triton.settings import Settings
-from sie_triton.weights.cluster import Cluster
-from sie_triton.weights.entries import Entry, entries
-from sie_triton.weights.local_cache import OURS, hub_cache, repo_of, use_local_cache
-from sie_triton.weights.object_store import StoreError
-from sie_triton.weights.uses import Uses
+from sie_triton.system.printing import Console
 
 
 def show(settings: Settings) -> None:

@@ -8,22 +8,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.counts import variables as counts_variables
 from sie_triton.engines import IN_FORK_SERVER
-from sie_triton.environments.venv import find, try_out
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.host.device import worker_variables
-from sie_triton.host.ports import reserved
-from sie_triton.processes.fork_server import fork_server_directory
-from sie_triton.processes.freed_memory import LARGE_BLOCKS
-from sie_triton.processes.log import Log
-from sie_triton.processes.supervisor import Companion
+from sie_triton.models.environments.venv import find, try_out
 from sie_triton.records.grants import expect_controller
 from sie_triton.server.data_dir import environment_of, log_of
 from sie_triton.server.launch import answers
 from sie_triton.settings import CONTROL_TOKEN, Settings
 from sie_triton.settings.sources import FILE_VARIABLE, variable
-from sie_triton.spec import ModelSpec
+from sie_triton.system.host.device import worker_variables
+from sie_triton.system.host.ports import reserved
+from sie_triton.system.processes.fork_server import fork_server_directory
+from sie_triton.system.processes.freed_memory import LARGE_BLOCKS
+from sie_triton.system.processes.log import Log
+from sie_triton.system.processes.supervisor import Companion
 
 READY_TIMEOUT_S = 30.0
 
@@ -108,7 +108,7 @@ def fork_servers(settings: Settings, specs: Iterable[ModelSpec], say: Say = lamb
 
 
 def _arguments(directory: Path) -> list[str]:
-    return ["sie_triton.processes.fork_server", "sie_triton.worker.__main__", str(directory)]
+    return ["sie_triton.system.processes.fork_server", "sie_triton.pipeline.worker.__main__", str(directory)]
 
 
 def _fork_server(settings: Settings, log: Log, say: Say) -> Companion:

@@ -15,12 +15,12 @@ from typing import IO
 import psutil
 
 from sie_triton.errors import ServerError
-from sie_triton.host.private import private_directory
-from sie_triton.processes.log import MAX_WINDOW_BYTES, Log
-from sie_triton.processes.standard_output import Output
 from sie_triton.server.preflight import explain
 from sie_triton.settings import SERVED_FROM, Settings
-from sie_triton.telemetry.lines import as_json, for_people
+from sie_triton.system.host.private import private_directory
+from sie_triton.system.processes.log import MAX_WINDOW_BYTES, Log
+from sie_triton.system.processes.standard_output import Output
+from sie_triton.system.telemetry.lines import as_json, for_people
 
 LOCK = "serve.lock"
 

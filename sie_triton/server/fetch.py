@@ -7,16 +7,16 @@ from time import monotonic
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sie_triton.catalog import ModelConfig
+from sie_triton.contract.names import triton_name
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
-from sie_triton.families import family
-from sie_triton.names import triton_name
-from sie_triton.printing import Console
+from sie_triton.models.catalog import ModelConfig
+from sie_triton.models.families import family
+from sie_triton.models.weights import loadable, pin_of
+from sie_triton.models.weights.progress import ProgressLine
+from sie_triton.models.weights.uses import Uses
 from sie_triton.settings import Settings
-from sie_triton.spec import ModelSpec
-from sie_triton.weights import loadable, pin_of
-from sie_triton.weights.progress import ProgressLine
-from sie_triton.weights.uses import Uses
+from sie_triton.system.printing import Console
 
 # Seconds between lines of progress if the output is not a terminal.
 SAY_EVERY_S = 5.0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from sie_triton.host.repeated import repeated
-from sie_triton.serving.serving_file import fault_lines, read_serving
+from sie_triton.records.serving_file import fault_lines, read_serving
+from sie_triton.system.host.repeated import repeated
 
 POLL_S = 1.0
 

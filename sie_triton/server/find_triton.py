@@ -8,9 +8,9 @@ from pathlib import Path
 
 import sie_triton
 from sie_triton.errors import ServerError
-from sie_triton.host.private import private_directory
-from sie_triton.processes.freed_memory import LARGE_BLOCKS
 from sie_triton.server.preflight import no_libpython, shared_libpython
+from sie_triton.system.host.private import private_directory
+from sie_triton.system.processes.freed_memory import LARGE_BLOCKS
 
 NGC_ROOT = Path("/opt/tritonserver")
 

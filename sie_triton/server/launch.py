@@ -11,10 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sie_triton.errors import ServerError
-from sie_triton.native import PRIVATE_MEMORY, preloading, put
-from sie_triton.processes import hidden_arguments
-from sie_triton.processes.child import Started, end_with_parent, start
-from sie_triton.render.repository import all_ensembles
+from sie_triton.pipeline.render.repository import all_ensembles
+from sie_triton.records.repository_lock import locked
 from sie_triton.server import stack
 from sie_triton.server.data_dir import (
     are_open_to_others,
@@ -26,9 +24,11 @@ from sie_triton.server.data_dir import (
 )
 from sie_triton.server.find_triton import find_triton, stage_directory
 from sie_triton.server.stub_forking.stubs import forked
-from sie_triton.serving.lock import locked
 from sie_triton.settings import CONTROL_KEY, Settings
-from sie_triton.telemetry.identity import FORWARDED
+from sie_triton.system.native import PRIVATE_MEMORY, preloading, put
+from sie_triton.system.processes import hidden_arguments
+from sie_triton.system.processes.child import Started, end_with_parent, start
+from sie_triton.system.telemetry.identity import FORWARDED
 
 READY_TIMEOUT_S = 300.0
 # Time that a change of the repository has to end before Triton starts anyway: it takes a second or two, but may wait
@@ -145,7 +145,7 @@ class Server:
             f"--http-port={s.http_port}",
             f"--grpc-address={s.inner_host}",
             f"--grpc-port={s.grpc_port}",
-            "--reuse-http-port=true",  # see host/ports.py
+            "--reuse-http-port=true",  # see system/host/ports.py
             "--reuse-grpc-port=true",
             "--grpc-infer-allocation-pool-size=0",  # otherwise Triton keeps the memory of its eight largest requests
             f"--metrics-address={s.inner_host}",

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import psutil
 
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.errors import LoadError
-from sie_triton.families import family
-from sie_triton.host.container import container_memory
-from sie_triton.host.footprint import FORKED_BYTES, limit_for, server_bytes
+from sie_triton.models.families import family
+from sie_triton.models.weights import locate
 from sie_triton.settings import Settings
 from sie_triton.settings.sources import variable
-from sie_triton.spec import ModelSpec
-from sie_triton.weights import locate
+from sie_triton.system.host.container import container_memory
+from sie_triton.system.host.footprint import FORKED_BYTES, limit_for, server_bytes
 
 LIMIT = variable("memory_limit_bytes")
 TENSORS = "*.safetensors"

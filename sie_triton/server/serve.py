@@ -15,23 +15,19 @@ from typing import IO
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sie_triton.catalog import ModelConfig
 from sie_triton.contract import VERBS
+from sie_triton.contract.names import triton_name
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
 from sie_triton.errors import ServerError
-from sie_triton.families import model_of
-from sie_triton.host.device import unused_gpus, visible_gpus
-from sie_triton.host.gpu_memory import check_gpu_name, gpu_type
-from sie_triton.host.ports import reserved
-from sie_triton.names import triton_name
-from sie_triton.native import INSTALL, kernels_in_use
-from sie_triton.printing import Console
-from sie_triton.processes.descriptors import raise_limit
-from sie_triton.processes.supervisor import Supervisor
+from sie_triton.models.catalog import ModelConfig
+from sie_triton.models.families import model_of
+from sie_triton.models.weights.local_cache import use_local_cache
+from sie_triton.pipeline.render.known import list_known
+from sie_triton.pipeline.render.models_mirror import bundled, kept_in_sync, mirrored
+from sie_triton.pipeline.render.refresh import Refresh, start
 from sie_triton.records.preloads import Preloads
-from sie_triton.render.known import list_known
-from sie_triton.render.models_mirror import bundled, kept_in_sync, mirrored
-from sie_triton.render.refresh import Refresh, start
+from sie_triton.records.serving_file import repository_of
 from sie_triton.server import file_faults, preflight
 from sie_triton.server.companions import Say, controller, doors, fork_servers, wait_for_controller, wait_for_door
 from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember, standard_output
@@ -40,12 +36,16 @@ from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.plain import plain
 from sie_triton.server.room import MemoryPlan
 from sie_triton.server.terminal import Terminal
-from sie_triton.serving.serving_file import repository_of
 from sie_triton.settings import Settings
-from sie_triton.spec import ModelSpec
-from sie_triton.telemetry.batches import DIRECTORY as BATCHES
-from sie_triton.telemetry.spans import check_tracing
-from sie_triton.weights.local_cache import use_local_cache
+from sie_triton.system.host.device import unused_gpus, visible_gpus
+from sie_triton.system.host.gpu_memory import check_gpu_name, gpu_type
+from sie_triton.system.host.ports import reserved
+from sie_triton.system.native import INSTALL, kernels_in_use
+from sie_triton.system.printing import Console
+from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.supervisor import Supervisor
+from sie_triton.system.telemetry.batches import DIRECTORY as BATCHES
+from sie_triton.system.telemetry.spans import check_tracing
 
 # Polling interval while models are loaded, in seconds.
 POLL_S = 0.1

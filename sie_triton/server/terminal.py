@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sie_triton.printing import Console, echo, shown
-from sie_triton.telemetry.lines import Form, as_json
+from sie_triton.system.printing import Console, echo, shown
+from sie_triton.system.telemetry.lines import Form, as_json
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 

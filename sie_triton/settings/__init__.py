@@ -17,10 +17,9 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from sie_triton.contract.did_you_mean import did_you_mean
+from sie_triton.contract.spec import Precision, Runtime
 from sie_triton.errors import SettingsError
-from sie_triton.host.device import choose_device
-from sie_triton.host.speed import speedups
-from sie_triton.nearest import did_you_mean
 from sie_triton.settings.batches import BatchSettings
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
@@ -40,7 +39,8 @@ from sie_triton.settings.sources import (
     why_not_read,
 )
 from sie_triton.settings.telemetry import TelemetrySettings
-from sie_triton.spec import Runtime
+from sie_triton.system.host.device import choose_device
+from sie_triton.system.host.speed import speedups
 
 LOOPBACK = "127.0.0.1"
 
@@ -129,7 +129,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         description="bundle whose models alone are served: the file bundles/NAME.yaml in models_dir; default without "
         "such a file: all models. Leases of a gateway may name its bundle only",
     )
-    default_compute_precision: Literal["float32", "bfloat16", "float16", "int8"] | None = Field(
+    default_compute_precision: Precision | None = Field(
         None,
         description="number format of the forward pass if the model file names none; default: float32 on a CPU, "
         "float16 on a GPU; int8: encoders' linear layers in 8 bits, on CPUs with AVX-512 VNNI",

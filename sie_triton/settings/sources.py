@@ -15,10 +15,10 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator
 
+from sie_triton.contract.did_you_mean import did_you_mean
 from sie_triton.errors import SettingsError
-from sie_triton.nearest import did_you_mean
-from sie_triton.validation import requirement
-from sie_triton.yaml_reader import read_yaml
+from sie_triton.settings.validation import requirement
+from sie_triton.settings.yaml_reader import read_yaml
 
 PREFIX = "SIE_"
 DEFAULT_FILE = Path("sie.yaml")

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from sie_triton.telemetry.options import Telemetry
+from sie_triton.system.telemetry.options import Telemetry
 
 
 class TelemetrySettings(BaseModel):

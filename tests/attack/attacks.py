@@ -15,8 +15,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import SIEError
-from sie_triton.names import triton_name
 from tests.attack.conftest import ADMIN_TOKEN, MODELS, Served
 
 PATIENCE_S = 30.0

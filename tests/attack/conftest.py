@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from resource import RLIMIT_NOFILE, setrlimit
 import psutil
 import pytest
 
-from sie_triton.processes.pids import is_alive
+from sie_triton.contract.names import triton_name
 from sie_triton.records.status import all_records
 from sie_triton.settings import Settings
+from sie_triton.system.processes.pids import is_alive
 from tests.conftest import (
     CLAP,
     CLIP,
@@ -61,10 +62,14 @@ class Served:
         (found,) = [p for p in psutil.Process(self.process.pid).children() if p.name() == "tritonserver"]
         return found
 
-    def pids(self) -> set[int]:
-        """Process ids of all living stages, workers and children of the launcher."""
+    def pids(self, models: Collection[str] = MODELS) -> set[int]:
+        """Process ids of the living stages and workers of `models`, and of all living children of the launcher."""
         records = [
-            r for by_model in all_records(self.settings.status_dir).values() for rs in by_model.values() for r in rs
+            record
+            for by_model in all_records(self.settings.status_dir).values()
+            for model, of_model in by_model.items()
+            if model in map(triton_name, models)
+            for record in of_model
         ]
         named = {r[name] for r in records for name in ("pid", "worker_pid") if r[name]}
         children = {child.pid for child in psutil.Process(self.process.pid).children()}

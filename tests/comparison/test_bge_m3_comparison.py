@@ -11,15 +11,15 @@ import transformers
 from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 
-from sie_triton.catalog import recognise
-from sie_triton.catalog.select import recognised_by
+from sie_triton.cli.perf.workload import texts
 from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.spec import Runtime
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families import family, load_processor
-from sie_triton.perf.workload import texts
-from sie_triton.spec import Runtime
-from sie_triton.weights import loadable
+from sie_triton.models.catalog import recognise
+from sie_triton.models.catalog.select import recognised_by
+from sie_triton.models.families import family, load_processor
+from sie_triton.models.weights import loadable
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_bge_m3
 

@@ -10,12 +10,12 @@ import soxr
 import torch
 import transformers
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.mel import MelPlan
 from sie_triton.errors import LoadError
-from sie_triton.families.clap.files import ClapFiles
-from sie_triton.inputs.audio import AudioFile
-from sie_triton.inputs.mel import spectrograms, starts
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.families.clap.files import ClapFiles
+from sie_triton.models.inputs.audio import AudioFile
+from sie_triton.models.inputs.mel import spectrograms, starts
 from tests.support.items import Served
 from tests.support.sounds import of_all_kinds, saved, sound, sounds
 from tests.support.towers import MEL, save_clap

@@ -9,9 +9,9 @@ import torch
 import transformers
 from PIL import Image, ImageOps
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.inputs.pixels import resized
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.inputs.pixels import resized
 from tests.support.items import Served
 from tests.support.pictures import of_all_kinds, picture, pictures, saved
 from tests.support.towers import save_clip

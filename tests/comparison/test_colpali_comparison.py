@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError
+from sie_triton.models.catalog.recognise import family_in
 from tests.support import pdfs
 from tests.support.items import Served
 from tests.support.pages import PageLibrary, same, save_colpali, vectors_of

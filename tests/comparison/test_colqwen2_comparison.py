@@ -5,14 +5,14 @@ import pytest
 import torch
 import transformers
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.patch_plan import PatchPlan
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import IMAGE_SIZES
 from sie_triton.engines.torch.patch_tower import PatchTower
 from sie_triton.errors import LoadError
-from sie_triton.inputs.patch_resizing import resized_for_patches
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.inputs.patch_resizing import resized_for_patches
 from tests.support.items import Served
 from tests.support.pages import PageLibrary, as_engine_saves, same, save_colqwen2, vectors_of
 from tests.support.pictures import picture, pictures

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sentence_transformers import CrossEncoder
 
-from sie_triton.catalog.recognise import family_in
+from sie_triton.cli.perf.workload import texts
 from sie_triton.engines.torch import heads
 from sie_triton.errors import LoadError
-from sie_triton.families import load_processor
-from sie_triton.perf.workload import texts
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.families import load_processor
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_cross_encoder
 from tests.support.stages import spec

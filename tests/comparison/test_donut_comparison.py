@@ -9,13 +9,13 @@ import torch
 import transformers
 from PIL import Image, ImageOps
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.donut import findings
-from sie_triton.families.donut.files import DonutFiles
-from sie_triton.families.donut.json_tokens import parsed
-from sie_triton.families.donut.processor import page
-from sie_triton.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.families.donut import findings
+from sie_triton.models.families.donut.files import DonutFiles
+from sie_triton.models.families.donut.json_tokens import parsed
+from sie_triton.models.families.donut.processor import page
+from sie_triton.models.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
 from tests.support.deadlines import given_up, tokens_in
 from tests.support.pictures import of_all_kinds, picture, pictures, saved
 from tests.support.readers import DONUT_TASKS, Reader, save_donut

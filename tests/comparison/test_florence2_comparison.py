@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.florence2 import findings
-from sie_triton.families.florence2.answers import Answers
-from sie_triton.families.florence2.tasks import TASKS
-from sie_triton.families.shared.readers.processor import GENERATED_LENGTHS
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.families.florence2 import findings
+from sie_triton.models.families.florence2.answers import Answers
+from sie_triton.models.families.florence2.tasks import TASKS
+from sie_triton.models.families.shared.readers.processor import GENERATED_LENGTHS
 from tests.support.deadlines import given_up
 from tests.support.pictures import of_all_kinds, pictures
 from tests.support.readers import POST_PROCESSING, Reader, save_florence2, save_original

@@ -6,11 +6,11 @@ import pytest
 from gliclass import GLiClassModel, ZeroShotClassificationPipeline
 from transformers import AutoTokenizer
 
-from sie_triton.catalog.recognise import family_in
+from sie_triton.cli.perf.workload import texts
 from sie_triton.contract import Label, Part
+from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
-from sie_triton.perf.workload import texts
-from sie_triton.spec import Profile
+from sie_triton.models.catalog.recognise import family_in
 from tests.support.classifiers import TEXTS
 from tests.support.extraction import Extractor
 from tests.support.gliclasses import save_gliclass

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from gliner2.inference.candidate_decoder import finalize_spans
 
-from sie_triton.catalog.recognise import explain, family_in
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import PIECE, WORD_SPANS
 from sie_triton.errors import InputError, LoadError
-from sie_triton.inputs.request_parts import features_of
-from sie_triton.perf.workload import texts
-from sie_triton.spec import Runtime
+from sie_triton.models.catalog.recognise import explain, family_in
+from sie_triton.models.inputs.request_parts import features_of
 from tests.support.extraction import Extractor
 from tests.support.gliner2s import save_gliner2
 

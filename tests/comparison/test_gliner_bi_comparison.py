@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families import family
-from sie_triton.families.gliner import heads
-from sie_triton.families.gliner_bi import adapter as bi
-from sie_triton.families.gliner_bi import processor
-from sie_triton.families.shared.labels import cache
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.families import family
+from sie_triton.models.families.gliner import heads
+from sie_triton.models.families.gliner_bi import adapter as bi
+from sie_triton.models.families.gliner_bi import processor
+from sie_triton.models.families.shared.labels import cache
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner_bi
 
@@ -126,7 +126,7 @@ def test_several_threads_share_what_is_kept(ours, monkeypatch):
 
 
 def test_a_thousand_labels(saved, ours, encoded, monkeypatch):
-    monkeypatch.setattr("sie_triton.families.shared.labels.cache.TOKENS_AT_ONCE", 2000)
+    monkeypatch.setattr("sie_triton.models.families.shared.labels.cache.TOKENS_AT_ONCE", 2000)
     options = {"threshold": 0.9, "flat_ner": True}
     (found,) = ours(TEXTS[:1], MANY, **options)
     assert_same(found, saved[0].inference(TEXTS[:1], MANY, **options)[0])
@@ -138,7 +138,7 @@ def test_a_thousand_labels(saved, ours, encoded, monkeypatch):
 def test_of_very_many_spans_the_best_are_looked_at(ours, monkeypatch):
     options = {"flat_ner": False, "multi_label": True}
     expected = ours(TEXTS[3:5], MANY[:60], threshold=0.99, **options)
-    monkeypatch.setattr("sie_triton.families.gliner.heads.MAX_CANDIDATES", 5)
+    monkeypatch.setattr("sie_triton.models.families.gliner.heads.MAX_CANDIDATES", 5)
     few = ours(TEXTS[3:5], MANY[:60], threshold=0, **options)
     for found, best in zip(few, expected, strict=True):
         assert 0 < len(found["entities"]) <= 5 * 5

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.gliner import GlinerFiles
-from sie_triton.families.gliner import MAX_PROMPT
-from sie_triton.families.gliner.processor import GlinerTokenizer
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.families.gliner import MAX_PROMPT
+from sie_triton.models.families.gliner.processor import GlinerTokenizer
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS, TEXTS, assert_same, num_compared, save_gliner
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from sie_triton.errors import LoadError
-from sie_triton.families import family
-from sie_triton.families.gliner_library.adapter import load_adapter
+from sie_triton.models.families import family
+from sie_triton.models.families.gliner_library.adapter import load_adapter
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS, TEXTS, assert_same, save_gliner
 from tests.support.stages import spec

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from sie_triton.cli.perf.workload import texts
 from sie_triton.errors import LoadError
-from sie_triton.families import load_processor
-from sie_triton.families.llm_reranker import RerankerOptions
-from sie_triton.perf.workload import texts
+from sie_triton.models.families import load_processor
+from sie_triton.models.families.llm_reranker import RerankerOptions
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import save_causal
 from tests.support.stages import spec

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.spec import Runtime
 from sie_triton.engines.torch.encoder import PADDED
-from sie_triton.perf.workload import texts
-from sie_triton.spec import Runtime
 from tests.support.loras import LEAST_COSINE, Encoding, draw_biases, least_cosine
 from tests.support.models import save_bert
 

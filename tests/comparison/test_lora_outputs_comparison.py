@@ -5,13 +5,13 @@ import pytest
 import torch
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 
+from sie_triton.cli.perf.workload import texts
 from sie_triton.contract import Batch, Part
-from sie_triton.families import load_processor
-from sie_triton.families.splade import adapter as splade_adapter
-from sie_triton.inputs import kind_of
-from sie_triton.inputs.features import join
-from sie_triton.inputs.request_parts import Framed, features_of
-from sie_triton.perf.workload import texts
+from sie_triton.models.families import load_processor
+from sie_triton.models.families.splade import adapter as splade_adapter
+from sie_triton.models.inputs import kind_of
+from sie_triton.models.inputs.features import join
+from sie_triton.models.inputs.request_parts import Framed, features_of
 from tests.comparison import test_bge_m3_comparison as bge_m3
 from tests.comparison import test_multi_vector_comparison as multi_vector
 from tests.comparison import test_sparse_encoder_comparison as splade

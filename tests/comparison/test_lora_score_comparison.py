@@ -8,9 +8,9 @@ import torch
 from sentence_transformers import CrossEncoder
 from transformers import AutoModelForCausalLM
 
-from sie_triton.families import load_processor
-from sie_triton.families.llm_reranker import RerankerOptions
-from sie_triton.perf.workload import texts
+from sie_triton.cli.perf.workload import texts
+from sie_triton.models.families import load_processor
+from sie_triton.models.families.llm_reranker import RerankerOptions
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.loras import save_lora
 from tests.support.models import save_causal, save_cross_encoder

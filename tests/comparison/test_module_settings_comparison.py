@@ -11,17 +11,17 @@ from sentence_transformers.base.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 from tokenizers import Tokenizer
 
-from sie_triton.catalog.recognise import explain
 from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
 from sie_triton.contract import Part
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import LoadError
-from sie_triton.families import load_processor
-from sie_triton.families.multivector.stanford_colbert import read_multi_vector
-from sie_triton.inputs import kind_of
-from sie_triton.inputs.request_parts import Framed, features_of
-from sie_triton.inputs.tokenizer import TextTokenizer
-from sie_triton.spec import Runtime
+from sie_triton.models.catalog.recognise import explain
+from sie_triton.models.families import load_processor
+from sie_triton.models.families.multivector.stanford_colbert import read_multi_vector
+from sie_triton.models.inputs import kind_of
+from sie_triton.models.inputs.request_parts import Framed, features_of
+from sie_triton.models.inputs.tokenizer import TextTokenizer
 from tests.support.layouts import SETTINGS, changed, cross_encoder_before_6, dense, multi_vector, splade
 from tests.support.loading import with_tokenizers
 from tests.support.models import save_cross_encoder, save_encoder, save_tokenizer

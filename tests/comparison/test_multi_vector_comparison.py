@@ -13,15 +13,15 @@ from sentence_transformers import MultiVectorEncoder
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
-from sie_triton.catalog import recognise
-from sie_triton.catalog.recognise import family_in
-from sie_triton.catalog.select import recognised_by
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError
-from sie_triton.families.multivector.processor import MultiVectorTokenizer
-from sie_triton.families.multivector.stanford_colbert import is_stanford_colbert, read_multi_vector
-from sie_triton.perf.workload import texts
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.models.catalog import recognise
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.catalog.select import recognised_by
+from sie_triton.models.families.multivector.processor import MultiVectorTokenizer
+from sie_triton.models.families.multivector.stanford_colbert import is_stanford_colbert, read_multi_vector
 from tests.support.loading import Tokens, load_adapter, token_batch
 from tests.support.models import save_encoder, save_pylate, save_stanford
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 import transformers
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.client.items import encoded
 from sie_triton.contract.tensors import TRUNCATED
 from sie_triton.engines.torch.engine import directed
 from sie_triton.errors import LoadError
+from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
 from tests.support.pages import opened, same, save_nemo_colembed, vectors_of
 from tests.support.pictures import pictures

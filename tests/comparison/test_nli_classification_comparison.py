@@ -5,11 +5,11 @@ import json
 import pytest
 import transformers
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.classifier import ClassifierFiles
+from sie_triton.cli.perf.workload import texts
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.nli_classification import judgement
-from sie_triton.perf.workload import texts
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.families.nli_classification import judgement
 from tests.support.classifiers import TEXTS, save_classifier
 from tests.support.extraction import Extractor
 

@@ -19,16 +19,16 @@ import yaml
 from PIL import Image
 from safetensors import torch as safetensors
 
-from sie_triton.catalog import load_file
-from sie_triton.catalog.recognise import explain, family_in
 from sie_triton.checkpoints import open_clip
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families.siglip.processor import cleaning
-from sie_triton.spec import Runtime
-from sie_triton.weights.disk import DiskCache
-from sie_triton.weights.locate import MODEL_FILES
-from sie_triton.weights.pickles import pickled, without_pickles
-from sie_triton.weights.uses import Uses
+from sie_triton.models.catalog import load_file
+from sie_triton.models.catalog.recognise import explain, family_in
+from sie_triton.models.families.siglip.processor import cleaning
+from sie_triton.models.weights.disk import DiskCache
+from sie_triton.models.weights.locate import MODEL_FILES
+from sie_triton.models.weights.pickles import pickled, without_pickles
+from sie_triton.models.weights.uses import Uses
 from tests.support import open_clips
 from tests.support.items import Served
 from tests.support.models import save_tokenizer

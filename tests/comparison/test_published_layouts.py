@@ -17,9 +17,9 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from sie_triton.catalog.recognise import explain
 from sie_triton.errors import SIEError
-from sie_triton.families.llm_reranker.processor import FORMATS
+from sie_triton.models.catalog.recognise import explain
+from sie_triton.models.families.llm_reranker.processor import FORMATS
 from tests.comparison import test_nli_classification_comparison as nli
 from tests.comparison.test_llm_reranker_comparison import MXBAI, QUERY, QWEN3, TEXTS, Reranker
 from tests.support.classifiers import save_classifier

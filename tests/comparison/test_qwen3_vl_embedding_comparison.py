@@ -5,8 +5,8 @@ import pytest
 import torch
 import transformers
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import InputError, LoadError
+from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
 from tests.support.pages import opened, save_qwen3_vl
 from tests.support.pictures import pictures

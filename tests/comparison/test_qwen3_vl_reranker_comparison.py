@@ -8,7 +8,7 @@ import transformers
 from sie_triton.client.items import encoded
 from sie_triton.contract import Batch
 from sie_triton.errors import InputError, LoadError
-from sie_triton.families.shared.pages.chat_reader import PICTURE
+from sie_triton.models.families.shared.pages.chat_reader import PICTURE
 from tests.support.items import Served
 from tests.support.pages import opened, save_qwen3_vl
 from tests.support.pictures import pictures

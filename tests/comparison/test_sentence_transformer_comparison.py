@@ -9,18 +9,18 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.architectures import save
-from sie_triton.catalog import recognise
 from sie_triton.contract import Part
+from sie_triton.contract.spec import Runtime
+from sie_triton.contract.transforms import normalize
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import encoder, prepack
 from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.engines.torch.precision import choose_dtype
 from sie_triton.engines.torch.prepack import PrepackedLinear
 from sie_triton.errors import LoadError
-from sie_triton.inputs.tokenizer import TextTokenizer
-from sie_triton.measurements import Measurements
-from sie_triton.spec import Runtime
-from sie_triton.transforms import normalize
+from sie_triton.models.catalog import recognise
+from sie_triton.models.inputs.tokenizer import TextTokenizer
 from tests.support.loading import Tokens, load_adapter, token_batch, with_tokenizers
 from tests.support.models import CONFIGS, build, save_bert
 from tests.support.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts

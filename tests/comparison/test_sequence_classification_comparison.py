@@ -3,10 +3,10 @@
 import pytest
 import transformers
 
-from sie_triton.catalog.recognise import family_in
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError, LoadError
-from sie_triton.perf.workload import texts
-from sie_triton.spec import Profile
+from sie_triton.models.catalog.recognise import family_in
 from tests.support.classifiers import TEXTS, save_classifier
 from tests.support.extraction import Extractor
 

@@ -11,13 +11,13 @@ import transformers
 from PIL import Image, ImageOps
 from transformers.models.siglip2.image_processing_pil_siglip2 import get_image_size_for_max_num_patches
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch import packed_vision
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.errors import LoadError
-from sie_triton.inputs.images import ImageFile
-from sie_triton.inputs.pixels import resized_for_patches
+from sie_triton.models.catalog.recognise import family_in
+from sie_triton.models.inputs.images import ImageFile
+from sie_triton.models.inputs.pixels import resized_for_patches
 from tests.support.items import Served
 from tests.support.pictures import picture, pictures
 from tests.support.towers import save_gemma_tokenizer, save_naflex, save_siglip

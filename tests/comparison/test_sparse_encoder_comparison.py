@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from sentence_transformers import SparseEncoder
 
+from sie_triton.cli.perf.workload import texts
 from sie_triton.contract import Batch
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import PACKED
 from sie_triton.errors import LoadError
-from sie_triton.families import load_processor
-from sie_triton.inputs.features import join
-from sie_triton.perf.workload import texts
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.models.families import load_processor
+from sie_triton.models.inputs.features import join
 from tests.support.loading import load_adapter
 from tests.support.models import save_splade
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sie_triton.catalog.recognise import explain, family_in
+from sie_triton.cli.perf.workload import texts
 from sie_triton.contract import Batch, Part
 from sie_triton.errors import InputError, LoadError
-from sie_triton.perf.workload import texts
+from sie_triton.models.catalog.recognise import explain, family_in
 from tests.support.classifiers import TEXTS
 from tests.support.extraction import Extractor
 from tests.support.pruners import SIZE, Pruner, save_pruner

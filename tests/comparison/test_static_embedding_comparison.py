@@ -13,11 +13,11 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 
-from sie_triton.catalog import recognise
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.families import load_processor
-from sie_triton.families.static_embedding import adapter
-from sie_triton.spec import Runtime
+from sie_triton.models.catalog import recognise
+from sie_triton.models.families import load_processor
+from sie_triton.models.families.static_embedding import adapter
 from tests.support.items import Served
 from tests.support.loading import load_adapter
 from tests.support.parity import varied_texts

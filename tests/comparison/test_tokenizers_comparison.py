@@ -21,10 +21,10 @@ from transformers.convert_slow_tokenizer import DebertaV2Converter, import_proto
 
 from sie_triton.checkpoints.modules import tokenizer_kwargs
 from sie_triton.errors import LoadError
-from sie_triton.inputs.cutting import encoded
-from sie_triton.inputs.tokenizer import open_tokenizer, truncating
-from sie_triton.stages.tokenizer_files import overlay
-from sie_triton.worker.tokenizer import write_tokenizer
+from sie_triton.models.inputs.cutting import encoded
+from sie_triton.models.inputs.tokenizer import open_tokenizer, truncating
+from sie_triton.pipeline.stages.tokenizer_files import overlay
+from sie_triton.pipeline.worker.tokenizer import write_tokenizer
 from tests.support.tokenizers import KINDS
 from tests.support.tokens import LENGTH, TEXTS, compare, library
 

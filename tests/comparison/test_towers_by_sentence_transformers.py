@@ -8,8 +8,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import CLIPModel, Dense, Normalize, Pooling, Transformer
 
-from sie_triton.catalog.recognise import family_in
 from sie_triton.errors import LoadError
+from sie_triton.models.catalog.recognise import family_in
 from tests.support.items import Served
 from tests.support.models import save_encoder
 from tests.support.pictures import picture, saved

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sie_triton.processes.confined import die_first
+from sie_triton.system.processes.confined import die_first
 from tests.fuzz.finding import Finding
 from tests.fuzz.hunt import Hunt
 from tests.fuzz.ledger import Ledger

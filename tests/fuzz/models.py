@@ -37,7 +37,7 @@ def saved_models(directory: Path) -> Path:
 
 def save(home: Path) -> None:
     """Save models of several families below `home`; each needs PyTorch, which a target may do without."""
-    from sie_triton.weights import locate
+    from sie_triton.models.weights import locate
     from tests.support import hostile
     from tests.support.classifiers import save_classifier
     from tests.support.gliclasses import save_gliclass

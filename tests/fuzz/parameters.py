@@ -11,7 +11,7 @@ from hypothesis.strategies import SearchStrategy
 from sie_triton.contract import LORA, VERBS, Parameter
 from sie_triton.contract.model import Model
 from sie_triton.records.calls import CALL
-from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
+from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
 from tests.fuzz.damage import one
 from tests.fuzz.trees import PLAIN, changed
 

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from sie_triton.catalog import recognise
 from sie_triton.contract import Rows, Verb
+from sie_triton.contract.spec import ModelSpec, MuveraConfig, Profile, Runtime
 from sie_triton.contract.tensors import NUMPY_DTYPES, lengths_of
 from sie_triton.errors import SIEError
-from sie_triton.families import model_of
-from sie_triton.families.gliner2.request import MAX_CLASSES
-from sie_triton.families.gliner2.tensors import CLASS_SCORES
+from sie_triton.models.catalog import recognise
+from sie_triton.models.families import model_of
+from sie_triton.models.families.gliner2.request import MAX_CLASSES
+from sie_triton.models.families.gliner2.tensors import CLASS_SCORES
+from sie_triton.pipeline.scheduling.job import rows_of
+from sie_triton.pipeline.stages.postprocess import Postprocess
+from sie_triton.pipeline.stages.preprocess import Preprocess
+from sie_triton.pipeline.stages.seal import Seal
+from sie_triton.pipeline.stages.timing import BusyLog
+from sie_triton.pipeline.stages.work import Desk, Work
+from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import TrafficWriter
-from sie_triton.scheduling.job import rows_of
-from sie_triton.spec import ModelSpec, MuveraConfig, Profile, Runtime
-from sie_triton.stages.postprocess import Postprocess
-from sie_triton.stages.preprocess import Preprocess
-from sie_triton.stages.seal import Seal
-from sie_triton.stages.timing import BusyLog
-from sie_triton.stages.work import Desk, Work
-from sie_triton.worker.messages import Loaded
 from tests.support.stages import FakeRequest, open_requests
 
 Outputs = Mapping[str, Any]

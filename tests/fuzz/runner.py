@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sie_triton.processes.child import describe_exit
+from sie_triton.system.processes.child import describe_exit
 from tests.fuzz.child import CASE, STACKS, add_finding, findings_in
 from tests.fuzz.finding import MAX_TEXT, Finding
 from tests.fuzz.ledger import Ledger

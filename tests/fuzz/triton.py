@@ -12,12 +12,12 @@ from tritonclient.utils import deserialize_bytes_tensor
 from sie_triton.client import grpc_aio
 from sie_triton.client.failures import NotServed
 from sie_triton.contract import VERBS
+from sie_triton.contract.error_prefix import with_prefix, without_prefix
+from sie_triton.contract.names import sie_name
 from sie_triton.doors.backend import States
 from sie_triton.doors.triton import TritonBackend
-from sie_triton.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import SIEError
-from sie_triton.names import sie_name
-from sie_triton.serving.revisions import model_of
+from sie_triton.records.revisions import model_of
 from sie_triton.settings import Settings
 from tests.fuzz.pipeline import Pipeline
 from tests.support.joined import add, of_bytes

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sie_triton.stages import preprocess
+from sie_triton.pipeline.stages import preprocess
 
 
 @pytest.fixture(autouse=True)

@@ -17,17 +17,17 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.checkpoints.gliner import is_gliner
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.controller.memory import Meter
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
-from sie_triton.processes.fork_server import fork_server_ids, importing_ids
-from sie_triton.processes.supervisor import Companion
-from sie_triton.render.build import write_repository
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings
+from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
+from sie_triton.system.processes.supervisor import Companion
 from tests.conftest import fresh_settings, gliner_file, tiny_model_file
 from tests.support import one_thread  # noqa: F401
 

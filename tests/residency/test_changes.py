@@ -21,15 +21,15 @@ import tritonclient.grpc as triton
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.names import triton_name
-from sie_triton.processes.fork_server import fork_server_ids
+from sie_triton.pipeline.render.refresh import start
+from sie_triton.records.serving_file import repository_of
 from sie_triton.records.status import RESIDENT, records_of_revisions, worker_of
-from sie_triton.render.refresh import start
 from sie_triton.server.companions import controller, fork_server
 from sie_triton.server.launch import Server
-from sie_triton.serving.serving_file import repository_of
+from sie_triton.system.processes.fork_server import fork_server_ids
 from tests.conftest import fresh_settings, model_file, tiny_model_file
 from tests.residency.conftest import ADMIN_TOKEN, Crowd, wait_for, watching
 from tests.server.test_launcher import grpc, launched, tritonserver_of

@@ -11,9 +11,9 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import act, show
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.names import triton_name
 from tests.residency.conftest import ADMIN_TOKEN, MODELS, TEXT, busy, serving, wait_for
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR
 from sie_triton.cluster.up import PORTS, nats_config
-from sie_triton.host.ports import free_ports
+from sie_triton.system.host.ports import free_ports
 from tests.conftest import tiny_model_file
 from tests.support.controller import wait_for
 from tests.support.in_cluster import is_ready

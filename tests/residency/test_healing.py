@@ -13,11 +13,11 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.client.failures import StageDied
+from sie_triton.contract.names import triton_name
 from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import ModelError, ServerError, SIEError
-from sie_triton.names import triton_name
-from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import Record, records_of
+from sie_triton.system.processes.pids import is_alive
 from tests.residency.conftest import EXTRACTOR, LONG, MODELS, TEXT, Crowd, answer, busy, serving, wait_for
 from tests.support.gliners import LABELS, save_gliner
 

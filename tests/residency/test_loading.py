@@ -11,11 +11,11 @@ from contextlib import contextmanager
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import SIEError
-from sie_triton.names import triton_name
-from sie_triton.processes.fork_server import fork_server_ids
-from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import records_of
+from sie_triton.system.processes.fork_server import fork_server_ids
+from sie_triton.system.processes.pids import is_alive
 from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
 
 

@@ -13,13 +13,13 @@ import pytest
 import tritonclient.grpc as triton
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller import model_control
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.names import triton_name
-from sie_triton.processes.pids import is_alive
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.records.status import records_of
-from sie_triton.render.build import write_repository
 from sie_triton.server.launch import Server
+from sie_triton.system.processes.pids import is_alive
 from tests.conftest import Running, fresh_settings, model_file, tiny_model_file
 from tests.residency.conftest import wait_for
 from tests.support.models import save_pylate

@@ -16,8 +16,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from tests.residency.conftest import TEXT, Crowd, serving, wait_for
 

@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
-from sie_triton.names import triton_name
-from sie_triton.processes.pids import is_alive
 from sie_triton.records.status import RESIDENT, records_of
+from sie_triton.system.processes.pids import is_alive
 from tests.residency.conftest import (
     LONG,
     MIN_RESIDENCY_S,

@@ -65,7 +65,7 @@ NOT_RUN = {
     "scripts/gpu-check --dry-run": GPU_CHECK,
     "scripts/serve --models-dir my-models": "the server of this module is the next line, with all names",
     "scripts/serve --models-dir my-models my/colbert sentence-transformers/all-MiniLM-L6-v2": "same",
-    "scripts/serve my-models/colbert.yaml": "tests/process/render/test_refresh.py does it",
+    "scripts/serve my-models/colbert.yaml": "tests/process/pipeline/render/test_refresh.py does it",
     "sie-triton models ls": COMMANDS,
     "pip install -c constraints.txt '.[eval]'": INSTALLS,
     "sie-triton cache ls": CACHE,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from sie_triton.names import triton_name
-from sie_triton.render.build import write_repository
+from sie_triton.contract.names import triton_name
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server import stack
 from sie_triton.server.launch import Server, answers
 from sie_triton.settings import Settings

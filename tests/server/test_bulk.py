@@ -14,13 +14,13 @@ import pytest
 import tritonclient.grpc as triton
 
 from sie_triton import SIEClient
-from sie_triton.host.container import num_processors
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import log_normal_texts, texts
-from sie_triton.render.build import write_repository
-from sie_triton.scheduling.scheduler import MAX_CPU_LANES
+from sie_triton.cli.perf.workload import log_normal_texts, texts
+from sie_triton.contract.names import triton_name
+from sie_triton.pipeline.render.build import write_repository
+from sie_triton.pipeline.scheduling.scheduler import MAX_CPU_LANES
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
+from sie_triton.system.host.container import num_processors
 from tests.conftest import GLINER, MINILM, MINILM_512, Running, fresh_settings, minilm_file
 from tests.support.flood import flooding, latencies, latency
 from tests.support.gliners import LABELS

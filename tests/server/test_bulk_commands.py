@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.perf.workload import texts
+from sie_triton.cli.perf.workload import texts
 from tests.conftest import CROSS_ENCODER, SPLADE, TINY
 
 NUM_LINES = 5000

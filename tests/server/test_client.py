@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from sie_triton import AsyncSIEClient, Item, SIEClient
+from sie_triton.cli.perf.workload import texts
 from sie_triton.client.connections import GrpcConnection, HttpConnection
 from sie_triton.client.failures import SEE_STATUS
 from sie_triton.errors import BusyError, InputError
-from sie_triton.perf.workload import texts
-from sie_triton.render.build import write_repository
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from tests.conftest import MINILM, TINY, TINY_NO_HOOK, Running, fresh_settings, tiny_model_file

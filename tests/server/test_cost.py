@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.scheduling.scheduler import Scheduler
+from sie_triton.pipeline.scheduling.scheduler import Scheduler
 from tests.conftest import BUDGET, TINY, TINY_NO_HOOK
 from tests.support.parity import TO_ITSELF, assert_parity
 

@@ -11,7 +11,7 @@ from benchmarks.library_comparison import served
 from sie_triton import InputError, SIEClient
 from sie_triton.cli import cli
 from sie_triton.errors import DeadlinePassed
-from sie_triton.families.docling import PACKAGES
+from sie_triton.models.families.docling import PACKAGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -15,10 +15,10 @@ import pytest
 
 from sie_triton import SIEClient
 from sie_triton.client.retry import Deadline
+from sie_triton.contract.names import triton_name
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.doors.app import PROTOCOL_VERSION
-from sie_triton.names import triton_name
 from sie_triton.records.status import records_of
 from tests.conftest import BGE_M3, CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, TINY, TINY_NO_HOOK
 from tests.server.conftest import opened

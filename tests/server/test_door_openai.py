@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.names import triton_name
 from tests.conftest import BGE_M3, CROSS_ENCODER, MINILM, SPLADE, TINY_NO_HOOK
 
 TEXTS = ["hello", "", "Vines climb on what they find; roses do too, and 蔷薇.", "hello again " * 200]

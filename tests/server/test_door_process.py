@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from benchmarks.ports import free_ports
-from sie_triton.processes.pids import parent_of
-from sie_triton.render.build import write_repository
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.launch import Server
+from sie_triton.system.processes.pids import parent_of
 from tests.conftest import MINILM, TINY, fresh_settings, tiny_model_file
 from tests.pure.doors.test_doors_fuzz import requests_of
 from tests.server.conftest import opened

@@ -12,8 +12,8 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from sie_triton import AsyncSIEClient, Item, SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.contract.tensors import TIMING_FIELDS
-from sie_triton.names import triton_name
 from tests.conftest import MINILM
 from tests.support.parity import TO_ITSELF, assert_parity, varied_texts
 

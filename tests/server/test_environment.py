@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from sie_triton import LoadError
-from sie_triton.environments.venv import Venv
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError
-from sie_triton.host.private import private_directory
-from sie_triton.names import triton_name
-from sie_triton.processes.fork_server import fork_server_directory, fork_server_ids
-from sie_triton.processes.pids import is_alive, parent_of
+from sie_triton.models.environments.venv import Venv
+from sie_triton.system.host.private import private_directory
+from sie_triton.system.processes.fork_server import fork_server_directory, fork_server_ids
+from sie_triton.system.processes.pids import is_alive, parent_of
 from tests.conftest import TINY, fresh_settings, model_file, tiny_model_file
 from tests.server.test_contributing import BLOCKS
 from tests.server.test_own_family import Served, mapped, within

@@ -10,7 +10,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.names import triton_name
+from sie_triton.contract.names import triton_name
 from tests.conftest import TINY
 from tests.support.controller import wait_for
 from tests.support.parity import TO_ITSELF, assert_parity

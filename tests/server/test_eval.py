@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from sie_triton.cli import cli
-from sie_triton.evals.metrics import QUALITY, SPEED
+from sie_triton.cli.evaluation.metrics import QUALITY, SPEED
 from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, MINILM_CLS, SPLADE
 
 GARDEN = Path(__file__).parents[1] / "support" / "kitchen_garden"

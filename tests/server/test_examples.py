@@ -17,17 +17,17 @@ import yaml
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
-from sie_triton.catalog.config import ModelConfig
+from sie_triton.cli.evaluation.targets import read_targets
 from sie_triton.client.failures import END_OF_FRAMING
 from sie_triton.contract import VERBS
-from sie_triton.error_prefix import without_prefix
+from sie_triton.contract.error_prefix import without_prefix
+from sie_triton.contract.names import triton_name
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError
-from sie_triton.evals.targets import read_targets
-from sie_triton.names import triton_name
-from sie_triton.render.build import selected
+from sie_triton.models.catalog.config import ModelConfig
+from sie_triton.pipeline.render.build import selected
 from sie_triton.server.serve import example
 from sie_triton.settings import Settings, read_settings
-from sie_triton.spec import Runtime
 from tests.conftest import MINILM, fresh_settings
 from tests.server.examples_not_run import NOT_RUN
 from tests.server.test_serve import port_flags, sie

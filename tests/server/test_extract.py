@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient
 from sie_triton.cli import cli
-from sie_triton.inputs.features import num_pieces
-from sie_triton.inputs.request_parts import features_of
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
+from sie_triton.models.inputs.features import num_pieces
+from sie_triton.models.inputs.request_parts import features_of
 from tests.conftest import GLINER, MINILM
 from tests.support.extraction import Extractor
 from tests.support.gliners import LABELS

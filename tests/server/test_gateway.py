@@ -17,10 +17,11 @@ from openai import OpenAI
 from sentence_transformers import SentenceTransformer
 from tritonclient.utils import InferenceServerException
 
-from sie_triton import InputError, SIEClient, loras
+from sie_triton import InputError, SIEClient
 from sie_triton.cluster.permissions import SIDECAR
 from sie_triton.doors.wire import read_msgpack
-from sie_triton.render.build import write_repository
+from sie_triton.models import loras
+from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings

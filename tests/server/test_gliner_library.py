@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from benchmarks.library_comparison import served
 from sie_triton import InputError
 from sie_triton.cli import cli
-from sie_triton.families.gliner_library import PACKAGES
+from sie_triton.models.families.gliner_library import PACKAGES
 from tests.support.gliners import LABELS, TEXTS, assert_same, save_gliner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -16,14 +16,14 @@ import pytest
 from benchmarks.latency import MODEL
 from benchmarks.library_comparison import MINILM, dense_file, grpc_of, serving
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.engines.onnx.graph import SIZES
-from sie_triton.names import triton_name
+from sie_triton.pipeline.worker.graphs import path_of
+from sie_triton.pipeline.worker.process import Worker
 from sie_triton.records.status import records_of
 from sie_triton.server.companions import controller
-from sie_triton.worker.graphs import path_of
-from sie_triton.worker.process import Worker
-from tests.process.worker.test_worker import LIMITS, SMALL, order
+from tests.process.pipeline.worker.test_worker import LIMITS, SMALL, order
 from tests.support.load import percentile
 
 WARM_UP, BEFORE, AFTER = 50, 300, 300

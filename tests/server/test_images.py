@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton import InputError, Item, SIEClient
 from sie_triton.client.items import objects
-from sie_triton.names import triton_name
+from sie_triton.contract.names import triton_name
 from tests.conftest import CLIP, FLORENCE2, MINILM, SHORT, TINY
 from tests.support import pdfs
 from tests.support.flood import flooding, latencies, latency

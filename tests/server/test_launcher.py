@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.names import triton_name
-from sie_triton.processes.fork_server import fork_server_ids
-from sie_triton.processes.pids import is_alive, parent_of
-from sie_triton.processes.stand_in import represented_pid
 from sie_triton.records.status import STAGES, read_records, records_of
 from sie_triton.settings import CONTROL_KEY, Settings
 from sie_triton.settings.sources import flag
+from sie_triton.system.processes.fork_server import fork_server_ids
+from sie_triton.system.processes.pids import is_alive, parent_of
+from sie_triton.system.processes.stand_in import represented_pid
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, ended_cleanly, log_of, regions, sie
 

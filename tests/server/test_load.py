@@ -25,9 +25,9 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
+from sie_triton.cli.perf.workload import texts
 from sie_triton.client.calls import EncodeCall
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from tests.conftest import MINILM, TINY, Running
 from tests.support.load import LONG, Workload, offer, percentile, request, saturate, summary, workload
 

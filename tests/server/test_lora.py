@@ -21,10 +21,10 @@ from sentence_transformers import SentenceTransformer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from sie_triton import SIEClient
-from sie_triton import loras as known
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError, LoadError
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
+from sie_triton.models import loras as known
 from sie_triton.records.loras import RESIDENT, read_loras
 from tests.conftest import CROSS_ENCODER, GLINER, MINILM, TINY, Running
 from tests.support.load import percentile

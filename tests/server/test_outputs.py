@@ -8,11 +8,11 @@ import tritonclient.http as triton
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 
 from sie_triton import AsyncSIEClient, SIEClient
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
+from sie_triton.contract.spec import MuveraConfig
+from sie_triton.contract.transforms import Muvera, quantize
 from sie_triton.errors import InputError
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
-from sie_triton.spec import MuveraConfig
-from sie_triton.transforms import Muvera, quantize
 from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, MINILM, MUVERA, RERANKER, SPLADE
 
 TEXTS = ["", "Stop. Look, listen!", *texts(10, seed=5)]

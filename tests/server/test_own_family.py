@@ -17,13 +17,13 @@ import pytest
 import tritonclient.http as triton
 
 from sie_triton import SIEClient
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import InputError
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
-from sie_triton.processes.fork_server import fork_server_ids
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
+from sie_triton.system.processes.fork_server import fork_server_ids
 from tests.conftest import fresh_settings, model_file
 from tests.server.test_serve import port_flags, sie
 from tests.support.models import save_frames

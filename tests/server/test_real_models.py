@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 
 from sie_triton import SIEClient
-from sie_triton.catalog import recognise
-from sie_triton.catalog.recognise import explain, to_yaml
 from sie_triton.errors import CatalogError
-from sie_triton.weights import locate
+from sie_triton.models.catalog import recognise
+from sie_triton.models.catalog.recognise import explain, to_yaml
+from sie_triton.models.weights import locate
 from tests.server.test_serve import serving
 from tests.support.onnx_weights import float_weights
 

@@ -16,10 +16,10 @@ import yaml
 from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import BusyError, InputError, ModelError
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file

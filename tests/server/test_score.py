@@ -10,8 +10,8 @@ import tritonclient.http as triton
 from sentence_transformers import CrossEncoder
 
 from sie_triton import AsyncSIEClient, InputError, Item, SIEClient, maxsim
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, MINILM, RERANKER
 
 QUERY = "how do vines climb, and why?"

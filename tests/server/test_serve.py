@@ -21,10 +21,10 @@ import pytest
 
 from benchmarks.ports import free_ports
 from sie_triton import LoadError, SIEClient
-from sie_triton.processes.pids import is_alive, parent_of
 from sie_triton.records.status import RESIDENT, records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
+from sie_triton.system.processes.pids import is_alive, parent_of
 from tests.conftest import MINILM, OWL, TINY, tiny_model_file
 from tests.support.controller import wait_for
 from tests.support.signals import heed_signals

@@ -21,13 +21,13 @@ import pytest
 import tritonclient.grpc as triton
 
 from sie_triton import SIEClient
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import LoadError
-from sie_triton.host.file_locks import LockFile
-from sie_triton.names import triton_name
-from sie_triton.perf.workload import texts
+from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.stages.preprocess import SLOTS_FILE
 from sie_triton.records.status import RESIDENT
-from sie_triton.scheduling.slots import Slots
-from sie_triton.stages.preprocess import SLOTS_FILE
+from sie_triton.system.host.file_locks import LockFile
 from tests.server.test_serve import sie
 from tests.support.controller import wait_for
 from tests.support.pictures import picture

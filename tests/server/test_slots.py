@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from sie_triton import SIEClient
-from sie_triton.host.file_locks import LockFile
-from sie_triton.perf.workload import texts
-from sie_triton.scheduling.slots import Slots
-from sie_triton.stages.preprocess import SLOTS_FILE
+from sie_triton.cli.perf.workload import texts
+from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.stages.preprocess import SLOTS_FILE
+from sie_triton.system.host.file_locks import LockFile
 from tests.conftest import MINILM, TINY
 from tests.support.controller import wait_for
 

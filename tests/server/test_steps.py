@@ -9,7 +9,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
-from sie_triton.names import triton_name
+from sie_triton.contract.names import triton_name
 from tests.conftest import BGE_M3, COLBERT, MINILM, SPLADE
 from tests.support.stages import sent
 

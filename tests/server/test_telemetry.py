@@ -16,8 +16,8 @@ import tritonclient.grpc
 import tritonclient.http
 
 from benchmarks.ports import free_ports
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask, path_of
-from sie_triton.names import triton_name
 from sie_triton.settings import read_settings
 from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.server.test_serve import port_flags, sie
@@ -27,7 +27,7 @@ from tests.support.models import save_bert, save_cross_encoder
 from tests.support.otlp import Receiver, Span, receiving
 
 ENCODER, RERANKER, EXTRACTOR = "test/encoder", "test/reranker", "test/extractor"
-STAGE_LOG, DOOR_LOG = "sie_triton.telemetry.request_log", "sie_triton.doors.request_log"
+STAGE_LOG, DOOR_LOG = "sie_triton.system.telemetry.request_log", "sie_triton.doors.request_log"
 PARENT = "00f067aa0ba902b7"
 
 # Each process relates its monotonic clock to the epoch by itself.
@@ -159,7 +159,7 @@ def test_a_recorded_request_has_its_whole_trace_and_its_log_lines(followed, way,
         assert line["trace_id"] == trace_id
         assert line["latency_ms"] > 0
     of_stage = next(
-        line for line in followed.lines_of(request_id) if line["logger"] == "sie_triton.telemetry.request_log"
+        line for line in followed.lines_of(request_id) if line["logger"] == "sie_triton.system.telemetry.request_log"
     )
     assert (of_stage["model"], of_stage["verb"], of_stage["num_items"]) == (model, verb, 1)
 
@@ -213,7 +213,7 @@ def test_every_process_writes_the_same_kind_of_line_and_an_eviction_has_a_span(f
     assert loggers >= {
         "tritonserver",
         "sie_triton.server",
-        "sie_triton.telemetry.request_log",
+        "sie_triton.system.telemetry.request_log",
         "sie_triton.doors.request_log",
     }
     followed.evict(ENCODER)

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from sie_triton import SIEClient
 from sie_triton.cli.main import cli
-from sie_triton.weights.cluster import Cluster
+from sie_triton.models.weights.cluster import Cluster
 from tests.conftest import tiny_model_file
 from tests.server.test_serve import serving
 from tests.support.controller import wait_for

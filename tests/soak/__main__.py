@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.weights import locate
+from sie_triton.models.weights import locate
 from tests.soak.changes import Changing
 from tests.soak.clients import MANY_TIMEOUT_S, TEXTS, TIMEOUT_S, Client, Many, clients_of, many_clients_of
 from tests.soak.counters import Counters, fallen

@@ -12,8 +12,8 @@ import numpy as np
 import openai
 import tritonclient.grpc as triton
 
+from sie_triton.contract.names import triton_name
 from sie_triton.doors.wire import read_msgpack
-from sie_triton.names import triton_name
 from tests.soak.history import FAILED, REFUSED, RIGHT, WRONG, Entry
 from tests.support.pictures import pictures
 from tests.support.sounds import sounds

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from sie_triton.controller.model_states import most_bytes
-from sie_triton.host.process_memory import share_of
+from sie_triton.system.host.process_memory import share_of
 from tests.soak.sampling import sampled
 
 if TYPE_CHECKING:  # it imports PyTorch

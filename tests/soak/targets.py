@@ -17,10 +17,10 @@ import psutil
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.ports import free_ports, ports_of_a_server
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ADMIN, Where, fetch
 from sie_triton.controller.model_states import most_bytes
 from sie_triton.errors import ServerError
-from sie_triton.names import triton_name
 from sie_triton.records.status import Record, all_records
 from tests.conftest import gliner_file, model_file, tiny_model_file
 from tests.soak.clients import LARGE, OF_HUB, SPOILED, Models

@@ -11,7 +11,7 @@ from sie_triton.controller.changes import Changes
 from sie_triton.controller.model_states import Processes
 from sie_triton.controller.refresh import ChangeOutcome
 from sie_triton.controller.swaps import Swaps
-from sie_triton.serving.serving_file import Serving
+from sie_triton.records.serving_file import Serving
 
 STAGES = ("preprocess", "inference", "postprocess")
 

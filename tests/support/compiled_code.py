@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 import sie_triton
+from sie_triton.contract.spec import MuveraConfig
+from sie_triton.contract.transforms import Muvera
 from sie_triton.engines.torch import cpu_kernels
-from sie_triton.host import speed
-from sie_triton.native import KERNELS, MUVERA, loading
-from sie_triton.spec import MuveraConfig
-from sie_triton.transforms import Muvera
+from sie_triton.system.host import speed
+from sie_triton.system.native import KERNELS, MUVERA, loading
 
 
 def results() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from time import monotonic_ns
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.controller.token import TOKEN_FILE
-from sie_triton.processes.pids import ProcessId
 from sie_triton.records.status import StatusWriter, status_path
+from sie_triton.system.processes.pids import ProcessId
 
 
 class FakeControl:

@@ -8,8 +8,8 @@ import pytest
 from sie_triton.contract import Rows
 from sie_triton.contract.tensors import lengths_of
 from sie_triton.engines.torch import generate
-from sie_triton.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
-from sie_triton.scheduling.job import rows_of
+from sie_triton.models.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
+from sie_triton.pipeline.scheduling.job import rows_of
 from tests.support.readers import Reader
 
 

@@ -10,12 +10,12 @@ from threading import Event
 
 import numpy as np
 
-from sie_triton.environments import make
-from sie_triton.environments.venv import Venv
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.errors import SettingsError
+from sie_triton.models.environments import make
+from sie_triton.models.environments.venv import Venv
+from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.records.status import StatusWriter
-from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.stages.loader import Loader
 
 ARRAYS = "arrays"  # the environment with the library that conflicts
 FAMILY = "arrays_family:Arrays"

@@ -16,8 +16,8 @@ from annotated_types import Ge
 from sie_triton.contract import ENCODE_OUTPUTS, Features, Output, Parameter, Ragged
 from sie_triton.contract.tensors import DENSE, Tensor
 from sie_triton.engines import Encoder, Engine
-from sie_triton.families import Adapter, Family, Options
-from sie_triton.inputs import Processor
+from sie_triton.models.families import Adapter, Family, Options
+from sie_triton.models.inputs import Processor
 from tests.support.environments import declare
 
 LETTERS = Tensor("letters", "INT32", (-1,), "", "num_letters", 0)

@@ -16,14 +16,14 @@ from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.token import admin_token
-from sie_triton.environments.venv import Venv, find
-from sie_triton.processes.log import Log
-from sie_triton.processes.supervisor import Companion
+from sie_triton.models.environments.venv import Venv, find
+from sie_triton.models.weights import download
+from sie_triton.pipeline.stages.inference import Inference
+from sie_triton.pipeline.worker.process import Worker
 from sie_triton.records.status import StatusWriter
 from sie_triton.settings import Settings, read_settings
-from sie_triton.stages.inference import Inference
-from sie_triton.weights import download
-from sie_triton.worker.process import Worker
+from sie_triton.system.processes.log import Log
+from sie_triton.system.processes.supervisor import Companion
 from tests.support.controller import FakeControl, wait_for
 from tests.support.environments import ARRAYS, linked
 from tests.support.hub import Hub, running
@@ -112,7 +112,7 @@ def deaths() -> list[Worker]:
 def fork_server_directory(tmp_path_factory) -> Iterator[Path]:
     """Directory of a running fork server; its path is longer than a socket's address may be."""
     directory = tmp_path_factory.mktemp("n" * 100)
-    command = ["sie_triton.processes.fork_server", "sie_triton.worker.__main__", str(directory)]
+    command = ["sie_triton.system.processes.fork_server", "sie_triton.pipeline.worker.__main__", str(directory)]
     with Companion("the fork server", command, Log(directory / "log"), {}):
         wait_for((directory / "fork_server.pid").exists)
         yield directory

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from sie_triton.inputs.words import WORD
+from sie_triton.models.inputs.words import WORD
 from tests.support.models import save_encoder, set_apart
 
 # glirel imports one function of seqeval, for its training metrics. seqeval has no wheel, and no test trains.

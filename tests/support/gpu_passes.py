@@ -18,12 +18,12 @@ from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.attention.kernels import KERNELS
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.heads import SequenceHead, TokenHead
-from sie_triton.families.bge_m3.adapter import BgeM3Adapter
-from sie_triton.families.cross_encoder.adapter import CrossEncoderAdapter
-from sie_triton.families.multivector.adapter import MultiVectorAdapter
-from sie_triton.families.sentence_transformer.adapter import SentenceTransformerAdapter
-from sie_triton.families.shared.sequence_head import SequenceClassifier
-from sie_triton.families.splade.adapter import SpladeAdapter
+from sie_triton.models.families.bge_m3.adapter import BgeM3Adapter
+from sie_triton.models.families.cross_encoder.adapter import CrossEncoderAdapter
+from sie_triton.models.families.multivector.adapter import MultiVectorAdapter
+from sie_triton.models.families.sentence_transformer.adapter import SentenceTransformerAdapter
+from sie_triton.models.families.shared.sequence_head import SequenceClassifier
+from sie_triton.models.families.splade.adapter import SpladeAdapter
 from tests.support.pretended_gpu import Book, OnDevice, PretendedGpu
 
 LENGTHS = (5, 1, 40, 17, 17)

@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from sie_triton.errors import LoadError
-from sie_triton.stages.loras import HeldLoras
-from sie_triton.weights.uses import if_unused
-from sie_triton.worker.messages import Done
-from sie_triton.worker.process import WorkerDied
+from sie_triton.models.weights.uses import if_unused
+from sie_triton.pipeline.stages.loras import HeldLoras
+from sie_triton.pipeline.worker.messages import Done
+from sie_triton.pipeline.worker.process import WorkerDied
 
 LIMIT = 3
 SIZE = 1000

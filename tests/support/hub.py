@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from sie_triton.spec import Runtime
-from sie_triton.weights import loadable
+from sie_triton.contract.spec import Runtime
+from sie_triton.models.weights import loadable
 from tests.support.stages import spec
 
 LARGE = 10_000

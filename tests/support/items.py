@@ -7,17 +7,17 @@ import numpy as np
 
 from sie_triton.client.items import encoded
 from sie_triton.contract import VERBS, Batch, Computed
+from sie_triton.contract.spec import ANY_LENGTH
 from sie_triton.contract.tensors import lengths_of
-from sie_triton.families import family, fitted, load_processor, model_of
-from sie_triton.inputs import KIND_OF, kind_of
-from sie_triton.inputs.features import join, num_pieces
-from sie_triton.inputs.pdf_pages import PageReader, PageSelection
-from sie_triton.inputs.request_parts import Framed, RequestParts, features_of
-from sie_triton.scheduling.job import rows_of
-from sie_triton.spec import ANY_LENGTH
-from sie_triton.stages.checks import check_features
-from sie_triton.stages.preparing import Preparation
-from sie_triton.stages.tokenizer_files import naming
+from sie_triton.models.families import family, fitted, load_processor, model_of
+from sie_triton.models.inputs import KIND_OF, kind_of
+from sie_triton.models.inputs.features import join, num_pieces
+from sie_triton.models.inputs.pdf_pages import PageReader, PageSelection
+from sie_triton.models.inputs.request_parts import Framed, RequestParts, features_of
+from sie_triton.pipeline.scheduling.job import rows_of
+from sie_triton.pipeline.stages.checks import check_features
+from sie_triton.pipeline.stages.preparing import Preparation
+from sie_triton.pipeline.stages.tokenizer_files import naming
 from tests.support.loading import load_adapter, with_tokenizers
 from tests.support.stages import FREE_SLOTS, spec
 

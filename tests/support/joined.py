@@ -8,7 +8,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import deserialize_bytes_tensor
 
-from sie_triton.telemetry.identity import REQUEST_ID
+from sie_triton.system.telemetry.identity import REQUEST_ID
 
 DTYPES = {"FP32": "<f4", "INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8", "UINT8": "u1", "BOOL": "?"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.host import container
+from sie_triton.system.host import container
 
 
 @contextmanager

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sie_triton import families
 from sie_triton.contract import Batch, Features, Ragged
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, PROMPT_TOKENS, TOKEN_TYPE_IDS
 from sie_triton.engines import open_engine
-from sie_triton.families import Adapter
-from sie_triton.measurements import Measurements
-from sie_triton.spec import ModelSpec
-from sie_triton.stages.tokenizer_files import overlay
-from sie_triton.worker.tokenizer import write_tokenizer
+from sie_triton.engines.measurements import Measurements
+from sie_triton.models import families
+from sie_triton.models.families import Adapter
+from sie_triton.pipeline.stages.tokenizer_files import overlay
+from sie_triton.pipeline.worker.tokenizer import write_tokenizer
 
 
 @cache

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Sequence
 from functools import cache
 
-from sie_triton.inputs.decoding import (
+from sie_triton.models.inputs.decoding import (
     HEADER_PARTS,
     MAX_DEAR,
     MAX_EXIF_BYTES,

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Page, expect
 
-from sie_triton.perf.workload import texts
-from sie_triton.weights import locate
+from sie_triton.cli.perf.workload import texts
+from sie_triton.models.weights import locate
 from tests.conftest import MINILM
 from tests.support.browsers import browsing, find_chromium, tab_of
 from tests.support.page_service import BGE_M3, CLIP, GLINER, Service, save_models

@@ -18,15 +18,15 @@ from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTran
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from tokenizers import Tokenizer
 
-from sie_triton.catalog.recognise import explain
 from sie_triton.contract import Batch, Part
+from sie_triton.contract.spec import Runtime
+from sie_triton.contract.transforms import normalize
 from sie_triton.errors import SIEError
-from sie_triton.families import load_processor, model_of
-from sie_triton.inputs import kind_of
-from sie_triton.inputs.request_parts import Framed, features_of
-from sie_triton.spec import Runtime
-from sie_triton.stages.checks import check_features
-from sie_triton.transforms import normalize
+from sie_triton.models.catalog.recognise import explain
+from sie_triton.models.families import load_processor, model_of
+from sie_triton.models.inputs import kind_of
+from sie_triton.models.inputs.request_parts import Framed, features_of
+from sie_triton.pipeline.stages.checks import check_features
 from tests.support.layouts import SETTINGS, dense, multi_vector, splade
 from tests.support.loading import load_adapter, with_tokenizers
 from tests.support.models import save_cross_encoder, save_pylate

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from sie_triton.contract import Batch
 from sie_triton.contract.tensors import EXTRACTION
-from sie_triton.inputs.features import join
-from sie_triton.inputs.request_parts import features_of
-from sie_triton.worker.__main__ import sampler_of
+from sie_triton.models.inputs.features import join
+from sie_triton.models.inputs.request_parts import features_of
+from sie_triton.pipeline.worker.__main__ import sampler_of
 from tests.support.items import Served
 from tests.support.models import save_tokenizer
 

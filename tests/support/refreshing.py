@@ -4,9 +4,9 @@ from pathlib import Path
 
 import yaml
 
-from sie_triton.render.pbtxt import from_text
-from sie_triton.render.refresh import refresh, start
-from sie_triton.serving.serving_file import read_serving, repository_of
+from sie_triton.pipeline.render.pbtxt import from_text
+from sie_triton.pipeline.render.refresh import refresh, start
+from sie_triton.records.serving_file import read_serving, repository_of
 from sie_triton.settings import read_settings
 
 STAGES = ("preprocess", "inference", "postprocess")

@@ -14,9 +14,9 @@ import yaml
 from sentence_transformers import SentenceTransformer
 
 from benchmarks.ports import free_ports
-from sie_triton.names import triton_name
+from sie_triton.contract.names import triton_name
+from sie_triton.models.weights.cluster import Cluster
 from sie_triton.records.status import records_of
-from sie_triton.weights.cluster import Cluster
 from tests.conftest import model_file, tiny_model_file
 from tests.server.test_remote import without_weights
 from tests.server.test_serve import port_flags, sie

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sie_triton.contract import ENCODE_OUTPUTS, VERBS
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import (
     FOUND,
     FOUND_LENGTHS,
@@ -24,19 +25,18 @@ from sie_triton.contract.tensors import (
     with_lengths,
 )
 from sie_triton.errors import InputError
-from sie_triton.families import families
-from sie_triton.families.shared.token_batch import tokens as tokens_of
-from sie_triton.host.file_locks import LockFile
-from sie_triton.scheduling.job import deadline_ns
-from sie_triton.scheduling.slots import Slots
-from sie_triton.spec import ModelSpec
-from sie_triton.stages.context import Context
-from sie_triton.stages.message import FRONT, Messages
-from sie_triton.stages.open_requests import OpenRequests
-from sie_triton.stages.request import DEFERRED
-from sie_triton.stages.seal import SEAL_BYTES, Seal
-from sie_triton.worker.messages import Loaded
-from sie_triton.worker.process import WorkerDied
+from sie_triton.models.families import families
+from sie_triton.models.families.shared.token_batch import tokens as tokens_of
+from sie_triton.pipeline.scheduling.job import deadline_ns
+from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.stages.context import Context
+from sie_triton.pipeline.stages.message import FRONT, Messages
+from sie_triton.pipeline.stages.open_requests import OpenRequests
+from sie_triton.pipeline.stages.request import DEFERRED
+from sie_triton.pipeline.stages.seal import SEAL_BYTES, Seal
+from sie_triton.pipeline.worker.messages import Loaded
+from sie_triton.pipeline.worker.process import WorkerDied
+from sie_triton.system.host.file_locks import LockFile
 
 VOCABULARY = 100
 MAX_LENGTH = 64

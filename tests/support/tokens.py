@@ -11,10 +11,10 @@ from typing import Any
 import transformers
 
 from sie_triton.checkpoints.modules import tokenizer_kwargs
-from sie_triton.inputs.cutting import encoded, truncation_side
-from sie_triton.inputs.tokenizer import open_tokenizer, truncating
-from sie_triton.stages.tokenizer_files import overlay
-from sie_triton.worker.tokenizer import write_tokenizer
+from sie_triton.models.inputs.cutting import encoded, truncation_side
+from sie_triton.models.inputs.tokenizer import open_tokenizer, truncating
+from sie_triton.pipeline.stages.tokenizer_files import overlay
+from sie_triton.pipeline.worker.tokenizer import write_tokenizer
 
 # In several scripts, with accents, spaces, added tokens, and special tokens written out. The last one is long.
 TEXTS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from sie_triton.families import family
+from sie_triton.models.families import family
 
 INTRODUCTION = """\
 # Models
@@ -25,7 +25,7 @@ weights.
 
 def shipped() -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield the path and the contents of each shipped model file, sorted by model name."""
-    directory = Path(str(resources.files("sie_triton.catalog")))
+    directory = Path(str(resources.files("sie_triton.models.catalog")))
     paths = [*directory.glob("models/*.yaml"), *directory.glob("known/*.yaml")]
     found = [(path, yaml.safe_load(path.read_text(encoding="utf-8"))) for path in paths]
     yield from sorted(found, key=lambda each: each[1]["sie_id"].lower())

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from sie_triton.contract import ENCODE_OUTPUTS, ITEMS, LORA, PAGES, VERBS, Extraction, Model, Parameter
+from sie_triton.contract.spec import ModelSpec, MuveraConfig
 from sie_triton.contract.tensors import (
     ENTITIES,
     EXTRACTION,
@@ -18,14 +19,13 @@ from sie_triton.contract.tensors import (
     TRUNCATED,
     Tensor,
 )
-from sie_triton.families import FAMILIES, family
-from sie_triton.spec import ModelSpec, MuveraConfig
+from sie_triton.models.families import FAMILIES, family
 from tools.pages.tables import table
 
 INTRODUCTION = """\
 # Tensors and parameters
 
-<!-- Generated from sie_triton/contract/ and sie_triton/families/ by `python -m tools.pages`. -->
+<!-- Generated from sie_triton/contract/ and sie_triton/models/families/ by `python -m tools.pages`. -->
 
 This is the contract for Triton's own clients; `SIEClient` and the door translate to it. `n` is the number of items
 in a request. `org/name` is served as the ensemble `org__name`; a model with several tasks has `org__name` for the

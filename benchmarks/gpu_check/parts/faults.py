@@ -21,8 +21,8 @@ from benchmarks.gpu_check.shapes import VOCABULARY, save
 from benchmarks.gpu_check.work import items_of, order_of, query
 from benchmarks.lanes import token_batch
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.worker.messages import Load
-from sie_triton.worker.process import Worker, WorkerDied
+from sie_triton.pipeline.worker.messages import Load
+from sie_triton.pipeline.worker.process import Worker, WorkerDied
 
 # Bytes left free for a pass, too few for it; and for a load, besides the weights, for CUDA itself and some passes.
 LEFT_FOR_PASS, LEFT_FOR_LOAD = 32_000_000, 1_600_000_000

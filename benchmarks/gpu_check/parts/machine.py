@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend
 from benchmarks.gpu_check.scope import Finding, Plan
 from benchmarks.gpu_check.timing import peak_flops, seconds_of
 from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, reason_unusable
-from sie_triton.host.device import visible_gpus
 from sie_triton.server.preflight import driver_version
+from sie_triton.system.host.device import visible_gpus
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "flash-attn", "triton", "numpy", "nvidia-ml-py", "psutil")
 DTYPES = ("float32", "float16", "bfloat16")

@@ -14,7 +14,7 @@ from benchmarks.gpu_check.work import QUERY_TOKENS, adapter_of, items_of, librar
 from benchmarks.lanes import token_batch
 from sie_triton.contract import Batch
 from sie_triton.engines.torch.captured import SIZES, CapturedPasses
-from sie_triton.families import Adapter
+from sie_triton.models.families import Adapter
 
 # Tokens of larger batches, and of each of their items.
 BATCH_TOKENS, DRY_BATCH_TOKENS, ITEM_TOKENS = (256, 1024, 2048), (256,), 64

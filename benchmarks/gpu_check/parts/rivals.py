@@ -20,11 +20,11 @@ from benchmarks.gpu_check.shapes import save
 from benchmarks.gpu_check.work import cosine
 from benchmarks.lanes import timed
 from benchmarks.ports import ports_of_a_server
+from sie_triton.cli.perf import perf_analyzer
+from sie_triton.cli.perf.workload import write_input_data
+from sie_triton.contract.names import triton_name
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import ServerError
-from sie_triton.names import triton_name
-from sie_triton.perf import perf_analyzer
-from sie_triton.perf.workload import write_input_data
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings
 

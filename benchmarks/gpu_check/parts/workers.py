@@ -29,8 +29,8 @@ from benchmarks.gpu_check.work import (
     varied_lengths,
 )
 from benchmarks.lanes import token_batch
-from sie_triton.worker.expected import expected_bytes
-from sie_triton.worker.process import Worker
+from sie_triton.pipeline.worker.expected import expected_bytes
+from sie_triton.pipeline.worker.process import Worker
 
 # Minimum cosine of a worker's vectors and those of transformers in float32.
 ALIKE = 0.99

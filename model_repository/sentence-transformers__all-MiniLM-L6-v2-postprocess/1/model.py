@@ -1,1 +1,1 @@
-from sie_triton.stages.triton import PostprocessModel as TritonPythonModel  # noqa: F401
+from sie_triton.pipeline.stages.triton import PostprocessModel as TritonPythonModel  # noqa: F401

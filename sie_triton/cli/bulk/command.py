@@ -12,7 +12,7 @@ from sie_triton.cli.bulk.progress import Progress, progress
 from sie_triton.cli.bulk.records import JsonOut, Sink
 from sie_triton.cli.bulk.run import Call, run
 from sie_triton.client import SIEClient
-from sie_triton.printing import echo
+from sie_triton.system.printing import echo
 
 # How many requests are in flight, unless the option says otherwise; as SIEClient's.
 MAX_CONCURRENCY = 4

@@ -9,7 +9,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from sie_triton.cli.bulk.lines import Line, Source
-from sie_triton.printing import Console
+from sie_triton.system.printing import Console
 
 
 class Rate(ProgressColumn):

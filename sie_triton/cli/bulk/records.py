@@ -11,7 +11,7 @@ import orjson
 
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.errors import SIEError
-from sie_triton.printing import shown
+from sie_triton.system.printing import shown
 
 Record = Mapping[str, Any]
 

@@ -13,16 +13,16 @@ from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from sie_triton.catalog.load import read_sent
 from sie_triton.cluster import subjects
 from sie_triton.cluster.config.book import Book, Outcome, Refused
 from sie_triton.cluster.config.metrics import CHANGES, EPOCH, FILES, REGISTRY
 from sie_triton.cluster.connection import told
 from sie_triton.cluster.model_files import ALL_POOLS, MAX_FILE_BYTES, ModelFile, key
 from sie_triton.cluster.workers import Workers
+from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.controller.guard import guard, web_page_guard
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
-from sie_triton.names import sie_name, triton_name
+from sie_triton.models.catalog.load import read_sent
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from sie_triton.cluster.workers import Workers
 from sie_triton.controller.run import is_not_the_clients_fault, serve
 from sie_triton.controller.token import admin_token
 from sie_triton.settings import Settings, words
-from sie_triton.telemetry import logs
+from sie_triton.system.telemetry import logs
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from sie_triton.client.retry import Deadline
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import OK, Answer, Health, unknown_model
 from sie_triton.contract import TASKS
+from sie_triton.contract.names import sie_name
 from sie_triton.doors.backend import MAX_CONCURRENCY, QUESTION_S, Backend, States, tenant, wishes
-from sie_triton.names import sie_name
 from sie_triton.settings import Settings, words
 
 # Names of gRPC's status codes by number.

@@ -19,14 +19,14 @@ from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
 from sie_triton.cluster.protobuf import fields
+from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.doors.backend import QUESTION_S
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.trust import Trust
-from sie_triton.error_prefix import with_prefix
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.settings import Settings
-from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
+from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
 
 SERVICE = "inference.GRPCInferenceService"
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from sie_triton.cluster.payloads import SWEEP_S, Payloads
 from sie_triton.errors import BusyError, InputError
-from sie_triton.weights.object_store import StoreError
+from sie_triton.models.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 

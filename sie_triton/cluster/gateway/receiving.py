@@ -11,7 +11,7 @@ from typing import Any
 from grpc import aio
 
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
-from sie_triton.processes.freed_memory import anonymous_bytes
+from sie_triton.system.processes.freed_memory import anonymous_bytes
 
 # Timeout of a message, in seconds.
 RECEIVE_S = 60.0

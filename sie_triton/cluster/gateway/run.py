@@ -13,7 +13,7 @@ from sie_triton.doors.endpoint import Door
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import DRAIN_S, serve
 from sie_triton.settings import Settings
-from sie_triton.telemetry import logs
+from sie_triton.system.telemetry import logs
 
 
 class GatewayBackend(QueueBackend):

@@ -17,8 +17,8 @@ from sie_triton.cluster.messages import with_parameters
 from sie_triton.cluster.sidecar.joining import MAX_ITEMS, NotJoinable, joined, key_of, num_items_of, split
 from sie_triton.cluster.sidecar.metrics import observe_joined
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
+from sie_triton.doors.shared_calls import Apart, SharedCalls, Weight
 from sie_triton.records.calls import CallLost, OpenCall, unless_lost
-from sie_triton.shared_calls import Apart, SharedCalls, Weight
 
 log = logging.getLogger(__name__)
 

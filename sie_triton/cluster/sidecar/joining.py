@@ -17,7 +17,7 @@ from sie_triton.client.results import LENGTHS_SUFFIX
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import AUDIO, ENTITIES, IMAGE, NUM_PAGES, TEXT, TIMING_MS
 from sie_triton.records.calls import CALL
-from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
+from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
 
 # Items of a joined request, at most, as of the pieces in which SIE's clients send many items.
 MAX_ITEMS = 512

@@ -12,7 +12,7 @@ import psutil
 
 from sie_triton.cluster.payloads import MAX_BYTES as MAX_PAYLOAD_BYTES
 from sie_triton.errors import BusyError, InputError
-from sie_triton.host.container import container_memory
+from sie_triton.system.host.container import container_memory
 
 # Bytes of requests at a time, at most. More of them do not make a Triton faster.
 MAX_BYTES = 256 * 1024**2

@@ -15,9 +15,9 @@ import aiohttp
 
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.model_files import ModelFile, of_pool
+from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.controller.token import find_token
-from sie_triton.names import sie_name, triton_name
-from sie_triton.serving.serving_file import read_serving
+from sie_triton.records.serving_file import read_serving
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.controller.guard import web_page_guard
 from sie_triton.controller.run import is_not_the_clients_fault
 from sie_triton.errors import ServerError
-from sie_triton.host.private import private_directory
 from sie_triton.settings import Settings
-from sie_triton.telemetry import logs
+from sie_triton.system.host.private import private_directory
+from sie_triton.system.telemetry import logs
 
 
 @asynccontextmanager

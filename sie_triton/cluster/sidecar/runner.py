@@ -39,10 +39,10 @@ from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away
-from sie_triton.error_prefix import with_prefix, without_prefix
+from sie_triton.contract.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
+from sie_triton.models.weights.object_store import StoreError
 from sie_triton.records.calls import CallBook, CallLost, OpenCall, unless_lost
-from sie_triton.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
 

@@ -37,12 +37,12 @@ from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError
-from sie_triton.host.device import choose_device
-from sie_triton.names import triton_name
-from sie_triton.processes.pulse import beat
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, words
+from sie_triton.system.host.device import choose_device
+from sie_triton.system.processes.pulse import beat
 
 log = logging.getLogger(__name__)
 

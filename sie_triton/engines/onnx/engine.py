@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedConfig
 
-from sie_triton.arrays import Array, Ints
 from sie_triton.checkpoints.contents import read_any_config
+from sie_triton.contract.arrays import Array, Ints
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines.base import Encoder, Engine
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.binding import BoundSession
 from sie_triton.engines.onnx.session import (
     ATTENTION_MASK,
@@ -28,10 +30,8 @@ from sie_triton.engines.torch.gpu import empty_cache, is_unusable
 from sie_triton.engines.torch.rows import NO_PADDING, TOKENS_PER_PADDING, SideBySide, positions_of, side_by_side
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
-from sie_triton.host.container import num_processors
-from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
-from sie_triton.measurements import Measurements
-from sie_triton.spec import ModelSpec
+from sie_triton.system.host.container import num_processors
+from sie_triton.system.host.footprint import CUDA_CONTEXT_BYTES
 
 # ONNX Runtime has no exception class for out-of-memory errors; their messages contain one of these.
 NO_MEMORY = ("Failed to allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")

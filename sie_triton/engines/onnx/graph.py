@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines.onnx.session import (
     ATTENTION_MASK,
     INPUT_IDS,

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 
-from sie_triton.arrays import Floats, Ints
+from sie_triton.contract.arrays import Floats, Ints
+from sie_triton.contract.spec import Endpoint, ModelSpec
 from sie_triton.engines.base import Encoder, Engine
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.remote.connection import EndpointConnection, EndpointRequest
 from sie_triton.engines.remote.responses import Answer, Doubles, embeddings, most_bytes, num_read, parsed, probabilities
 from sie_triton.errors import InputError, LoadError
-from sie_triton.measurements import Measurements
-from sie_triton.spec import Endpoint, ModelSpec
 
 log = logging.getLogger(__name__)
 

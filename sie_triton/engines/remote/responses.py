@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from sie_triton.arrays import Floats
+from sie_triton.contract.arrays import Floats
 from sie_triton.errors import ModelError
 
 Doubles = npt.NDArray[np.float64]

@@ -29,7 +29,7 @@ def limit_kept_memory() -> None:
 
 @cache
 def keep_freed_pages() -> None:
-    """Keep the pages that a forward pass frees, until processes/freed_memory.py returns them."""
+    """Keep the pages that a forward pass frees, until system/processes/freed_memory.py returns them."""
     _configure(M_MMAP_THRESHOLD, NEVER)
     _configure(M_TRIM_THRESHOLD, NEVER)
 

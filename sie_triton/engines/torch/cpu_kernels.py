@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sie_triton.native import KERNELS, library
+from sie_triton.system.native import KERNELS, library
 
 # The widest vector of the kernels, in floats: the last dimension must be a multiple of it.
 LANES = 16

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 
 # Kinds of special tokens in config.json.
 NAMES = ("pad", "bos", "eos", "cls", "sep", "mask", "unk", "decoder_start")

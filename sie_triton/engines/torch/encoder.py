@@ -16,8 +16,9 @@ import numpy.typing as npt
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, PreTrainedModel
 
-from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import first_line
+from sie_triton.contract.arrays import Ints
+from sie_triton.contract.spec import AUTO
 from sie_triton.engines import base
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel, make_packable
 from sie_triton.engines.torch.attention.kernels import possible
@@ -30,7 +31,6 @@ from sie_triton.engines.torch.prepack import lay_out
 from sie_triton.engines.torch.rows import positions_of, side_by_side, spare_items
 from sie_triton.engines.torch.transfers import Indices
 from sie_triton.errors import LoadError
-from sie_triton.spec import AUTO
 
 PACKED, PADDED = "packed", "padded"
 

@@ -13,7 +13,9 @@ from transformers import PreTrainedModel
 from sie_triton.checkpoints.contents import OPEN_CLIP, WEIGHTS
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles
+from sie_triton.contract.spec import AUTO, ModelSpec
 from sie_triton.engines.base import Answers, Engine
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, load_model, model_of
 from sie_triton.engines.torch.faults import is_out_of_memory
@@ -27,10 +29,8 @@ from sie_triton.engines.torch.packed_vision import PackedVisionTower
 from sie_triton.engines.torch.precision import choose_dtype, computes_int8
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
-from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
-from sie_triton.host.process_memory import share_of
-from sie_triton.measurements import Measurements
-from sie_triton.spec import AUTO, ModelSpec
+from sie_triton.system.host.footprint import CUDA_CONTEXT_BYTES
+from sie_triton.system.host.process_memory import share_of
 
 log = logging.getLogger(__name__)
 

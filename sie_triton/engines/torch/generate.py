@@ -13,12 +13,12 @@ import torch
 from transformers import PreTrainedModel, StoppingCriteria, StoppingCriteriaList
 
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.contract.spec import AUTO
 from sie_triton.engines import base
 from sie_triton.engines.torch.attention.library import library_attention
 from sie_triton.engines.torch.encoder import num_bytes
 from sie_triton.engines.torch.pixels import Pixels
 from sie_triton.engines.torch.prepack import lay_out
-from sie_triton.spec import AUTO
 
 
 class StopAtDeadline(StoppingCriteria):

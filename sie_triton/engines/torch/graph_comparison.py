@@ -14,6 +14,7 @@ import torch
 
 from sie_triton.checkpoints.files import first_line
 from sie_triton.engines.base import Unusable
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx import graph as onnx
 from sie_triton.engines.onnx.session import is_installed
 from sie_triton.engines.torch.captured import CapturedPasses
@@ -21,7 +22,6 @@ from sie_triton.engines.torch.encoder import PACKED, EncoderGraph, TorchEncoder
 from sie_triton.engines.torch.facts import windows
 from sie_triton.engines.torch.probe import TOLERANCE, largest_error, relative_error
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines.torch.draws import Draws, draws_of
 from sie_triton.engines.torch.faults import refusing_the_uncomputable
 from sie_triton.engines.torch.prepack import can_prepack, prepack

@@ -8,12 +8,12 @@ import logging
 import numpy as np
 import torch
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import cpu_kernels as kernels
 from sie_triton.engines.torch.encoder import TorchEncoder
 from sie_triton.engines.torch.prepack import GELU, PrepackedLinear
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
 
 # Least cosine between an item's states, summed over its tokens, in 8 bits and in float32.
 MIN_COSINE = 0.98

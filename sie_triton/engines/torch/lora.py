@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines.torch.lora_layers import Adapted, LoraAdapter, Now, OtherRows, spans_of
 from sie_triton.engines.torch.lora_weights import BACKBONE, AdaptedLayers, Place, Reader, quoted
 from sie_triton.engines.torch.transfers import Indices

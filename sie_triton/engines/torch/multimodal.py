@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.rows import spare_items

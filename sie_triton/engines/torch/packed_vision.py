@@ -12,15 +12,15 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from sie_triton.arrays import Ints
 from sie_triton.checkpoints.naflex import NaflexPlan
+from sie_triton.contract.arrays import Ints
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.attention import PACKED_ATTENTION, Segments, attending, choose_kernel
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
 from sie_triton.engines.torch.probe import TOLERANCE, check_range, relative_error
 from sie_triton.engines.torch.rows import spare_items
 from sie_triton.engines.torch.tower import Tower
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
 
 CHANNELS = 3
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from sie_triton.arrays import Ints
 from sie_triton.checkpoints.patch_plan import PatchPlan
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines.torch.generate import StopAtDeadline, Writer
 from sie_triton.engines.torch.patch_tower import cut
 from sie_triton.errors import LoadError

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sie_triton.arrays import Ints
 from sie_triton.checkpoints.files import first_line
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines.base import Overflow
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 from sie_triton.engines.torch.facts import num_positions, windows
 from sie_triton.engines.torch.faults import is_of_machine, is_out_of_memory, refusing_the_uncomputable
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
 
 # Maximum difference from eager token states, relative to the largest state of the item.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sie_triton.arrays import Ints
+from sie_triton.contract.arrays import Ints
 
 # A padded forward pass has at most one token of padding for this many real tokens.
 TOKENS_PER_PADDING = 8

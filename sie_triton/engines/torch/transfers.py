@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import torch
 
-from sie_triton.arrays import Array
+from sie_triton.contract.arrays import Array
 
 # Alignment of each array in the copy, in bytes; enough for every type.
 ALIGNMENT = 8

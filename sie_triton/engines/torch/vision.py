@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from sie_triton.arrays import Ints
 from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.contract.arrays import Ints
 from sie_triton.engines.torch.attention import Segments
 from sie_triton.engines.torch.attention_pooling import AttentionPooling
 from sie_triton.engines.torch.pixels import Pixels

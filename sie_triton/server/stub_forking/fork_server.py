@@ -14,24 +14,24 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from sie_triton.processes import fork_server
-from sie_triton.processes.fork_server import frozen_imports
-from sie_triton.telemetry.options import OPTIONS
+from sie_triton.system.processes import fork_server
+from sie_triton.system.processes.fork_server import frozen_imports
+from sie_triton.system.telemetry.options import OPTIONS
 
 # Modules that the three stages import at start and with their first request. The stub itself imports asyncio, and
 # importlib.metadata imports email.parser. Modules imported here are in memory once, not once per stage.
 IMPORTS = (
     "asyncio",
     "email.parser",
-    "sie_triton.inputs.roles",
-    "sie_triton.stages.triton",
-    "sie_triton.stages.preprocess",
-    "sie_triton.stages.inference",
-    "sie_triton.stages.postprocess",
+    "sie_triton.models.inputs.roles",
+    "sie_triton.pipeline.stages.triton",
+    "sie_triton.pipeline.stages.preprocess",
+    "sie_triton.pipeline.stages.inference",
+    "sie_triton.pipeline.stages.postprocess",
     "tokenizers",
 )
 
-TRACING_IMPORTS = ("sie_triton.telemetry.tracing",)
+TRACING_IMPORTS = ("sie_triton.system.telemetry.tracing",)
 
 # Module that the stub itself provides.
 BUILT_IN = "c_python_backend_utils"

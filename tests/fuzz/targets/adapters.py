@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from sie_triton import loras
 from sie_triton.checkpoints.lora import LoraFiles
 from sie_triton.errors import LoadError
+from sie_triton.models import loras
 from tests.fuzz.damage import damaged
 from tests.fuzz.models import LORAS, saved_models
 from tests.fuzz.quiet import one_thread

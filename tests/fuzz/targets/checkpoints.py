@@ -12,12 +12,12 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from sie_triton import families
-from sie_triton.catalog import recognise
-from sie_triton.catalog.on_disk import check_weights
 from sie_triton.checkpoints.contents import LENGTH_BYTES
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.spec import ModelSpec, Runtime
+from sie_triton.models import families
+from sie_triton.models.catalog import recognise
+from sie_triton.models.catalog.on_disk import check_weights
 from tests.fuzz.damage import EDITS, damaged, edited
 from tests.fuzz.models import saved_models
 from tests.fuzz.quiet import one_thread, silence

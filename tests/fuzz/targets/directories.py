@@ -14,9 +14,9 @@ from hypothesis.strategies import SearchStrategy
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.tokenizer_steps import check_tokenizer
 from sie_triton.errors import LoadError
-from sie_triton.inputs.cutting import encoded
-from sie_triton.inputs.text import Unreadable
-from sie_triton.inputs.tokenizer import open_tokenizer, truncating
+from sie_triton.models.inputs.cutting import encoded
+from sie_triton.models.inputs.text import Unreadable
+from sie_triton.models.inputs.tokenizer import open_tokenizer, truncating
 from tests.fuzz.models import saved_models
 from tests.fuzz.target import Target, check_line
 from tests.fuzz.targets.checkpoints import BASES, REFUSALS, quickly_recognised, read

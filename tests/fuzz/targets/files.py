@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from sie_triton.checkpoints.contents import LENGTH_BYTES, check_safetensors, converted_bytes
 from sie_triton.errors import LoadError
-from sie_triton.inputs.tokenizer import open_tokenizer
-from sie_triton.stages.tokenizer_files import overlay
-from sie_triton.weights import locate
-from sie_triton.worker.tokenizer import write_tokenizer
+from sie_triton.models.inputs.tokenizer import open_tokenizer
+from sie_triton.models.weights import locate
+from sie_triton.pipeline.stages.tokenizer_files import overlay
+from sie_triton.pipeline.worker.tokenizer import write_tokenizer
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target
 from tests.fuzz.trees import changed, to_json

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sie_triton import loras
 from sie_triton.errors import InputError
+from sie_triton.models import loras
 from tests.fuzz.damage import damaged, one
 from tests.fuzz.requests import WRITTEN
 from tests.fuzz.target import Target, check_line

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError
-from sie_triton.inputs.audio import LOUDEST, AudioFile, AudioReader
-from sie_triton.inputs.documents import FORMATS, DocumentFile, check_document
-from sie_triton.inputs.images import ImageFile, ImageReader
-from sie_triton.spec import Runtime
+from sie_triton.models.inputs.audio import LOUDEST, AudioFile, AudioReader
+from sie_triton.models.inputs.documents import FORMATS, DocumentFile, check_document
+from sie_triton.models.inputs.images import ImageFile, ImageReader
 from tests.fuzz.checksums import repaired_ogg, repaired_png
 from tests.fuzz.containers import restructured
 from tests.fuzz.damage import damaged

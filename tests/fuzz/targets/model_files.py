@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from sie_triton.catalog.config import ModelConfig
-from sie_triton.catalog.load import read_model
-from sie_triton.catalog.select import with_variants
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.errors import CatalogError
-from sie_triton.render.pbtxt import ensembles
-from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.yaml_reader import MAX_CHARACTERS
+from sie_triton.models.catalog.config import ModelConfig
+from sie_triton.models.catalog.load import read_model
+from sie_triton.models.catalog.select import with_variants
+from sie_triton.pipeline.render.pbtxt import ensembles
+from sie_triton.settings.yaml_reader import MAX_CHARACTERS
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target
 from tests.fuzz.trees import PLAIN, Deep, changed, to_json
@@ -120,7 +120,7 @@ def config_of(content: Any) -> ModelConfig:
     """Return the configuration of parsed content, as `read_model` does after it has parsed a text."""
     from unittest.mock import patch
 
-    with patch("sie_triton.catalog.load.read_yaml", lambda text: content):
+    with patch("sie_triton.models.catalog.load.read_yaml", lambda text: content):
         return read_model(b"", SOURCE)
 
 

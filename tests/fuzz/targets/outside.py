@@ -10,14 +10,14 @@ from huggingface_hub.hf_api import HfApi, ModelInfo
 from hypothesis import strategies as st
 
 from sie_triton.cluster.payloads import PATH
+from sie_triton.contract.error_prefix import without_prefix
 from sie_triton.engines.remote.refusals import failure
 from sie_triton.engines.remote.responses import embeddings, num_read, parsed, probabilities
-from sie_triton.error_prefix import without_prefix
 from sie_triton.errors import LoadError, ModelError, SIEError
-from sie_triton.telemetry.lines import as_json, for_people
-from sie_triton.telemetry.trace import Trace
-from sie_triton.weights import hub
-from sie_triton.weights.cluster import MODEL, MODEL_BLOB, Manifest
+from sie_triton.models.weights import hub
+from sie_triton.models.weights.cluster import MODEL, MODEL_BLOB, Manifest
+from sie_triton.system.telemetry.lines import as_json, for_people
+from sie_triton.system.telemetry.trace import Trace
 from tests.fuzz.damage import damaged, one
 from tests.fuzz.requests import WRITTEN
 from tests.fuzz.target import Target
@@ -100,7 +100,7 @@ def log_lines(directory: Path) -> Iterator[Target]:
     """Yield the target of lines of logs, and of texts that tell of requests; parts of them come from clients."""
     lines = (
         'I1126 10:12:33.125073 1189 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:8001"',
-        "2026-11-26 10:13:00,892 INFO sie_triton.worker.calibration: calibrated",
+        "2026-11-26 10:13:00,892 INFO sie_triton.pipeline.worker.calibration: calibrated",
         '{"timestamp": "2026-11-26T10:13:00.892Z", "level": "INFO", "logger": "x", "message": "y"}',
         '{"timestamp": ' + "[" * 3000,
         "[busy retry=1 field=text[2]] 512 requests",

@@ -12,7 +12,7 @@ import pypdfium2  # noqa: F401, imported before the first fork
 from hypothesis import strategies as st
 
 from sie_triton.errors import InputError
-from sie_triton.pdf import document, draw
+from sie_triton.models.inputs.pdf import document, draw
 from tests.fuzz.damage import HOSTILE, damaged, one
 from tests.fuzz.forks import forking
 from tests.fuzz.target import Target
@@ -23,7 +23,7 @@ from tests.support.pictures import picture, saved
 # Time for each page, in seconds, and pages of a file that are drawn.
 STEP_S, MAX_PAGES = 0.5, 3
 
-# Files that take all the time and memory that there is: tests/process/pdf draws them.
+# Files that take all the time and memory that there is: tests/process/models/inputs/pdf draws them.
 COSTLY = ("bomb", "draws itself", "million", "deep", "zeros")
 
 MAX_BYTES = 60_000
@@ -49,12 +49,12 @@ def pdf(directory: Path) -> Iterator[Target]:
     ]
     broken = {name: file for name, (file, _) in pdfs.unreadable().items() if not any(each in name for each in COSTLY)}
     files = 4 * files + [file for file in broken.values() if len(file) < MAX_BYTES]
-    with forking("sie_triton.pdf.document", run_draw), patch.object(document, "STEP_S", STEP_S):
+    with forking("sie_triton.models.inputs.pdf.document", run_draw), patch.object(document, "STEP_S", STEP_S):
         yield Target(damaged(files), drawn, (InputError,))
 
 
 def run_draw(arguments: list[str]) -> None:
-    """Do what `python -m sie_triton.pdf.draw` does with its arguments."""
+    """Do what `python -m sie_triton.models.inputs.pdf.draw` does with its arguments."""
     draw.main(*map(int, arguments))
 
 

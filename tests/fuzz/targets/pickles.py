@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from sie_triton.errors import LoadError
-from sie_triton.weights import pickles, unpickle
+from sie_triton.models.weights import pickles, unpickle
 from tests.fuzz.damage import EDITS, damaged, edited, one
 from tests.fuzz.forks import forking
 from tests.fuzz.quiet import one_thread
@@ -51,12 +51,12 @@ def pickled(directory: Path) -> Iterator[Target]:
         st.builds(with_program, one(zips), one(PROGRAMS)),
     )
     unpickle._rehearse()  # here for all forks
-    with one_thread(), forking("sie_triton.weights.pickles", run_unpickle), patch.object(unpickle, "_rehearse"):
+    with one_thread(), forking("sie_triton.models.weights.pickles", run_unpickle), patch.object(unpickle, "_rehearse"):
         yield Target(cases, lambda file: converted(directory, file), (LoadError,))
 
 
 def run_unpickle(arguments: list[str]) -> None:
-    """Do what `python -m sie_triton.weights.unpickle` does with its arguments."""
+    """Do what `python -m sie_triton.models.weights.unpickle` does with its arguments."""
     pairs = zip(arguments[::2], arguments[1::2], strict=True)
     unpickle.main([(Path(path), int(number)) for path, number in pairs])
 

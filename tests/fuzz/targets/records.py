@@ -12,19 +12,19 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from sie_triton import loras
+from sie_triton.contract.spec import ModelSpec, MuveraConfig
 from sie_triton.controller.room import _was_granted
-from sie_triton.environments.venv import Venv
+from sie_triton.engines.measurements import Measurements
 from sie_triton.errors import BusyError, InputError, LoadError
-from sie_triton.measurements import Measurements
-from sie_triton.processes.pids import ProcessId
+from sie_triton.models import loras
+from sie_triton.models.environments.venv import Venv
+from sie_triton.models.weights import hub, local_cache
 from sie_triton.records import calls, failures, grants, others, status, traffic
 from sie_triton.records import loras as lora_records
+from sie_triton.records.known_file import KnownFile
 from sie_triton.records.preloads import Preloads
-from sie_triton.serving.known_file import KnownFile
-from sie_triton.serving.serving_file import Served, Serving, read_serving
-from sie_triton.spec import ModelSpec, MuveraConfig
-from sie_triton.weights import hub, local_cache
+from sie_triton.records.serving_file import Served, Serving, read_serving
+from sie_triton.system.processes.pids import ProcessId
 from tests.fuzz.damage import damaged, one
 from tests.fuzz.parameters import CALLS
 from tests.fuzz.requests import WRITTEN

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from sie_triton.contract import VERBS
-from sie_triton.error_prefix import with_prefix, without_prefix
+from sie_triton.contract.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, Cancelled, InputError, SIEError
 from tests.fuzz.damage import one
 from tests.fuzz.models import saved_models

@@ -3,9 +3,9 @@
 import numpy as np
 
 from benchmarks.lanes import Lanes, median_ratio
-from sie_triton.catalog import recognise
-from sie_triton.perf.workload import texts
-from sie_triton.spec import Runtime
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.spec import Runtime
+from sie_triton.models.catalog import recognise
 
 
 def test_lanes_compute_what_the_library_does(minilm_directory, reference):

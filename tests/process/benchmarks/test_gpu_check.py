@@ -28,8 +28,8 @@ from sie_triton.engines.torch.attention.kernels import KERNELS, sdpa_attention
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.errors import ModelError
-from sie_triton.families.shared.token_batch import tokens
-from sie_triton.worker.process import WorkerDied
+from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.pipeline.worker.process import WorkerDied
 from tests.support.controller import wait_for
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from huggingface_hub import constants
 
 from sie_triton.cli.main import cli
-from sie_triton.weights.entries import entries
+from sie_triton.models.weights.entries import entries
 from tests.support.models import save_bert
 
 
@@ -59,7 +59,7 @@ def test_ls_shows_what_is_on_the_disk(run, hub, tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from sie_triton.weights.uses import Uses
+from sie_triton.models.weights.uses import Uses
 uses = Uses()
 uses.hold(Path(sys.argv[1]))
 print("held", flush=True)

@@ -75,7 +75,7 @@ main()
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "pydantic_settings", "sie_triton.server.serve", "sie_triton.render.refresh"]
+    "module", ["click", "pydantic_settings", "sie_triton.server.serve", "sie_triton.pipeline.render.refresh"]
 )
 def test_ctrl_c_while_modules_are_imported_ends_silently(module):
     program = INTERRUPTED.format(module)

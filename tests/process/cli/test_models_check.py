@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from transformers import AutoModel
 
 from sie_triton.cli import cli
-from sie_triton.render import refresh
+from sie_triton.pipeline.render import refresh
 from sie_triton.settings import read_settings
 from tests.conftest import model_file, tiny_model_file
 from tests.support.models import save_bert, save_causal, save_cross_encoder

@@ -4,8 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.ports import free_ports
-from sie_triton.catalog import load_file
 from sie_triton.cli import cli
+from sie_triton.models.catalog import load_file
 from tests.conftest import MINILM
 from tests.support import reference_files
 

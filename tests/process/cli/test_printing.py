@@ -21,7 +21,7 @@ from rich.text import Text
 from sie_triton.cli import cli
 from sie_triton.cli.main import main
 from sie_triton.cluster import commands
-from sie_triton.printing import OBEYED, Console, echo, shown
+from sie_triton.system.printing import OBEYED, Console, echo, shown
 from tests.conftest import model_file
 
 ROOT = Path(__file__).parents[3] / "sie_triton"
@@ -29,13 +29,13 @@ ROOT = Path(__file__).parents[3] / "sie_triton"
 # Programs that write what other programs read, and a script of the standard library.
 NOT_FOR_PEOPLE = {
     "cli/bulk/records.py",
-    "perf/perf_analyzer.py",
+    "cli/perf/perf_analyzer.py",
     "printing.py",
-    "processes/fork_server.py",
-    "render/refresh.py",
+    "system/processes/fork_server.py",
+    "pipeline/render/refresh.py",
     "server/preflight.py",
-    "stages/triton.py",
-    "weights/unpickle.py",
+    "pipeline/stages/triton.py",
+    "models/weights/unpickle.py",
 }
 
 HOSTILE = "[INST] [/red] :smile: \x1b[2J\x9bH\r\x07 \u202e\ud800 ü"

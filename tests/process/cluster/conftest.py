@@ -27,8 +27,8 @@ from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.contract.names import triton_name
 from sie_triton.doors.backend import States
-from sie_triton.names import triton_name
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, read_settings
 from tests.conftest import tiny_model_file

@@ -18,7 +18,7 @@ from sie_triton.cluster.connection import await_streams, connect
 from sie_triton.cluster.permissions import CONFIG, GATEWAY
 from sie_triton.cluster.subjects import work
 from sie_triton.cluster.up import as_user, free_ports, nats, passwords
-from sie_triton.processes.log import Log
+from sie_triton.system.processes.log import Log
 from sie_triton.settings import Settings
 
 async def put(js, size):

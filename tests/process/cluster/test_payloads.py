@@ -13,8 +13,8 @@ from sie_triton.cluster.messages import Work
 from sie_triton.cluster.payloads import MAX_READS, Payloads, Reads
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.errors import BusyError, InputError
-from sie_triton.weights import object_store
-from sie_triton.weights.object_store import StoreError
+from sie_triton.models.weights import object_store
+from sie_triton.models.weights.object_store import StoreError
 from tests.process.cluster.conftest import (
     DIED,
     MODEL,

@@ -17,8 +17,8 @@ from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import ModelLoading, ServerError
+from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG, Served, Serving
 from sie_triton.records.status import RESIDENT
-from sie_triton.serving.serving_file import CONFLICT, UNKNOWN, WRONG, Served, Serving
 from sie_triton.settings import Settings
 from tests.support.controller import admin, stage, status_of, wait_for
 

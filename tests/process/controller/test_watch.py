@@ -9,7 +9,7 @@ import pytest
 from sie_triton.controller import watch
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.watch import MAX_SILENT, TritonWatch
-from sie_triton.processes.pids import ProcessId
+from sie_triton.system.processes.pids import ProcessId
 from tests.support.controller import wait_for
 from tests.support.doubles import FakeTriton
 

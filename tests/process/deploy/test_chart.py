@@ -12,8 +12,8 @@ from helm_python.chart import Chart, lint
 from helm_python.errors import HelmError
 
 from sie_triton.cluster.policies import scaling
-from sie_triton.host.private import TRUSTED
 from sie_triton.settings import Settings
+from sie_triton.system.host.private import TRUSTED
 from tools.pages.chart import CHART, files
 
 KUBERNETES = ("1.28", "1.32", "1.37")

@@ -9,10 +9,10 @@ import pytest
 
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.parameters import Parameter, check_parameters, shown
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors import openai, rerank, tei
 from sie_triton.doors.fields import LONGEST_MODEL, MAX_OPTIONS, BodyFields, check_query
 from sie_triton.errors import InputError
-from sie_triton.spec import ModelSpec
 from tests.support.doors import door_of, post
 
 USUAL = {

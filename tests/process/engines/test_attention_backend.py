@@ -9,15 +9,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from benchmarks.architectures import build
+from sie_triton.contract.spec import Runtime
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.attention import kernels
 from sie_triton.engines.torch.attention.library import library_attention
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.probe import choose_path
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
-from sie_triton.spec import Runtime
-from sie_triton.worker.__main__ import sampler_of
+from sie_triton.pipeline.worker.__main__ import sampler_of
 from tests.support import ocr
 from tests.support.detectors import Finder, save_dino, save_owl
 from tests.support.items import Served

@@ -11,13 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.architectures import ARCHITECTURES, build
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.captured import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder
 from sie_triton.engines.torch.graph_comparison import may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
 from tests.support.loras import save_lora
 
 LENGTHS = np.array([1, 40, 8, 2], np.int32)

@@ -10,12 +10,12 @@ import torch
 
 from benchmarks.architectures import build
 from sie_triton.engines.base import Unusable
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import captured, graph_comparison
 from sie_triton.engines.torch.captured import WARM_UPS, CapturedPasses, CudaGraphs
 from sie_triton.engines.torch.graph_comparison import MOST_TRIES, may_have_graph, take_graph
-from sie_triton.measurements import Measurements
-from sie_triton.worker import graphs as making
-from sie_triton.worker.graphs import Graphs
+from sie_triton.pipeline.worker import graphs as making
+from sie_triton.pipeline.worker.graphs import Graphs
 from tests.support.gpu_passes import encoder_of
 from tests.support.pretended_gpu import PretendedGpu
 

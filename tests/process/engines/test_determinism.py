@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from sie_triton.contract.spec import Runtime
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import cpu_kernels as kernels
 from sie_triton.engines.torch.encoder import load_encoder
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graph_comparison import take_graph
 from sie_triton.engines.torch.precision import INT8
-from sie_triton.measurements import Measurements
-from sie_triton.spec import Runtime
 from tests.process.engines.test_graphs import faster
 from tests.support.models import save_encoder
 from tests.support.stages import spec

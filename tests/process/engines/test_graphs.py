@@ -12,6 +12,7 @@ import torch
 from onnx import numpy_helper
 
 from benchmarks.architectures import ARCHITECTURES, build
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.graph import SIZES, Graph
 from sie_triton.engines.torch import graph_comparison
 from sie_triton.engines.torch.encoder import TorchEncoder, load_encoder
@@ -19,10 +20,9 @@ from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graph_comparison import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
-from sie_triton.worker import graphs as making
-from sie_triton.worker.graphs import Graphs, forget_others
-from sie_triton.worker.messages import Quickened
+from sie_triton.pipeline.worker import graphs as making
+from sie_triton.pipeline.worker.graphs import Graphs, forget_others
+from sie_triton.pipeline.worker.messages import Quickened
 from tests.support.limits import cgroups
 from tests.support.loras import save_lora
 

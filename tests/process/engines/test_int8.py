@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from sie_triton.contract.spec import Runtime
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import cpu_kernels as kernels
 from sie_triton.engines.torch import engine as engine_module
 from sie_triton.engines.torch import int8, precision
@@ -13,11 +15,9 @@ from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.int8 import Int8Linear
 from sie_triton.engines.torch.precision import INT8
 from sie_triton.errors import LoadError
-from sie_triton.measurements import Measurements
-from sie_triton.native import KERNELS
-from sie_triton.native.builds import VECTORS
-from sie_triton.native.compiler import compile_build
-from sie_triton.spec import Runtime
+from sie_triton.system.native import KERNELS
+from sie_triton.system.native.builds import VECTORS
+from sie_triton.system.native.compiler import compile_build
 from tests.support.attention import formula
 from tests.support.loras import least_cosine, save_lora
 from tests.support.models import CONFIGS, save_encoder, small_bert

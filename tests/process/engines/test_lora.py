@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sie_triton.checkpoints.lora import UNSERVED, LoraFiles
+from sie_triton.cli.perf.workload import texts
 from sie_triton.engines.torch.lora_layers import Adapted
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.perf.workload import texts
 from tests.support.extraction import Extractor
 from tests.support.gliners import save_gliner_bi
 from tests.support.loras import Encoding, save_lora

@@ -8,13 +8,13 @@ import pytest
 import torch
 import transformers
 
-from sie_triton.catalog import recognise
 from sie_triton.checkpoints.onnx import graphs
+from sie_triton.contract.spec import ONNX, Runtime
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.engine import OnnxEncoder, OnnxEngine, OnnxModel, open_session
 from sie_triton.errors import CatalogError, LoadError
-from sie_triton.measurements import Measurements
-from sie_triton.spec import ONNX, Runtime
-from sie_triton.weights.onnx_choice import graph_of
+from sie_triton.models.catalog import recognise
+from sie_triton.models.weights.onnx_choice import graph_of
 from tests.support.loading import load_adapter, token_batch
 from tests.support.models import save_pylate, save_splade
 from tests.support.stages import spec

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from sie_triton.engines import Encoder
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.engine import OnnxEngine
 from sie_triton.engines.onnx.session import CPU, CUDA, open_session
 from sie_triton.errors import LoadError
-from sie_triton.host.footprint import CUDA_CONTEXT_BYTES
-from sie_triton.host.process_memory import share_of
-from sie_triton.measurements import Measurements
-from sie_triton.worker import __main__ as worker
-from sie_triton.worker.graphs import Graphs
+from sie_triton.pipeline.worker import __main__ as worker
+from sie_triton.pipeline.worker.graphs import Graphs
+from sie_triton.system.host.footprint import CUDA_CONTEXT_BYTES
+from sie_triton.system.host.process_memory import share_of
 from tests.support.family_double import OwnAdapter
 from tests.support.stages import spec
 

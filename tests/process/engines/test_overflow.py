@@ -8,24 +8,24 @@ import pytest
 import torch
 
 from sie_triton.contract import Batch, Ragged
+from sie_triton.contract.spec import Runtime
 from sie_triton.engines.base import Encoder, Overflow
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import engine as engine_module
 from sie_triton.engines.torch.draws import Draws
 from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.engines.torch.probe import choose_path, probe
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.families import Adapter, family, load_adapter
-from sie_triton.families.grounding_dino.adapter import Text
-from sie_triton.families.grounding_dino.adapter import _seen as grounding_dino
-from sie_triton.families.owlv2.adapter import OwlAdapter
-from sie_triton.families.shared.labels.words import states_at
-from sie_triton.families.shared.objects import tensors
-from sie_triton.measurements import Measurements
-from sie_triton.spec import Runtime
-from sie_triton.worker import __main__ as worker
-from sie_triton.worker.graphs import Graphs
-from sie_triton.worker.messages import Failed, PassResult
+from sie_triton.models.families import Adapter, family, load_adapter
+from sie_triton.models.families.grounding_dino.adapter import Text
+from sie_triton.models.families.grounding_dino.adapter import _seen as grounding_dino
+from sie_triton.models.families.owlv2.adapter import OwlAdapter
+from sie_triton.models.families.shared.labels.words import states_at
+from sie_triton.models.families.shared.objects import tensors
+from sie_triton.pipeline.worker import __main__ as worker
+from sie_triton.pipeline.worker.graphs import Graphs
+from sie_triton.pipeline.worker.messages import Failed, PassResult
 from tests.support.models import small_bert
 from tests.support.stages import spec
 
@@ -166,7 +166,7 @@ def loads(monkeypatch):
         return Pooling(encoder, engine)
 
     monkeypatch.setattr(family("sentence_transformer"), "load", load)
-    monkeypatch.setattr("sie_triton.families.check_dims", lambda *_: None)
+    monkeypatch.setattr("sie_triton.models.families.check_dims", lambda *_: None)
     return dtypes
 
 

@@ -10,12 +10,12 @@ from time import monotonic_ns
 import numpy as np
 import pytest
 
+from sie_triton.contract.spec import Endpoint as Where
+from sie_triton.contract.spec import Runtime
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.remote import connection
 from sie_triton.engines.remote.engine import RemoteEncoder, RemoteEngine, headers
 from sie_triton.errors import DeadlinePassed, EndpointAway, EndpointBusy, InputError, LoadError, ModelError
-from sie_triton.measurements import Measurements
-from sie_triton.spec import Endpoint as Where
-from sie_triton.spec import Runtime
 from tests.support.openai_endpoint import Endpoint
 from tests.support.stages import spec
 

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import yaml
 
-from sie_triton.catalog import load_file
-from sie_triton.catalog.config import ModelConfig
+from sie_triton.cli.perf.workload import texts
+from sie_triton.contract.spec import Endpoint as Where
+from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines import open_engine
+from sie_triton.engines.measurements import Measurements
 from sie_triton.errors import CatalogError, InputError, LoadError
-from sie_triton.families import Adapter, families, load_adapter, load_processor
-from sie_triton.families.llm_reranker import RerankerOptions
-from sie_triton.measurements import Measurements
-from sie_triton.perf.workload import texts
-from sie_triton.spec import Endpoint as Where
-from sie_triton.spec import ModelSpec, Runtime
-from sie_triton.weights import loadable
-from sie_triton.worker.__main__ import load_error
+from sie_triton.models.catalog import load_file
+from sie_triton.models.catalog.config import ModelConfig
+from sie_triton.models.families import Adapter, families, load_adapter, load_processor
+from sie_triton.models.families.llm_reranker import RerankerOptions
+from sie_triton.models.weights import loadable
+from sie_triton.pipeline.worker.__main__ import load_error
 from tests.conftest import model_file
 from tests.process.package.test_layers import imported
 from tests.support.loading import load_adapter as computed_here
@@ -237,8 +237,8 @@ def test_modules_that_a_family_names_exist():
 
 
 def test_remote_families_do_not_import_torch():
-    modules = [f"sie_triton.families.{name}.remote" for name in ("sentence_transformer", "llm_reranker")]
-    code = f"import sie_triton.worker.__main__, sie_triton.engines.remote.engine, {', '.join(modules)}"
+    modules = [f"sie_triton.models.families.{name}.remote" for name in ("sentence_transformer", "llm_reranker")]
+    code = f"import sie_triton.pipeline.worker.__main__, sie_triton.engines.remote.engine, {', '.join(modules)}"
     assert imported(code, "torch", "transformers") == []
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.measurements import Measurements
 from tests.support.stages import spec
 
 

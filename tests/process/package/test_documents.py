@@ -10,10 +10,10 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from sie_triton.catalog.config import ModelConfig
-from sie_triton.catalog.options import MuveraOptions
-from sie_triton.families import FAMILIES, family
-from sie_triton.spec import Runtime
+from sie_triton.contract.spec import Runtime
+from sie_triton.models.catalog.config import ModelConfig
+from sie_triton.models.catalog.options import MuveraOptions
+from sie_triton.models.families import FAMILIES, family
 
 ROOT = Path(__file__).parents[3]
 MODEL_FILES = ROOT / "docs" / "model-files.md"
@@ -25,9 +25,9 @@ FAULTS = {
     "`tests/pure/test_gone.py`": "no such path: tests/pure/test_gone.py",
     "`stages/gone/`": "no such path: stages/gone/",
     "`gone.c`": "no such path: gone.c",
-    "`tests/pure/scheduling/test_plan.py::test_gone`": "no such test in tests/pure/scheduling/test_plan.py: test_gone",
+    "`tests/server/test_door.py::test_gone`": "no such test in tests/server/test_door.py: test_gone",
     "`test_gone`": "no such test: test_gone",
-    "`sie_triton.spec.Gone`": "no such module, or name in it: sie_triton.spec.Gone",
+    "`sie_triton.contract.spec.Gone`": "no such module, or name in it: sie_triton.contract.spec.Gone",
     "`scripts/gone`": "no such path: scripts/gone",
     "`sie-triton gone`": "no such command: sie-triton gone",
     "`scripts/serve --gone`": "no such flag: --gone",
@@ -36,9 +36,10 @@ FAULTS = {
 }
 ALIVE = """# All is there
 
-[a file](planted.md), [a heading](#all-is-there), `tests/pure/scheduling/test_plan.py`, `stages/`, `admission.c`,
+[a file](planted.md), [a heading](#all-is-there), `tests/server/test_door.py`, `pipeline/stages/`, `admission.c`,
 `scripts/serve --host`, `tests/process/package/test_documents.py::test_a_dead_reference_is_reported`,
-`sie_triton.spec.Runtime`, `sie-triton serve`, SIE_HOST, `/models/x`, `org/name`, `std::move`, `pip install --foreign`
+`sie_triton.contract.spec.Runtime`, `sie-triton serve`, SIE_HOST, `/models/x`, `org/name`, `std::move`,
+`pip install --foreign`
 """
 
 
@@ -77,7 +78,7 @@ PROGRAMS = {
         [(2, "no such command: sie-triton gone"), (3, "no such setting: SIE_GONE")],
     ),
 }
-LIVING_PROGRAM = '''"""See tests/pure/scheduling/test_plan.py, sie_triton.families.Options and `sie-triton serve`.
+LIVING_PROGRAM = '''"""See tests/server/test_door.py, sie_triton.engines.Engine and `sie-triton serve`.
 
     >>> "gone.py"
     gone

@@ -10,165 +10,32 @@ import pytest
 
 PACKAGE = Path(__file__).parents[3] / "sie_triton"
 
-# Every room may import these.
-EVERYWHERE = {"arrays", "names"}
-FOUNDATION = {"contract", "errors", "extension", "host", "measurements", "nearest", "serving", "spec"}
+# The rooms, from the ground up, and the rooms below that each may import; all may import errors.py.
 MAY_IMPORT = {
-    "arrays": set(),
-    "names": set(),
-    "printing": set(),
-    "host": {"errors"},
-    "serving": set(),
-    "error_prefix": {"errors"},
     "errors": set(),
-    "extension": {"errors"},
-    "measurements": {"host"},
-    "nearest": set(),
-    "shared_calls": set(),
-    "spec": set(),
-    "validation": set(),
-    "yaml_reader": set(),
-    "native": {"host"},
-    "transforms": {"native", "spec"},
-    "contract": {"errors", "spec", "transforms"},
-    "loras": {"contract", "errors", "host", "spec"},
-    "telemetry": {"errors"},
-    "settings": {"errors", "host", "nearest", "spec", "telemetry", "validation", "yaml_reader"},
-    "checkpoints": {"errors"},
-    "weights": {"checkpoints", "errors", "host", "processes", "spec"},
-    "inputs": {*FOUNDATION, "checkpoints", "pdf"},
-    "pdf": {"errors", "processes"},
-    "engines": {*FOUNDATION, "checkpoints", "native"},
-    "families": {*FOUNDATION, "checkpoints", "engines", "inputs", "processes", "transforms"},
-    "environments": {"errors", "host", "printing"},
-    "catalog": {
-        *FOUNDATION,
-        "checkpoints",
-        "environments",
-        "families",
-        "loras",
-        "validation",
-        "weights",
-        "yaml_reader",
-    },
-    "scheduling": {*FOUNDATION, "native"},
-    "render": {
-        *FOUNDATION,
-        "catalog",
-        "environments",
-        "families",
-        "loras",
-        "scheduling",
-        "settings",
-        "weights",
-    },
-    "processes": {"errors", "host"},
-    "records": {"errors", "processes", "serving", "spec"},
-    "worker": {
-        *FOUNDATION,
-        "checkpoints",
-        "engines",
-        "environments",
-        "families",
-        "inputs",
-        "processes",
-        "scheduling",
-        "telemetry",
-    },
-    "stages": {
-        *FOUNDATION,
-        "checkpoints",
-        "environments",
-        "error_prefix",
-        "families",
-        "inputs",
-        "loras",
-        "processes",
-        "records",
-        "scheduling",
-        "telemetry",
-        "weights",
-        "worker",
-    },
-    "controller": {
-        *FOUNDATION,
-        "loras",
-        "native",
-        "printing",
-        "processes",
-        "records",
-        "settings",
-        "telemetry",
-        "worker",
-    },
-    "server": {
-        *FOUNDATION,
-        "catalog",
-        "doors",
-        "engines",
-        "environments",
-        "families",
-        "native",
-        "printing",
-        "processes",
-        "records",
-        "render",
-        "settings",
-        "telemetry",
-        "weights",
-    },
-    "client": {"contract", "error_prefix", "errors", "transforms"},
-    "doors": {
-        "client",
-        "contract",
-        "errors",
-        "families",
-        "processes",
-        "records",
-        "serving",
-        "settings",
-        "shared_calls",
-        "spec",
-        "telemetry",
-    },
-    "perf": {"client", "errors", "printing"},
-    "evals": {"catalog", "client", "doors", "errors", "printing", "spec", "transforms", "weights", "yaml_reader"},
-    "cluster": {
-        "catalog",
-        "client",
-        "contract",
-        "controller",
-        "doors",
-        "error_prefix",
-        "errors",
-        "host",
-        "printing",
-        "processes",
-        "records",
-        "server",
-        "serving",
-        "settings",
-        "shared_calls",
-        "telemetry",
-        "weights",
-    },
+    "system": set(),
+    "contract": {"system"},
+    "checkpoints": set(),
+    "settings": {"contract", "system"},
+    "records": {"contract", "system"},
+    "client": {"contract"},
+    "engines": {"checkpoints", "contract", "system"},
+    "models": {"checkpoints", "contract", "engines", "records", "settings", "system"},
+    "pipeline": {"checkpoints", "contract", "engines", "models", "records", "settings", "system"},
+    "controller": {"contract", "models", "records", "settings", "system"},
+    "doors": {"client", "contract", "models", "records", "settings", "system"},
+    "server": {"contract", "doors", "engines", "models", "pipeline", "records", "settings", "system"},
+    "cluster": {"client", "contract", "controller", "doors", "models", "records", "server", "settings", "system"},
     "cli": {
-        *FOUNDATION,
-        "catalog",
-        "client",
-        "cluster",
-        "controller",
-        "environments",
-        "evals",
-        "perf",
-        "printing",
-        "processes",
-        "render",
-        "server",
-        "settings",
-        "telemetry",
-        "weights",
+        *("client", "cluster", "contract", "controller", "doors"),
+        *("models", "pipeline", "records", "server", "settings", "system"),
     },
+}
+# The same for folders and modules of one room.
+WITHIN = {
+    "system": {"native": {"host"}, "processes": {"host"}},
+    "models": {"catalog": {"environments", "families", "loras", "weights"}, "families": {"inputs"}},
+    "pipeline": {"render": {"scheduling"}, "worker": {"scheduling"}, "stages": {"scheduling", "worker"}},
 }
 
 
@@ -180,19 +47,40 @@ def imports_of(path: Path) -> frozenset[str]:
     return frozenset(modules)
 
 
-def layer(path: Path) -> str:
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
+def place(path: Path) -> list[str]:
+    """Return a file's room, and its folder or module within that room."""
+    return [part.removesuffix(".py") for part in path.relative_to(PACKAGE).parts]
 
 
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if layer(path) != "__init__")
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if place(path)[0] != "__init__")
 
 
-def test_imports_point_one_way():
+def ours_of(path: Path) -> list[list[str]]:
+    """Return what a file imports from this package, as parts of names."""
+    return [name.split(".")[1:] for name in imports_of(path) if name.startswith("sie_triton.")]
+
+
+def test_imports_of_rooms_point_down():
     wrong = {}
     for path in FILES:
-        ours = {name.split(".")[1] for name in imports_of(path) if name.startswith("sie_triton.")}
-        if more := ours - MAY_IMPORT[layer(path)] - EVERYWHERE - {layer(path)}:
+        room = place(path)[0]
+        if more := {name[0] for name in ours_of(path)} - MAY_IMPORT[room] - {room, "errors"}:
+            wrong[str(path.relative_to(PACKAGE))] = sorted(more)
+    assert wrong == {}
+
+
+def test_a_room_imports_only_what_stands_before_it():
+    above = {room: MAY_IMPORT[room] - set(list(MAY_IMPORT)[:number]) for number, room in enumerate(MAY_IMPORT)}
+    assert not any(above.values())
+
+
+@pytest.mark.parametrize("room", WITHIN)
+def test_imports_within_a_room_point_down(room):
+    wrong = {}
+    for path in (PACKAGE / room).rglob("*.py"):
+        own = place(path)[1]
+        used = {name[1] for name in ours_of(path) if name[0] == room and len(name) > 1}
+        if more := used - WITHIN[room].get(own, set()) - {own}:
             wrong[str(path.relative_to(PACKAGE))] = sorted(more)
     assert wrong == {}
 
@@ -225,7 +113,7 @@ def modules_of(path: Path, known: set[str]) -> set[str]:
 
 
 def test_the_controller_imports_neither_adapters_nor_torch():
-    assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.families") == []
+    assert imported("import sie_triton.controller.run", "torch", "transformers", "sie_triton.models.families") == []
 
 
 def test_the_door_imports_no_heavy_library():
@@ -246,7 +134,7 @@ def test_the_quick_tests_need_no_pytorch():
 
 def test_one_file_imports_tritons_python_api():
     users = [path for path in FILES if any("triton_python_backend" in name for name in imports_of(path))]
-    assert [str(path.relative_to(PACKAGE)) for path in users] == ["stages/triton.py"]
+    assert [str(path.relative_to(PACKAGE)) for path in users] == ["pipeline/stages/triton.py"]
 
 
 def imported(code: str, *modules: str) -> list[str]:
@@ -255,10 +143,10 @@ def imported(code: str, *modules: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
 
-STAGES = [f"sie_triton.stages.{name}" for name in ("preprocess", "inference", "postprocess")]
+STAGES = [f"sie_triton.pipeline.stages.{name}" for name in ("preprocess", "inference", "postprocess")]
 
 
-@pytest.mark.parametrize("module", [*STAGES, "sie_triton.families"])
+@pytest.mark.parametrize("module", [*STAGES, "sie_triton.models.families"])
 def test_a_cold_stage_imports_no_heavy_library(module):
     assert imported(f"import {module}", "torch", "transformers", "pydantic", "tritonclient") == []
 

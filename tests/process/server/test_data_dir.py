@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from sie_triton.errors import ServerError
-from sie_triton.processes.pids import is_alive
 from sie_triton.server import serve
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.plain import plain
 from sie_triton.server.preflight import check_space, explain
 from sie_triton.settings import read_settings
+from sie_triton.system.processes.pids import is_alive
 from tests.support.limits import full_disk
 
 

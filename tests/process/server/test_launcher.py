@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from sie_triton.errors import ServerError, SettingsError
-from sie_triton.native import PRIVATE_MEMORY, preloading, put
-from sie_triton.processes import hidden_arguments, supervisor
-from sie_triton.processes.supervisor import Supervisor
+from sie_triton.records.repository_lock import locked
 from sie_triton.server import launch
 from sie_triton.server.companions import controller
 from sie_triton.server.launch import Server
-from sie_triton.serving.lock import locked
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
+from sie_triton.system.native import PRIVATE_MEMORY, preloading, put
+from sie_triton.system.processes import hidden_arguments, supervisor
+from sie_triton.system.processes.supervisor import Supervisor
 
 SECRET = "--restricted=key=s3cret"
 PRINTS_ITS_ARGUMENTS = "import sys; print(sys.argv[1:], flush=True); sys.stdin.read()"

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from sie_triton.controller.memory import ForkedBytes, private_bytes, processes
-from sie_triton.native import compile_program, compiler
-from sie_triton.processes.fork_server import fork
-from sie_triton.processes.pids import Process, is_alive, parent_of
-from sie_triton.processes.stand_in import represented_pid
 from sie_triton.server.find_triton import Triton, find_triton, stub_environment
 from sie_triton.server.preflight import shared_libpython
 from sie_triton.server.stub_forking.stubs import BACKEND, DECLINED, REAL_STUB, STUB, StubForkServer, forked
 from sie_triton.settings import read_settings
+from sie_triton.system.native import compile_program, compiler
+from sie_triton.system.processes.fork_server import fork
+from sie_triton.system.processes.pids import Process, is_alive, parent_of
+from sie_triton.system.processes.stand_in import represented_pid
 from tests.support.controller import wait_for
 
 FAKE_STUB = Path(__file__).with_name("fake_stub.c")
@@ -42,7 +42,8 @@ def is_open(fd):
         return False
 
 print(json.dumps({
-    "pid": os.getpid(), "is_prepared": "sie_triton.stages.inference" in sys.modules and gc.get_freeze_count() > 0,
+    "pid": os.getpid(),
+    "is_prepared": "sie_triton.pipeline.stages.inference" in sys.modules and gc.get_freeze_count() > 0,
     "open": sum(map(is_open, range(3, 1000))),
     "parent": os.getppid(), "cwd": os.getcwd(), "path": sys.path, "argv": sys.argv, "flags": list(sys.flags),
     "environment": {name: os.environ.get(name) for name in ("LD_PRELOAD", "PATH", "LD_LIBRARY_PATH")},

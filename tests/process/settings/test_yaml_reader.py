@@ -3,10 +3,10 @@
 import pytest
 import yaml
 
-from sie_triton.catalog import load_file
 from sie_triton.errors import CatalogError, SettingsError
+from sie_triton.models.catalog import load_file
 from sie_triton.settings import read_settings
-from sie_triton.yaml_reader import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, read_yaml
+from sie_triton.settings.yaml_reader import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, read_yaml
 from tests.conftest import tiny_model_file
 
 BILLION_LAUGHS = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))

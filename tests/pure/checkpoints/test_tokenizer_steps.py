@@ -14,8 +14,8 @@ from sie_triton.checkpoints import tokenizer_steps
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.tokenizer_steps import MAX_GROWTH, MAX_STEPS, check_tokenizer, growth, steps_of
 from sie_triton.errors import LoadError
-from sie_triton.inputs.growth import FREE, USUAL, check_grown, check_growth
-from sie_triton.inputs.text import Unreadable
+from sie_triton.models.inputs.growth import FREE, USUAL, check_grown, check_growth
+from sie_triton.models.inputs.text import Unreadable
 
 N = normalizers
 

@@ -21,7 +21,7 @@ from sie_triton.cli.score import IN_OPTIONS as IN_OPTIONS_OF_SCORE
 from sie_triton.client.types import EncodeOptions, ScoreOptions
 from sie_triton.contract import VERBS
 from sie_triton.errors import SIEError
-from sie_triton.families import model_of
+from sie_triton.models.families import model_of
 from tests.support.stages import spec
 
 URL = "http://127.0.0.1:9"

@@ -9,13 +9,14 @@ from click.testing import CliRunner
 from PIL import Image
 from rich.console import Console
 
-from sie_triton import client, families
+from sie_triton import client
 from sie_triton.cli import cli, findings
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import error_record
 from sie_triton.cli.drawing import drawn, save
 from sie_triton.client.types import ExtractOptions
 from sie_triton.errors import InputError
+from sie_triton.models import families
 from sie_triton.server.serve import example
 from tests.support.stages import spec
 

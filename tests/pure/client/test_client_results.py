@@ -10,8 +10,8 @@ from sie_triton.client.calls import EncodeCall, ScoreCall, ensemble_of, pieces
 from sie_triton.client.failures import NotServed, not_served, our_errors
 from sie_triton.client.results import encode_results, score_entries
 from sie_triton.contract import VERBS
+from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.contract.tensors import TIMING_FIELDS
-from sie_triton.error_prefix import with_prefix
 from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, LoadError, ModelError, SIEError
 
 ADDRESS = Address("grpc", "host:8001")

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sie_triton import shared_calls
 from sie_triton.cluster.sidecar.joiner import Sent
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.doors import shared_calls
 from tests.support.joined import request
 from tests.support.joiners import DEADLINE_EXCEEDED, NOW, FakeTriton, all_ran, joiner_of, with_clients
 
@@ -80,7 +80,7 @@ async def test_a_request_whose_time_passes_during_a_joined_call_costs_the_others
 
 def test_a_joined_call_has_as_many_requests_as_its_time_allows(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("sie_triton.shared_calls.monotonic", lambda: now[0])
+    monkeypatch.setattr("sie_triton.doors.shared_calls.monotonic", lambda: now[0])
 
     async def check() -> list[int]:
         triton = FakeTriton()

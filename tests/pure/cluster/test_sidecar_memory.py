@@ -16,8 +16,8 @@ from sie_triton.cluster.sidecar.memory import MAX_WAITING, Memory
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.errors import BusyError, InputError
+from sie_triton.models.weights.object_store import StoreError
 from sie_triton.records.calls import CallBook
-from sie_triton.weights.object_store import StoreError
 from tests.support.joined import request
 from tests.support.joiners import FakeTriton, all_ran
 from tests.support.queues import Queue

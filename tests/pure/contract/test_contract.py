@@ -10,10 +10,10 @@ from sie_triton import contract
 from sie_triton.contract import VERBS, Entity, Extraction, Findings, Line, Object, tensors
 from sie_triton.contract.extract import read_labels
 from sie_triton.contract.parameters import Parameter
+from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError
-from sie_triton.families import model_of
-from sie_triton.spec import Profile
-from tests.pure.render.test_render import SPEC
+from sie_triton.models.families import model_of
+from tests.pure.pipeline.render.test_render import SPEC
 from tests.support.stages import spec
 
 SIDE = contract.TRUNCATION_SIDE.name

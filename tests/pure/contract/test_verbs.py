@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import VERBS, Computed, Part
+from sie_triton.contract.spec import MuveraConfig, Profile
 from sie_triton.errors import InputError
-from sie_triton.families import model_of
-from sie_triton.spec import MuveraConfig, Profile
+from sie_triton.models.families import model_of
 from tests.support.family_double import NAME
 from tests.support.stages import spec
 

@@ -19,11 +19,11 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions, private_bytes
 from sie_triton.controller.room import answer
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.host.footprint import FORK_SERVER_BYTES
-from sie_triton.host.process_memory import Share
-from sie_triton.processes.pids import ProcessId, is_alive, is_stopped
 from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter
+from sie_triton.system.host.footprint import FORK_SERVER_BYTES
+from sie_triton.system.host.process_memory import Share
+from sie_triton.system.processes.pids import ProcessId, is_alive, is_stopped
 from tests.support.controller import stage, wait_for
 from tests.support.limits import cgroups
 

@@ -13,9 +13,9 @@ from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import read_stages
-from sie_triton.processes.pids import Process, ProcessId, is_stopped
 from sie_triton.records.status import LOADING, RESIDENT, loras_path
 from sie_triton.records.traffic import traffic_path
+from sie_triton.system.processes.pids import Process, ProcessId, is_stopped
 from tests.support.controller import round_of, stage, wait_for
 
 

@@ -15,8 +15,8 @@ from sie_triton.controller.mentions import (
 )
 from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading, ServerError
-from sie_triton.serving.known_file import KnownFile, write_known
-from sie_triton.serving.serving_file import Served, Serving
+from sie_triton.records.known_file import KnownFile, write_known
+from sie_triton.records.serving_file import Served, Serving
 from tests.support.changing import World
 from tests.support.clocks import Clock
 

@@ -11,10 +11,10 @@ from sie_triton.controller.api import describe
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.controller.wanted import Wanted
-from sie_triton.processes.pids import is_alive
+from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.records.grants import GRANTED, answer_path
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter
-from sie_triton.stages.loader import Loader
+from sie_triton.system.processes.pids import is_alive
 from tests.support.controller import round_of, stage, wait_for
 from tests.support.stages import spec
 

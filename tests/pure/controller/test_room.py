@@ -15,10 +15,10 @@ from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.room import MIN_WAIT_S
 from sie_triton.controller.room import answer as give
 from sie_triton.errors import BusyError, LoadError
-from sie_triton.processes.pids import is_stopped
+from sie_triton.pipeline.stages.stage import ColdStage
 from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter
-from sie_triton.stages.stage import ColdStage
+from sie_triton.system.processes.pids import is_stopped
 from tests.support.controller import round_of, stage, wait_for
 from tests.support.limits import full_disk
 from tests.support.stages import tokens

@@ -12,10 +12,10 @@ from sie_triton.controller import room
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
-from sie_triton.host.footprint import GROWTH_BYTES, STAGE_BYTES
-from sie_triton.processes.pids import is_alive, is_stopped
 from sie_triton.records.grants import answer_path
 from sie_triton.records.status import ENGINES, LOADING, RESIDENT
+from sie_triton.system.host.footprint import GROWTH_BYTES, STAGE_BYTES
+from sie_triton.system.processes.pids import is_alive, is_stopped
 from tests.support.controller import round_of, stage, wait_for
 
 # Pids of workers, by the bytes that each takes; no process has such a pid.

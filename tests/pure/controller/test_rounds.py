@@ -15,10 +15,10 @@ from sie_triton.controller import room
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
-from sie_triton.processes.pids import ProcessId
 from sie_triton.records.grants import GRANTED, answer_path
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION
 from sie_triton.settings import read_settings
+from sie_triton.system.processes.pids import ProcessId
 from tests.support.controller import round_of
 
 GIB = 2**30

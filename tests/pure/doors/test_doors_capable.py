@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from sie_triton.client.failures import NotServed
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.failures import Failure
 from sie_triton.errors import Unreachable
 from sie_triton.settings import Settings
-from sie_triton.spec import ModelSpec
 
 
 def spec(model, *tasks, inputs=("text",), **dims):

@@ -19,9 +19,9 @@ from sie_triton.errors import (
     OutOfMemory,
     Unreachable,
 )
+from sie_triton.pipeline.stages.inference import NO_MEMORY
+from sie_triton.pipeline.stages.open_requests import expired
 from sie_triton.records.tickets import too_many
-from sie_triton.stages.inference import NO_MEMORY
-from sie_triton.stages.open_requests import expired
 from tests.support.doors import door_of, knock, post
 
 CASES = [

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sie_triton.spec import Profile
+from sie_triton.contract.spec import Profile
 from tests.support.doors import TIMING, door_of, post
 from tests.support.stages import spec
 

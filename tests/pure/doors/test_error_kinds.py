@@ -11,12 +11,12 @@ from tritonclient.utils import InferenceServerException
 from sie_triton import errors
 from sie_triton.client.address import Address
 from sie_triton.client.failures import NotServed, StageDied, is_of_a_step, our_errors
+from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.doors.endpoint import SIE, failure_response
 from sie_triton.doors.failures import TABLE, Failure, failure_of
 from sie_triton.doors.openai import OPENAI
 from sie_triton.doors.rerank import COHERE
 from sie_triton.doors.tei import TEI
-from sie_triton.error_prefix import with_prefix
 from sie_triton.errors import (
     KINDS,
     REASONS,
@@ -35,7 +35,7 @@ from sie_triton.errors import (
     SIEError,
     Unreachable,
 )
-from sie_triton.worker.messages import Failed
+from sie_triton.pipeline.worker.messages import Failed
 
 STATUSES = {
     "INVALID_ARG": ("StatusCode.INVALID_ARGUMENT", "400"),

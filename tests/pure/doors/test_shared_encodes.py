@@ -14,7 +14,7 @@ from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget, hold
 from sie_triton.doors.shared_encodes import MAX_CALLS, MAX_TEXT, MAX_TEXTS, SharedEncodes
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, ModelError, ModelLoading, OutOfMemory
-from sie_triton.telemetry.identity import REQUEST_ID, TRACEPARENT
+from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
 from tests.support.joiners import all_ran
 
 NUM_BYTES = 100

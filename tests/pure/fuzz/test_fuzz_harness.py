@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sie_triton.processes.pids import is_alive
+from sie_triton.system.processes.pids import is_alive
 from tests.fuzz import runner
 from tests.fuzz.checksums import repaired_ogg, repaired_png
 from tests.fuzz.damage import EDITS, edited

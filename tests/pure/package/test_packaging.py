@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from setuptools import find_packages
 
-from sie_triton import native
 from sie_triton.server import preflight
+from sie_triton.system import native
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -5,20 +5,20 @@ import os
 
 import pytest
 
-from sie_triton import loras
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.controller.room import _was_granted
-from sie_triton.environments.venv import RECORD, Venv
-from sie_triton.measurements import Measurements
-from sie_triton.processes.pids import ProcessId
+from sie_triton.engines.measurements import Measurements
+from sie_triton.models import loras
+from sie_triton.models.environments.venv import RECORD, Venv
+from sie_triton.models.weights.hub import _read_pin
+from sie_triton.models.weights.local_cache import keep_names, known_names
 from sie_triton.records import calls
 from sie_triton.records.grants import answer_path
-from sie_triton.serving.known_file import FILE as KNOWN
-from sie_triton.serving.known_file import KnownFile, write_known
-from sie_triton.serving.serving_file import FILE as SERVING
-from sie_triton.serving.serving_file import read_serving
-from sie_triton.spec import ModelSpec
-from sie_triton.weights.hub import _read_pin
-from sie_triton.weights.local_cache import keep_names, known_names
+from sie_triton.records.known_file import FILE as KNOWN
+from sie_triton.records.known_file import KnownFile, write_known
+from sie_triton.records.serving_file import FILE as SERVING
+from sie_triton.records.serving_file import read_serving
+from sie_triton.system.processes.pids import ProcessId
 from tests.support.limits import full_disk
 from tests.support.stages import spec
 

@@ -7,19 +7,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import BusyError, Cancelled, LoadError
-from sie_triton.inputs.request_parts import features_of
+from sie_triton.models.inputs.request_parts import features_of
+from sie_triton.pipeline.stages import preprocess
+from sie_triton.pipeline.stages.inference import Inference
+from sie_triton.pipeline.stages.preprocess import Preprocess
+from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records import tickets as limit
 from sie_triton.records.calls import CALL, CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
 from sie_triton.records.others import OtherModels
 from sie_triton.records.status import RECORD, StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
-from sie_triton.spec import Runtime
-from sie_triton.stages import preprocess
-from sie_triton.stages.inference import Inference
-from sie_triton.stages.preprocess import Preprocess
-from sie_triton.stages.request import DEFERRED
 from tests.support.controller import wait_for
 from tests.support.stages import EchoWorker, asked, run, spec, tokens
 

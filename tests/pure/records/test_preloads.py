@@ -2,9 +2,9 @@
 
 import subprocess
 
-from sie_triton.processes.pids import ProcessId
 from sie_triton.records.preloads import Preloads
 from sie_triton.records.status import LOADING, RESIDENT, StatusWriter
+from sie_triton.system.processes.pids import ProcessId
 
 
 def test_the_server_waits_for_models_to_preload_once(tmp_path):

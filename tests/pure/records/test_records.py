@@ -10,13 +10,13 @@ import pytest
 
 from sie_triton.controller.loop import lock
 from sie_triton.errors import LoadError
-from sie_triton.processes.pids import ProcessId, is_alive
 from sie_triton.records import others, status
 from sie_triton.records import tickets as limit
 from sie_triton.records.grants import answer_path, room
 from sie_triton.records.others import OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
 from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
+from sie_triton.system.processes.pids import ProcessId, is_alive
 from tests.support.limits import no_file_handle_left
 
 LIMIT = 8

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sie_triton.processes.pids import ProcessId
 from sie_triton.records import others, status, tickets
 from sie_triton.records.others import AGE_NS, FORGET_NS, OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
 from sie_triton.records.tickets import LISTING_NS, STUCK_NS, RequestLimit
+from sie_triton.system.processes.pids import ProcessId
 
 LIMIT = 8
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sie_triton.records.serving_file import Served, Serving
 from sie_triton.server.file_faults import FileFaults
-from sie_triton.serving.serving_file import Served, Serving
 
 
 @pytest.fixture

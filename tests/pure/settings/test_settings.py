@@ -9,12 +9,12 @@ from click.testing import CliRunner
 
 from sie_triton.cli import cli
 from sie_triton.cli.options import settings_of_running
+from sie_triton.contract.spec import Runtime
 from sie_triton.errors import SettingsError
 from sie_triton.settings import Settings, read_settings, unknown_variables
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.groups import GROUPS, USUAL
 from sie_triton.settings.sources import NOT_READ, SECRETS, flag, variable
-from sie_triton.spec import Runtime
 
 
 @pytest.fixture(autouse=True)

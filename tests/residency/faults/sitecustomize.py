@@ -4,10 +4,10 @@ import sys
 
 POISON = 7592  # "hello"
 
-if any(argument.startswith("sie_triton.worker") for argument in sys.orig_argv):
-    import sie_triton.families
+if any(argument.startswith("sie_triton.pipeline.worker") for argument in sys.orig_argv):
+    import sie_triton.models.families
 
-    load_adapter = sie_triton.families.load_adapter
+    load_adapter = sie_triton.models.families.load_adapter
 
     def load_poisoned(*args):
         adapter = load_adapter(*args)
@@ -21,4 +21,4 @@ if any(argument.startswith("sie_triton.worker") for argument in sys.orig_argv):
         adapter.forward = endless
         return adapter
 
-    sie_triton.families.load_adapter = load_poisoned
+    sie_triton.models.families.load_adapter = load_poisoned

@@ -8,8 +8,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError
-from sie_triton.names import triton_name
 from tests.support.controller import wait_for
 from tests.support.counted_server import ENCODER, RERANKER
 

@@ -16,7 +16,7 @@ import tritonclient.grpc
 import yaml
 
 from sie_triton import SIEClient
-from sie_triton.names import triton_name
+from sie_triton.contract.names import triton_name
 from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file

@@ -12,8 +12,8 @@ import httpx
 import psutil
 import pytest
 
+from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
-from sie_triton.names import triton_name
 from tests.server.conftest import opened
 from tests.server.sdk.conftest import COLD, GONE, WARM, Provoked, silent
 from tests.server.sdk.test_door_sdk import refused

@@ -20,6 +20,7 @@ from sie_triton.client.address import Address
 from sie_triton.client.connections import GrpcConnection, HttpConnection
 from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
+from sie_triton.contract.names import triton_name
 from sie_triton.errors import (
     BusyError,
     DeadlinePassed,
@@ -31,7 +32,6 @@ from sie_triton.errors import (
     ModelLoading,
     SIEError,
 )
-from sie_triton.names import triton_name
 from tests.server.sdk.conftest import COLD, GONE, MAX_REQUESTS, WARM, Provoked, away, full, num_open, silent, text
 from tests.server.test_remote import trouble
 from tests.support.controller import wait_for

@@ -39,9 +39,9 @@ def start(habit):
 
 def poison():
     """Make the pass of each adapter endless if one of its tokens is ENDLESS."""
-    import sie_triton.families
+    import sie_triton.models.families
 
-    load_adapter = sie_triton.families.load_adapter
+    load_adapter = sie_triton.models.families.load_adapter
 
     def load_poisoned(*args):
         adapter = load_adapter(*args)
@@ -56,7 +56,7 @@ def poison():
         adapter.forward = endless
         return adapter
 
-    sie_triton.families.load_adapter = load_poisoned
+    sie_triton.models.families.load_adapter = load_poisoned
 
 
 def set_clock(path, real=time.time):
@@ -74,7 +74,7 @@ def set_clock(path, real=time.time):
 if "SOAK_CLOCK" in os.environ:
     set_clock(os.environ["SOAK_CLOCK"])
 
-if any("sie_triton.worker" in each for each in sys.orig_argv):  # the fork server of the workers
+if any("sie_triton.pipeline.worker" in each for each in sys.orig_argv):  # the fork server of the workers
     poison()
     for name in os.environ.get("SOAK_HABITS", "").split():
         os.register_at_fork(after_in_child=partial(start, HABITS[name]))

@@ -12,9 +12,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from sie_triton.checkpoints.files import first_line
+from sie_triton.contract.spec import AUTO
 from sie_triton.engines.torch import cpu_kernels as native
 from sie_triton.engines.torch.attention.segments import CAUSAL, EVERYTHING, Segments, Window
-from sie_triton.spec import AUTO
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Segments, float, Window], torch.Tensor]
 

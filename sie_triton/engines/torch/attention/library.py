@@ -3,9 +3,9 @@
 import torch
 from transformers import PreTrainedModel
 
+from sie_triton.contract.spec import AUTO
 from sie_triton.engines.torch.attention.kernels import possible
 from sie_triton.errors import LoadError
-from sie_triton.spec import AUTO
 
 # Attention backends that are transformers' too, and the attribute of a class of models that supports them.
 SUPPORT = {"eager": "", "sdpa": "_supports_sdpa", "flash_attention_2": "_supports_flash_attn"}

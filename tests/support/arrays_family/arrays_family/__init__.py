@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from sie_triton.contract import ENCODE_OUTPUTS, Output
 from sie_triton.contract.tensors import Tensor
-from sie_triton.families import Family
+from sie_triton.models.families import Family
 
 FRAMES = Tensor("frames", "FP32", (-1, 2), "[characters, 2] code, upper case", "frame_lengths")
 NUMPY_VERSION = Tensor("numpy_version", "INT32", (-1, -1), "[n, 2] of the process that computes")

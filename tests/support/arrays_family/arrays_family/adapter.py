@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from arrays_family import FRAMES, NUMPY_VERSION
 from sie_triton.contract import Batch, Rows
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, MULTIVECTOR, MULTIVECTOR_LENGTHS
 from sie_triton.engines import Encoder, Engine
-from sie_triton.families import Adapter
-from sie_triton.spec import ModelSpec
+from sie_triton.models.families import Adapter
 
 
 class ArraysAdapter(Adapter):

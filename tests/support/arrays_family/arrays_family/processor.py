@@ -8,8 +8,8 @@ import numpy as np
 
 from arrays_family import FRAMES
 from sie_triton.contract import Features, Ragged
-from sie_triton.inputs import Processor
-from sie_triton.spec import ModelSpec
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.models.inputs import Processor
 
 
 class ArraysProcessor(Processor):

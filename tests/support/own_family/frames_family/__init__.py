@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from sie_triton.checkpoints.files import has_file, read_fields
 from sie_triton.contract import ENCODE_OUTPUTS, Output, Parameter
 from sie_triton.contract.tensors import Tensor
-from sie_triton.families import Family, Options, Recognised
+from sie_triton.models.families import Family, Options, Recognised
 
 CONFIG = "frames.json"
 WIDTH = 4

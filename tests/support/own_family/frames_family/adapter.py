@@ -7,9 +7,9 @@ import numpy as np
 from frames_family import FRAMES, POWER, SPECTRUM, SPECTRUM_LENGTHS, FramesOptions
 from frames_family.engine import Floats, NumpyEncoder, NumpyEngine
 from sie_triton.contract import Batch, Rows
+from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE
-from sie_triton.families import Adapter
-from sie_triton.spec import ModelSpec
+from sie_triton.models.families import Adapter
 
 
 class FramesAdapter(Adapter):

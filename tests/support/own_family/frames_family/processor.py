@@ -8,9 +8,9 @@ import numpy as np
 
 from frames_family import FRAMES, WIDTH
 from sie_triton.contract import Features, Part, Ragged
-from sie_triton.inputs import Frame, Processor
-from sie_triton.inputs.prompt import prompt_of
-from sie_triton.spec import ModelSpec
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.models.inputs import Frame, Processor
+from sie_triton.models.inputs.prompt import prompt_of
 
 
 class FramesProcessor(Processor):

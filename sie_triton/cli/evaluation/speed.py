@@ -1,0 +1,143 @@
+"""Speed of sources on a dataset's texts: throughput, latency and GPU utilisation, in rounds in which all take turns."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+
+import numpy as np
+
+from sie_triton.cli.evaluation.dataset import Dataset
+from sie_triton.cli.evaluation.gpu import Utilisation
+from sie_triton.cli.evaluation.metrics import (
+    PERCENTILES,
+    SIDES,
+    SPEED,
+    gpu_percent,
+    is_better_lower,
+    items_per_s,
+    latency,
+)
+from sie_triton.cli.evaluation.sources import Source
+
+Figures = dict[str, float]
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Work of one source in one round: for each side `texts` texts, in calls of `batch` by `clients` at once.
+
+    Then `singles` texts, one after another. A source in this process gets all texts in one call.
+    """
+
+    rounds: int
+    clients: int
+    batch: int
+    texts: int
+    singles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Medians over the rounds by source, and medians of the rounds' ratios of the first source to each other one.
+
+    A ratio above 1 means that the first source is faster.
+    """
+
+    medians: Mapping[str, Figures]
+    ratios: Mapping[str, Figures]
+
+
+class Side:
+    """Calls of one source for queries, or for documents."""
+
+    def __init__(self, source: Source, texts: Sequence[str], load: Load, *, is_query: bool) -> None:
+        encode = partial(source.encode, is_query=is_query)
+        chosen = [*islice(cycle(texts), load.texts)]
+        size = load.texts if source.is_in_process else load.batch
+        self._calls = [partial(encode, chosen[start : start + size]) for start in range(0, load.texts, size)]
+        self._singles = [partial(encode, [text]) for text in islice(cycle(texts), load.singles)]
+        self._load = load
+
+    def all(self) -> None:
+        with ThreadPoolExecutor(self._load.clients) as pool:
+            for done in [pool.submit(call) for call in self._calls]:
+                done.result()
+
+    def throughput(self, side: str) -> Figures:
+        """Return items per second, and GPU utilisation if a GPU can be asked."""
+        with Utilisation() as gpu:
+            found = {items_per_s(side): self._load.texts / _seconds(self.all)}
+        return found if gpu.percent is None else {**found, gpu_percent(side): gpu.percent}
+
+    def latencies(self, side: str) -> Figures:
+        alone_ms = [1000 * _seconds(call) for call in self._singles]
+        return {latency(side, each): float(np.percentile(alone_ms, each)) for each in PERCENTILES}
+
+
+def measure(sources: Mapping[str, Source], dataset: Dataset, load: Load) -> Speed:
+    """Measure all sources in each round, step by step; each round begins with another source."""
+    texts = dict(zip(SIDES, (dataset.queries, dataset.corpus), strict=True))
+    works = {
+        name: {side: Side(source, [*of.values()], load, is_query=side == SIDES[0]) for side, of in texts.items()}
+        for name, source in sources.items()
+    }
+    for sides in works.values():
+        for side in sides.values():  # loads the model, and warms it up
+            side.all()
+    return summary([_round(works, order) for order in _turns([*works], load.rounds)])
+
+
+def _round(works: Mapping[str, Mapping[str, Side]], order: Sequence[str]) -> dict[str, Figures]:
+    found: dict[str, Figures] = {name: {} for name in works}
+    for side in SIDES:
+        for step in (Side.throughput, Side.latencies):
+            for name in order:
+                found[name] |= step(works[name][side], side)
+    return found
+
+
+def summary(rounds: Sequence[Mapping[str, Figures]]) -> Speed:
+    """Return the medians; the first source is that of the first round.
+
+    >>> summary([{"a": {"query_p50_ms": 2.0}, "b": {"query_p50_ms": 6.0}}]).ratios
+    {'b': {'query_p50_ms': 3.0}}
+    """
+    first, *others = rounds[0]
+    ratios = {
+        other: {
+            metric: statistics.median(_ratio(metric, each[first][metric], each[other][metric]) for each in rounds)
+            for metric in rounds[0][first]
+            if metric in SPEED
+        }
+        for other in others
+    }
+    medians = {
+        name: {metric: statistics.median(each[name][metric] for each in rounds) for metric in rounds[0][name]}
+        for name in rounds[0]
+    }
+    return Speed(medians, ratios)
+
+
+def _turns(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
+    """
+    >>> [*_turns(["a", "b"], 3)]
+    [['a', 'b'], ['b', 'a'], ['a', 'b']]
+    """
+    for number in range(rounds):
+        start = number % len(names)
+        yield [*names[start:], *names[:start]]
+
+
+def _ratio(metric: str, ours: float, theirs: float) -> float:
+    return theirs / ours if is_better_lower(metric) else ours / theirs
+
+
+def _seconds(call: Call) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started

@@ -1,0 +1,144 @@
+"""A model's answers to random items, compared before and after a change of how it computes them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import VERBS, Batch, Model, Ragged, Rows
+from sie_triton.contract.arrays import Floats
+from sie_triton.contract.tensors import INPUT_IDS, SPARSE_VALUES, Tensor
+from sie_triton.models.families.base import Adapter, Family
+
+# Lengths of the items, in the unit of the first feature.
+LENGTHS = (3, 5, 8, 12, 20, 33, 48, 64) * 3
+
+# Least cosine: of vectors, of the tokens of an item on average, and of sparse vectors.
+MIN_COSINE = 0.98
+
+# Maximum difference of a score between 0 and 1. Of a logit: relative to the largest, or to 2 where all are smaller.
+MAX_DIFFERENCE = 0.1
+
+# Beyond it, float32 cannot tell a score from 1.
+LARGEST_LOGIT = 15
+
+# Least share of results that both computations find.
+MIN_SHARED = 0.5
+
+# Request parameters with which families that extract return as much as they can.
+PERMISSIVE = {"threshold": 0.0, "flat_ner": False, "multi_label": True}
+
+
+def sampled(model: Model, family: Family, adapter: Adapter, lengths: Sequence[int] = LENGTHS) -> Batch:
+    """Return items of about these lengths: random ordinary tokens, from which the family returns all it can."""
+    longest = model.spec.max_sequence_length
+    features = dict((adapter.sample or family.sample)([min(each, longest) for each in lengths]))
+    if INPUT_IDS.name in features and INPUT_IDS.name in adapter.limits:
+        # Ids past the vocabulary have a meaning of their own.
+        vocab_size = getattr(adapter.encoder, "vocab_size", adapter.limits[INPUT_IDS.name] + 1)
+        features[INPUT_IDS.name] = varied(features[INPUT_IDS.name], vocab_size)
+    for name, (values, counts) in features.items():
+        if values.dtype == np.float32:  # NaN: a label without a threshold
+            features[name] = Ragged(np.nan_to_num(values), counts)
+    known = {parameter.name for parameter in family.parameters}
+    options = {name: value for name, value in PERMISSIVE.items() if name in known}
+    num_items = len(next(iter(features.values())).of_items)
+    outputs = frozenset(output.made_of or name for name, output in model.outputs.items())
+    return Batch(features, np.zeros(num_items, np.bool_), outputs, [options] * num_items)
+
+
+def varied(ids: Ragged, vocab_size: int) -> Ragged:
+    """Replace the 1s of a sample, which stand for any token, by tokens from the middle of the vocabulary."""
+    low, high = vocab_size // 4, max(vocab_size // 4 + 1, 3 * vocab_size // 4)
+    drawn = np.random.default_rng(1).integers(low, high, len(ids.values), np.int32)
+    return Ragged(np.where(ids.values == 1, drawn, ids.values), ids.lengths)
+
+
+def difference(model: Model, before: Rows, after: Rows) -> str:
+    """Describe how answers differ by more than the tolerance; empty if they do not."""
+    tensors = {tensor.name: tensor for verb in VERBS.values() for tensor in verb.computed(model)}
+    for tensor in tensors.values():
+        if tensor.name in before and before[tensor.name].dtype == np.float32:
+            beside = [each for each in tensors.values() if tensor.lengths and each.lengths == tensor.lengths]
+            if said := compared(tensor, keyed(tensor, beside, before), keyed(tensor, beside, after)):
+                return f"{tensor.name}: {said}"
+    return ""
+
+
+# Rows of a tensor by what identifies them: the item, and integers beside the row or its place.
+Keyed = dict[tuple[int, ...], Floats]
+
+
+def keyed(tensor: Tensor, beside: Sequence[Tensor], rows: Rows) -> Keyed:
+    values = rows[tensor.name]
+    lengths = rows[tensor.lengths] if tensor.lengths else np.ones(len(values), np.int32)
+    items = np.repeat(np.arange(len(lengths)), lengths)
+    places = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    integers = [rows[each.name] for each in beside if rows[each.name].dtype == np.int32]
+    columns = np.column_stack([items, *(integers or [places])])
+    return dict(zip(map(tuple, columns.tolist()), values, strict=True))
+
+
+def compared(tensor: Tensor, before: Keyed, after: Keyed) -> str:
+    """Describe how the rows of a tensor differ by more than the tolerance; empty if they do not."""
+    if tensor.name == SPARSE_VALUES.name:
+        return said_of_cosine(sparse_cosines(before, after))
+    shared = [key for key in before if key in after]
+    if not len(shared) >= MIN_SHARED * max(len(before), len(after)):
+        return f"{len(shared)} of {max(len(before), len(after))} results are the same"
+    if not shared:
+        return ""
+    ours, theirs = (np.stack([rows[key] for key in shared]).astype(np.float64) for rows in (after, before))
+    if ours.ndim > 1:
+        return said_of_cosine(item_cosines([key[0] for key in shared], ours, theirs))
+    if min(ours.min(), theirs.min()) >= 0 and max(ours.max(), theirs.max()) <= 1:
+        return said_of_difference(ours, theirs, MAX_DIFFERENCE) or said_of_logits(logits(ours), logits(theirs))
+    return said_of_logits(ours, theirs)
+
+
+def logits(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the logits of scores between 0 and 1.
+
+    >>> logits(np.array([0, 0.5, 1])).tolist()
+    [-15.0, 0.0, 15.0]
+    """
+    with np.errstate(divide="ignore"):
+        whole: npt.NDArray[np.float64] = np.log(scores) - np.log1p(-scores)
+    return whole.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+
+
+def said_of_logits(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> str:
+    said = said_of_difference(ours, theirs, MAX_DIFFERENCE * max(2.0, float(np.abs(theirs).max())))
+    return f"logits have {said}" if said else ""
+
+
+def said_of_difference(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64], limit: float) -> str:
+    most = float(np.abs(ours - theirs).max())
+    return "" if most <= limit else f"a difference of {most:.2g}, above {limit:.2g}"
+
+
+def said_of_cosine(cosines: npt.NDArray[np.float64]) -> str:
+    least = float(cosines.min(initial=1))
+    return "" if least >= MIN_COSINE else f"a cosine of {least:.3f}, below {MIN_COSINE}"
+
+
+def item_cosines(
+    items: Sequence[int], ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return the mean cosine of the rows of each item; two rows of zeros are equal."""
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    cosines = np.where((ours == theirs).all(1), 1, (ours * theirs).sum(1) / np.maximum(lengths, np.finfo(float).tiny))
+    _, of_item, counts = np.unique(items, return_inverse=True, return_counts=True)
+    means: npt.NDArray[np.float64] = np.bincount(of_item, cosines) / counts
+    return means
+
+
+def sparse_cosines(before: Keyed, after: Keyed) -> npt.NDArray[np.float64]:
+    """Return the cosine of the sparse vectors of each item; an empty vector equals an empty one only."""
+    keys = sorted(before.keys() | after.keys())
+    items = np.array([key[0] for key in keys], np.int64)
+    ours, theirs = (np.array([rows.get(key, 0) for key in keys], np.float64) for rows in (after, before))
+    products, left, right = (np.bincount(items, each) for each in (ours * theirs, ours**2, theirs**2))
+    is_there = (left > 0) | (right > 0)
+    cosines: npt.NDArray[np.float64] = products[is_there] / np.sqrt(np.maximum(left * right, 1e-30)[is_there])
+    return cosines

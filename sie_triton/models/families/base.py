@@ -1,0 +1,227 @@
+"""Interfaces of a model family and of a loaded model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.checkpoints.modules import TextFiles
+from sie_triton.contract import Batch, Extraction, Features, Output, Parameter, Ragged, Rows
+from sie_triton.contract.spec import ANY_LENGTH, TORCH, ModelSpec
+from sie_triton.contract.tensors import INPUT_IDS, NUMPY_DTYPES, PROMPT_TOKENS, Tensor
+from sie_triton.engines.base import Encoder
+from sie_triton.errors import LoadError
+from sie_triton.models.inputs import Processor
+
+# Module of the processor of plain texts.
+TEXT_TOKENIZER = "sie_triton.models.inputs.roles"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The family's options under `adapter_options.loadtime` in a model file: a frozen dataclass.
+
+    pydantic checks the fields; `Annotated` with `annotated_types` narrows them.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    @classmethod
+    def of(cls, spec: ModelSpec) -> Self:
+        """Return the options in a model file."""
+        return cls(**spec.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """Contents of a directory without a model file, as a family recognised them.
+
+    - `reason`: which file said what.
+    - `dims`: sizes of the output types of encode.
+    - `normalize`: None if the family has no dense vectors.
+    - `options`: the family's options, from the files.
+    - `query_prompt`: the prompt before a query, from the files.
+    - `weights`: directories that must hold weights, first that of the transformer and its tokenizer.
+    - `doubt`: why a model file must confirm the family; empty if the files are unambiguous.
+    """
+
+    reason: str
+    max_sequence_length: int
+    dims: Mapping[str, int]
+    scores: bool = False
+    extracts: bool = False
+    normalize: bool | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    query_prompt: str = ""
+    weights: tuple[Path, ...] = ()
+    doubt: str = ""
+
+
+class Adapter(ABC):
+    """A loaded model, in the worker. Each lane calls `forward` from a thread of its own.
+
+    `limits` are the largest values of integer features, by name. `dims` are the sizes of outputs whose tensors do not
+    show them.
+    """
+
+    encoder: Encoder
+    weights_bytes: int
+    limits: Mapping[str, int]
+    dims: Mapping[str, int]
+
+    # Function that makes features of about this total length, for measuring; None uses that of the family.
+    sample: Callable[[Sequence[int]], Features] | None = None
+
+    def __init__(
+        self, encoder: Encoder, *, limits: Mapping[str, int] | None = None, dims: Mapping[str, int] | None = None
+    ) -> None:
+        self.encoder = encoder
+        self.weights_bytes = encoder.weights_bytes
+        self.limits, self.dims = limits or {}, dims or {}
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Rows:
+        """Return the tensors of `batch.outputs` by name, all items one after another; `dense` is not yet normalised."""
+
+
+class Family:
+    """A kind of model: its inputs, outputs and options, and how its files are read. Stateless; imports no torch.
+
+    A family is a folder. Its `__init__` declares the family and recognises directories. Its module `processor` has a
+    function `load_processor(spec, directory)`, which returns the processor; its module `adapter` has a function
+    `load_adapter(spec, directory, engine)`, which returns the model with its weights. Both raise LoadError, which names
+    what in the directory cannot be used. A family in a single module names that module as `processor_module` and in
+    `engines`. A family that adds options to those of another one has modules of its own.
+
+    - `inputs`: kinds of input that the family reads. `unread_inputs`: those that SIE's model files name in addition,
+      such as the text of labels, which is not an item.
+    - `outputs`: output types of encode, the family's own or the contract's. `score_modes`: ways to score by them, the
+      default first. With `scores_pairs`, the model reads query and text together.
+    - `extraction`: how extract works; None if the family does not extract.
+    - `features`: what the processor makes of an element. The first feature gives the length of the item: its own length
+      or, if it is not ragged, its value.
+    - `parameters`: request parameters of the family, which reach `Adapter.forward` item by item.
+    - `processor_module`: module with `load_processor`.
+    - `engines`: engines that can compute the encoder, the default first: engine → module with `load_adapter`.
+      `unread_options`: engine → options that have no effect with it.
+    - `environment`: default worker environment.
+    - `reference_adapters`: the family's names in SIE's model files.
+    - `not_served`: repositories that SIE serves with these adapters and this version does not, with the reason.
+    - `files`: patterns of files that a checkpoint has in addition to the usual ones.
+    - `recognises_quickly`: True if recognising a directory reads no weights.
+    - `generates`: True if a forward pass generates one token after another, and so takes seconds however low its cost.
+    - `takes_loras`: True if the encoder runs LoRA adapters, those of several items in one pass.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = ("text",)
+    unread_inputs: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[Output, ...]] = ()
+    score_modes: ClassVar[tuple[str, ...]] = ()
+    scores_pairs: ClassVar[bool] = False
+    extraction: ClassVar[Extraction | None] = None
+    features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PROMPT_TOKENS)
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    options: ClassVar[type[Options]] = Options
+    processor_module: ClassVar[str] = ".processor"
+    engines: ClassVar[Mapping[str, str]] = {TORCH: ".adapter"}
+    unread_options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    environment: ClassVar[str] = ""
+    reference_adapters: ClassVar[tuple[str, ...]] = ()
+    not_served: ClassVar[Mapping[str, str]] = {}
+    files: ClassVar[tuple[str, ...]] = ()
+    recognises_quickly: ClassVar[bool] = True
+    generates: ClassVar[bool] = False
+    takes_loras: ClassVar[bool] = False
+
+    @property
+    def default_engine(self) -> str:
+        return next(iter(self.engines))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that the family supports, as a model file lists them."""
+        return (
+            *(f"encode.{output.name}" for output in self.outputs),
+            *(["score"] if self.can_score else []),
+            *(["extract"] if self.extraction is not None else []),
+        )
+
+    @property
+    def can_score(self) -> bool:
+        return self.scores_pairs or bool(self.score_modes)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        """Return what `directory` holds, None if it is not of this family; raise LoadError if it cannot be served."""
+        return None
+
+    def other_repositories(self, directory: Path) -> Mapping[str, str]:
+        """Return the directories whose small files are in other repositories: directory in the checkpoint → repository.
+
+        Called when the checkpoint's own small files are here. Raises LoadError like `recognise`.
+        """
+        return {}
+
+    def keeps_tokenizer(self, directory: Path) -> bool:
+        """Return True if the model's library tokenizes without transformers, so that the files decide by themselves."""
+        return False
+
+    def longest(self, directory: Path) -> int:
+        """Return the maximum length of an item, in rows of the first feature, for the checkpoint in `directory`."""
+        return ANY_LENGTH
+
+    def processor(self, spec: ModelSpec, directory: Path) -> Processor:
+        """Load the processor, which makes features of elements; raise LoadError saying what is wrong with its files."""
+        processor: Processor = self._module(self.processor_module).load_processor(spec, directory)
+        return processor
+
+    def load(self, spec: ModelSpec, directory: Path, engine: Any) -> Adapter:
+        """Load the weights in `directory` with one of `engines`; raise LoadError saying what cannot be used."""
+        if spec.engine not in self.engines:
+            usable = ", ".join(self.engines)
+            raise LoadError(f"engine {spec.engine}: this family cannot use it, but {usable}", "unsupported")
+        adapter: Adapter = self._module(self.engines[spec.engine]).load_adapter(spec, directory, engine)
+        return adapter
+
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        """Yield each contradiction in the model file, beginning with its key."""
+        return iter(())
+
+    def sample(self, lengths: Sequence[int]) -> Features:
+        """Return features of items of these lengths, for measuring. Their values do not matter."""
+        return {tensor.name: _ones(tensor, lengths) for tensor in self.features}
+
+    def _module(self, name: str) -> Any:
+        """Import a module by its full name or, if it begins with a dot, from the family's folder.
+
+        A family that is no folder, but extends one, has the modules of that one. Raises LoadError if there is none.
+        """
+        for kind in type(self).__mro__:
+            found = None
+            with suppress(ModuleNotFoundError):  # the family's own module is no package
+                found = find_spec(name, kind.__module__)
+            if found is not None:
+                return import_module(name, kind.__module__)
+        raise LoadError(f"family {type(self).__name__}: has no module {name}", "dependency")
+
+
+class TextFamily(Family):
+    """A family of transformers that read tokens."""
+
+    def longest(self, directory: Path) -> int:
+        return TextFiles.read(directory).lengths.longest
+
+
+def _ones(tensor: Tensor, lengths: Sequence[int]) -> Ragged:
+    of_items: npt.NDArray[np.int32] = np.array(lengths, np.int32)
+    dtype = NUMPY_DTYPES[tensor.dtype]
+    width = tuple(max(1, dim) for dim in tensor.dims[1:])
+    if not tensor.lengths:
+        return Ragged(np.zeros((len(lengths), *width), dtype))
+    return Ragged(np.ones((sum(lengths), *width), dtype), of_items)

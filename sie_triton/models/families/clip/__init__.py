@@ -1,0 +1,48 @@
+"""CLIP: images and texts in a common embedding space (Radford et al., 2021).
+
+image → resized, cropped → vision transformer → state of the class token → projection → dense
+text → tokens → text transformer → state of the closing token → projection → dense
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sie_triton.checkpoints.files import has_file
+from sie_triton.checkpoints.open_clip import is_open_clip
+from sie_triton.checkpoints.special_tokens import TOKENIZER
+from sie_triton.checkpoints.towers import TowerFiles, model_type, model_type_file
+from sie_triton.contract import ENCODE_OUTPUTS
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.models.families.base import Family, Recognised
+from sie_triton.models.families.shared.towers.options import TowerOptions
+
+
+class Clip(Family):
+    inputs = ("text", "image")
+    outputs = (ENCODE_OUTPUTS["dense"],)
+    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    options = TowerOptions
+    reference_adapters = ("clip:CLIPAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if model_type(directory) != "clip":
+            return None
+        files = read(directory)
+        height, width = files.plan.shape
+        reason = f"{model_type_file(directory)}: clip, images of {height} × {width} in {files.num_patches} patches"
+        dims = {"dense": files.dim}
+        return Recognised(reason, files.longest_text, dims, normalize=True, weights=(files.directory,))
+
+    def keeps_tokenizer(self, directory: Path) -> bool:
+        return is_open_clip(directory) and has_file(directory / TOKENIZER)
+
+    def longest(self, directory: Path) -> int:
+        return read(directory).longest_text
+
+    def refusals(self, spec: ModelSpec) -> Iterator[str]:
+        return TowerOptions.of(spec).refusals(spec)
+
+
+def read(directory: Path) -> TowerFiles:
+    return TowerFiles.read(directory)

@@ -1,0 +1,50 @@
+"""ColPali: a page as an image, one small vector for each of its patches (Faysse et al., 2024).
+
+image → resized → SigLIP → a state for each patch, before the tokens of the prompt → Gemma → projection → unit vectors
+text → prefix, text, padding tokens → Gemma → projection → unit vectors
+"""
+
+from pathlib import Path
+
+from sie_triton.checkpoints.image_processor import ImagePlan
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.contract.tensors import INPUT_IDS, PIXELS, READ
+from sie_triton.errors import LoadError
+from sie_triton.models.families.base import Recognised
+from sie_triton.models.families.shared.pages.family import PageFamily
+
+LONGEST = 8192
+
+
+class ColPali(PageFamily):
+    features = (READ, INPUT_IDS, PIXELS)
+    takes_loras = True
+    reference_adapters = ("colpali:ColPaliAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if kind_of(directory)[0] != "colpali":
+            return None
+        files = read(directory)
+        plan, num_patches = images_of(files)
+        reason = f"config.json: colpali, images of {plan.shape[0]} × {plan.shape[1]} in {num_patches} patches"
+        return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
+
+    def longest(self, directory: Path) -> int:
+        return read(directory).longest
+
+
+def images_of(files: PageFiles) -> tuple[ImagePlan, int]:
+    """Return the preprocessing and the patches of an image; raise LoadError if the model needs another size."""
+    plan = ImagePlan.read(files.directory, "SiglipImageProcessor")
+    side, patch = files.vision.integer("image_size", 224, least=1), files.vision.integer("patch_size", 14, least=1)
+    if plan.shape != (side, side):
+        message = (
+            f"{files.directory}: images are resized to {plan.shape[0]} × {plan.shape[1]}, but config.json needs "
+            f"{side} × {side}"
+        )
+        raise LoadError(message, "unsupported")
+    return plan, (side // patch) ** 2
+
+
+def read(directory: Path) -> PageFiles:
+    return PageFiles.read(directory, ("paligemma",), LONGEST)

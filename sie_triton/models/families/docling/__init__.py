@@ -1,0 +1,66 @@
+"""Documents as text, Markdown and structure, by the library Docling, in a worker environment of its own.
+
+document → Docling → {"text", "markdown", "document"} in `data`
+
+Docling reads the text stored in a PDF, in stored order. Layout models and OCR do not run, so images cannot be read: a
+request that sends one, or sets `ocr`, is refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge
+
+from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract.spec import ANY_LENGTH
+from sie_triton.contract.tensors import READ, Tensor
+from sie_triton.errors import InputError
+from sie_triton.models.families.base import Family, Options
+
+CONTENT_LENGTHS = Tensor("content_lengths", "INT32", (-1,), "[n] bytes of each document")
+CONTENT = Tensor("content", "UINT8", (-1,), "[bytes] of all documents", CONTENT_LENGTHS.name, is_large=True)
+CONVERTED_LENGTHS = Tensor("converted_lengths", "INT32", (-1,), "[n] bytes of each result")
+CONVERTED = Tensor("converted", "UINT8", (-1,), "[bytes] JSON of each document's result", CONVERTED_LENGTHS.name)
+ERROR = "error"
+
+# How long a document takes is not known in advance. Each costs a whole forward pass, so that none waits for another
+# within its pass; bytes that cost as much as a token, roughly.
+DOCUMENT_COST, BYTES_A_TOKEN = 1 << 14, 256
+
+PARTS = "format-pdf,format-docx,format-html,format-pptx,format-xlsx,format-markdown,convert-core"
+PACKAGES = f"'docling-slim[{PARTS}]' torch transformers"
+
+
+@dataclass(frozen=True)
+class DoclingOptions(Options):
+    """Options of Docling. A document of more than `max_num_pages` pages is refused."""
+
+    max_num_pages: Annotated[int, Ge(1)] = 200
+
+
+def converted(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    (row,) = rows
+    data: Any = json.loads(row[CONVERTED.name].tobytes())
+    if ERROR in data:
+        raise InputError(f"cannot be converted ({data[ERROR]})")
+    return Findings(data=data)
+
+
+OCR = Parameter("ocr", bool, doc="read text in images; not supported by this version")
+
+
+class Docling(Family):
+    inputs = ("image", "document")
+    extraction = Extraction((CONVERTED,), converted)
+    features = (READ, CONTENT)
+    parameters = (OCR,)
+    options = DoclingOptions
+    engines: ClassVar = {"sie_triton.engines:Engine": ".adapter"}
+    environment = "docling"
+    reference_adapters = ("docling:DoclingAdapter",)
+
+    def longest(self, directory: Path) -> int:
+        return ANY_LENGTH

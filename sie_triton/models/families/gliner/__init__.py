@@ -1,0 +1,88 @@
+"""GLiNER: entities of any kind that a label names (Zaratiana et al., 2023).
+
+labels and words → encoder → [LSTM] → spans or tokens × labels → entities
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from sie_triton.checkpoints.gliner import GlinerFiles, is_gliner, other_repositories
+from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import (
+    INPUT_IDS,
+    LABEL_THRESHOLDS,
+    LABEL_TOKENS,
+    PIECE,
+    WORD_SPANS,
+    WORD_TOKENS,
+    Tensor,
+)
+from sie_triton.contract.transforms.spans import chosen, merged_adjacent
+from sie_triton.models.families.base import Family, Recognised
+from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.models.families.shared.labels.words import sample_words
+from sie_triton.models.families.shared.thresholds import THRESHOLD
+
+if TYPE_CHECKING:
+    from sie_triton.contract import Features
+
+FLAT_NER = Parameter("flat_ner", bool, doc="whether entities must not overlap; default true")
+MULTI_LABEL = Parameter("multi_label", bool, doc="whether the same words may have several labels; default false")
+MERGE_ADJACENT = Parameter(
+    "merge_adjacent_entities", bool, doc="merge adjacent entities of the same label, as NuNER Zero requires"
+)
+
+
+def entities(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """Merge the pieces of a text; entities found in two pieces are returned once."""
+    spans = np.concatenate([row[SPANS.name] for row in rows])
+    scores = np.concatenate([row[SPAN_SCORES.name] for row in rows])
+    if len(rows) > 1:
+        kept = chosen(spans, scores, **choice(options), most=None)
+        spans, scores = spans[kept], scores[kept]
+    if options.get(MERGE_ADJACENT.name, False):
+        spans, scores = merged_adjacent(spans, scores)
+    found = zip(spans.tolist(), scores.tolist(), strict=True)
+    return Findings([Entity(start, end, label, score) for (start, end, label), score in found])
+
+
+def choice(options: Mapping[str, ParameterValue]) -> dict[str, bool]:
+    """Return the arguments for transforms.spans.chosen."""
+    return {
+        "flat": bool(options.get(FLAT_NER.name, True)),
+        "multi_label": bool(options.get(MULTI_LABEL.name, False)),
+    }
+
+
+# Maximum tokens of the labels, which are read with each piece of a text.
+MAX_PROMPT = 1024
+
+
+class Gliner(Family):
+    extraction = Extraction((SPANS, SPAN_SCORES, SPAN_LENGTHS), entities, "required")
+    features: ClassVar[tuple[Tensor, ...]] = (INPUT_IDS, PIECE, WORD_TOKENS, WORD_SPANS, LABEL_TOKENS, LABEL_THRESHOLDS)
+    parameters = (THRESHOLD, FLAT_NER, MULTI_LABEL, MERGE_ADJACENT)
+    takes_loras = True
+    reference_adapters = ("gliner:GLiNERAdapter",)
+    files: ClassVar[tuple[str, ...]] = ("gliner_config.json", "encoder/*.json", "encoder/*.model")
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_gliner(directory):
+            return None
+        files = GlinerFiles.read(directory)
+        if files.is_bi_encoder:
+            return None
+        reason = f"gliner_config.json: {files.span_mode} over {files.architecture}"
+        return Recognised(reason, self.longest(directory), {}, extracts=True, weights=files.complete)
+
+    def other_repositories(self, directory: Path) -> Mapping[str, str]:
+        return other_repositories(directory)
+
+    def longest(self, directory: Path) -> int:
+        return GlinerFiles.read(directory).longest(MAX_PROMPT)
+
+    def sample(self, lengths: Sequence[int]) -> "Features":
+        return sample_words(lengths)

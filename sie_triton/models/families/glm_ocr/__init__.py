@@ -1,0 +1,42 @@
+"""GLM-OCR: text, tables and formulas of a page as markdown, or the answer to an instruction.
+
+page → at about its own size → patches → CogViT → a state for four patches, within the prompt → GLM → markdown
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.models.families.base import Options
+from sie_triton.models.families.shared.ocr.family import OcrFamily
+from sie_triton.models.families.shared.readers.processor import READER_PARAMETERS
+
+MODEL_TYPE = "glm_ocr"
+LONGEST = 131_072
+USUAL_NEW_TOKENS = 8192
+
+OCR = "ocr"
+TASKS = {OCR: "Text Recognition:", "table": "Table Recognition:", "formula": "Formula Recognition:"}
+
+
+@dataclass(frozen=True)
+class GlmOcrOptions(Options):
+    """Options of GLM-OCR.
+
+    `default_task` is used if a request names no task; empty is text. `user_text` replaces the prompt of that task.
+    """
+
+    default_task: str = ""
+    user_text: str = ""
+
+
+class GlmOcr(OcrFamily):
+    parameters = READER_PARAMETERS
+    options = GlmOcrOptions
+    reference_adapters = ("glm_ocr:GlmOcrAdapter",)
+
+    def recognises(self, directory: Path) -> bool:
+        return kind_of(directory)[0] == MODEL_TYPE
+
+    def read(self, directory: Path) -> PageFiles:
+        return PageFiles.read(directory, (MODEL_TYPE,), LONGEST)

@@ -1,0 +1,56 @@
+"""Nemotron ColEmbed VL v2: a page as an image, one vector for each of its tokens, those of the prompt included.
+
+image, text → a conversation → tokens, and patches → Qwen3-VL → unit vectors
+query       → a conversation → tokens              → Qwen3-VL → unit vectors
+
+Qwen3-VL's layers attend in both directions here, and its final norm is not applied. The form of conversations is that
+of the authors' own processor (nvidia/nemotron-colembed-vl-4b-v2), and so are the defaults of its settings.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from sie_triton.checkpoints.page_models import PageFiles, kind_of
+from sie_triton.checkpoints.patch_plan import PatchPlan
+from sie_triton.contract.tensors import IMAGE_SIZES, INPUT_IDS, PIXELS, READ
+from sie_triton.models.families.base import Recognised
+from sie_triton.models.families.shared.pages.family import PageFamily
+
+MODEL_TYPE = "qwen3_vl_nemotron_embed"
+LONGEST = 262_144
+
+# Maximum length of a document in tokens, in the authors' processor.
+LONGEST_DOCUMENT = 4096
+
+# Height and width of a page for measuring, in pixels. Small: a larger one costs proportionally more, and takes minutes
+# on a CPU.
+PAGE = (448, 336)
+
+# SIE serves it with the same adapter.
+VERSION_1 = {
+    "nvidia/llama-nemoretriever-colembed-3b-v1": "the layout of version 1 (SigLIP and Llama) is not public; version 2 "
+    "is served: nvidia/nemotron-colembed-vl-4b-v2"
+}
+
+
+class NemoColEmbed(PageFamily):
+    features = (READ, INPUT_IDS, PIXELS, IMAGE_SIZES)
+    reference_adapters = ("nemo_colembed:NemoColEmbedAdapter",)
+    not_served = VERSION_1
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if kind_of(directory)[0] != MODEL_TYPE:
+            return None
+        files = read(directory)
+        plan = PatchPlan.read(directory, files.vision)
+        reason = f"config.json: {MODEL_TYPE}, images of at most {plan.max_pixels // plan.factor**2} tokens"
+        return Recognised(reason, files.longest, {"multivector": files.dim}, scores=True, weights=(directory,))
+
+    def longest(self, directory: Path) -> int:
+        return read(directory).longest
+
+
+def read(directory: Path) -> PageFiles:
+    files = PageFiles.read(directory, (MODEL_TYPE,), LONGEST)
+    document = files.settings.integer("p_max_length", LONGEST_DOCUMENT, least=1)
+    return replace(files, dim=files.text.integer("hidden_size", least=1), longest=min(files.longest, document))

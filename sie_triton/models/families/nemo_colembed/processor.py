@@ -1,0 +1,95 @@
+"""Query, or image and text → the conversation that the model reads, as tokens, and pixels. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sie_triton.checkpoints.files import Fields
+from sie_triton.checkpoints.patch_plan import PatchPlan
+from sie_triton.contract import Features, Ragged
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
+from sie_triton.models.families.nemo_colembed import read
+from sie_triton.models.families.shared.pages.chat_reader import AFTER, PICTURE, USER, ChatReader
+from sie_triton.models.inputs.base import Processor
+from sie_triton.models.inputs.patch_resizing import patched_size
+from sie_triton.models.inputs.pixels import packed_pixels
+from sie_triton.models.inputs.tokenizer import packed_ids
+
+# Maximum length of a query in tokens, in the authors' processor.
+LONGEST_QUERY = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Settings of the authors' processor: the words before a query and a document, and a query's maximum tokens."""
+
+    query: str
+    document: str
+    longest_query: int
+
+    @classmethod
+    def read(cls, settings: Fields) -> "Roles":
+        return cls(
+            settings.text("query_prefix", "query:"),
+            settings.text("passage_prefix", "passage:"),
+            settings.integer("q_max_length", LONGEST_QUERY, least=1),
+        )
+
+
+class NemoColEmbedProcessor(Processor):
+    """Processor that writes conversations. An item with an image is a document, whatever its role in the request."""
+
+    has_roles = True
+    prepares = True
+
+    def __init__(self, reader: ChatReader, roles: Roles) -> None:
+        self._reader, self._roles = reader, roles
+
+    def is_slow(self, element: Any) -> bool:
+        return IMAGE.name in element
+
+    def prepare(self, element: Any) -> Any:
+        return self._reader.prepared(element)
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        images = [item.get(IMAGE.name) for item in framed]
+        each = [[] if image is None else [image] for image in images]
+        asks = [is_query and image is None for image in images]
+        conversations = [self._conversation(item, is_asked) for item, is_asked in zip(framed, asks, strict=True)]
+        longest = [self._roles.longest_query if is_asked else None for is_asked in asks]
+        ids, cut = self._reader.tokens(conversations, each, longest)
+        read = Ragged(self._reader.read(ids, each))
+        return {READ.name: read, TRUNCATED.name: Ragged(np.array(cut)), **packed_ids(ids), **packed_pixels(images)}
+
+    def page(self, height: int, width: int) -> Features:
+        """Return the features of one white page of this size, for measuring."""
+        white = np.full((*patched_size(height, width, self._reader.plan), 3), 255, np.uint8)
+        return self.encode([{IMAGE.name: white}])
+
+    def _conversation(self, item: Any, is_query: bool) -> str:
+        text = self._reader.beginning(item.get(TEXT.name, ""))
+        if is_query:
+            return f"{USER}Query: {prefixed(self._roles.query, text)}{AFTER}"
+        seen = PICTURE if IMAGE.name in item else ""
+        return f"{USER}{seen}{prefixed(self._roles.document, text)}{AFTER}"
+
+
+def prefixed(prefix: str, text: str) -> str:
+    """Write a prefix before a text.
+
+    >>> prefixed("query:", "dogs"), prefixed("query:", ""), prefixed("", "dogs")
+    ('query: dogs', 'query: ', 'dogs')
+    """
+    return f"{prefix} {text}" if prefix else text
+
+
+def load_processor(spec: ModelSpec, directory: Path) -> NemoColEmbedProcessor:
+    files = read(directory)
+    plan = PatchPlan.read(directory, files.vision)
+    # The authors' processor truncates whole conversations, not texts within them.
+    reader = ChatReader(files, plan, min(spec.max_sequence_length, files.longest), spec.runtime, kept="")
+    return NemoColEmbedProcessor(reader, Roles.read(files.settings))

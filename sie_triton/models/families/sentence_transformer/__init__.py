@@ -1,0 +1,117 @@
+"""Dense models: Transformer → Pooling → Dense layers; postprocess applies Normalize."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from sie_triton.checkpoints.architecture import CAUSAL_LM, check_pooled, head, is_bare
+from sie_triton.checkpoints.contents import PICKLED_LAYERS
+from sie_triton.checkpoints.sentence_transformers import SentenceTransformerFiles
+from sie_triton.contract import ENCODE_OUTPUTS, TRUNCATION_SIDE
+from sie_triton.contract.spec import ONNX, REMOTE, TORCH, Profile
+from sie_triton.models.families.base import TEXT_TOKENIZER, Options, Recognised, TextFamily
+from sie_triton.models.families.shared.recognised import doubtful, reason_with_file
+from sie_triton.models.inputs.prompt import own_prompt
+
+log = logging.getLogger(__name__)
+
+# The two ways to serve a bare language model. No other family recognises one.
+MEANINGS = ("an embedding model (sentence_transformer)", "a reranker (llm_reranker)")
+
+Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "last_token", "last"]
+
+LAST = ("last", "last_token")
+
+
+@dataclass(frozen=True)
+class PoolingOptions(Options):
+    """Pooling for checkpoints that do not name it; `last` and `last_token` mean lasttoken."""
+
+    pooling: Pooling | None = None
+
+    def modes(self, files: SentenceTransformerFiles) -> tuple[str, ...]:
+        """Return the pooling to use. That of the checkpoint takes precedence; a difference is logged."""
+        if self.pooling is None:
+            return files.pooling
+        asked = ("lasttoken",) if self.pooling in LAST else (self.pooling,)
+        if not files.is_declared or asked == files.pooling:
+            return asked
+        kept = " and ".join(files.pooling)
+        log.warning(
+            "pooling: the model file says %s, but the checkpoint says %s and takes precedence", self.pooling, kept
+        )
+        return files.pooling
+
+
+def log_normalize(profiles: Sequence[Profile], files: SentenceTransformerFiles) -> None:
+    """Log profiles whose normalize differs from the model's own files."""
+    for profile in profiles:
+        said = profile.parameters.get("normalize")
+        if files.is_declared and said not in (None, files.normalize):
+            own = "end in Normalize" if files.normalize else "have no Normalize"
+            log.warning("profile %s: normalize is %s, but the model's own modules %s", profile.name, said, own)
+
+
+@dataclass(frozen=True)
+class DenseOptions(PoolingOptions):
+    """Options of dense models.
+
+    `causal`, or `is_causal` in `forward_kwargs`, False lets every token attend to its whole item, even in a decoder.
+    `dense_projection_path` is the directory of the Dense layer, for checkpoints with several; `dense_dim` is the size
+    of its vectors. With `append_eos`, texts end with the tokenizer's end token, even if it adds none itself.
+    """
+
+    causal: bool | None = None
+    forward_kwargs: dict[Literal["is_causal"], bool] | None = None
+    dense_projection_path: str | None = None
+    dense_dim: int | None = None
+    append_eos: bool | None = None
+
+    @property
+    def is_causal(self) -> bool | None:
+        """True if attention is causal; None follows the architecture."""
+        return (self.forward_kwargs or {}).get("is_causal") if self.causal is None else self.causal
+
+
+class SentenceTransformer(TextFamily):
+    outputs = (ENCODE_OUTPUTS["dense"],)
+    parameters = (TRUNCATION_SIDE,)
+    options = DenseOptions
+    processor_module = TEXT_TOKENIZER
+    engines: ClassVar = {TORCH: ".adapter", ONNX: ".adapter", REMOTE: ".remote"}
+    unread_options: ClassVar = {REMOTE: tuple(field.name for field in fields(DenseOptions))}
+    files = PICKLED_LAYERS
+    takes_loras = True
+    reference_adapters = (
+        "sentence_transformer:SentenceTransformerDenseAdapter",
+        "bert_flash:BertFlashAdapter",
+        "xlm_roberta_flash:XLMRobertaFlashAdapter",
+        "modernbert_flash:ModernBERTFlashAdapter",
+        "rope_flash:RoPEFlashAdapter",
+        "nomic_flash:NomicFlashAdapter",
+        "qwen2_flash:Qwen2FlashAdapter",
+        "pytorch_embedding:PyTorchEmbeddingAdapter",
+        "sglang:SGLangEmbeddingAdapter",
+        "sglang.embedding:SGLangEmbeddingAdapter",
+        "candle:CandleEmbeddingAdapter",
+    )
+
+    def recognise(self, directory: Path) -> Recognised:
+        """Recognise every directory that no other family has recognised."""
+        files = SentenceTransformerFiles.read(directory)
+        doubt = ""
+        if is_bare(directory):
+            check_pooled(files.text.config)
+            doubt = doubtful(files.text, *MEANINGS) if head(files.text.config) == CAUSAL_LM else ""
+        return Recognised(
+            reason_with_file(directory, files.text, files.chain),
+            files.text.lengths.longest,
+            {"dense": files.dim},
+            normalize=files.normalize,
+            options={"pooling": files.pooling[0]} if len(files.pooling) == 1 else {},
+            query_prompt=own_prompt(files.text.prompts, True),
+            weights=(files.text.transformer, *(layer.directory for layer in files.dense)),
+            doubt=doubt,
+        )

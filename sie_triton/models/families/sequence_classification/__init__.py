@@ -1,0 +1,45 @@
+"""Classifiers with labels of their own: sentiment, topics, emotions. Requests have no labels.
+
+text → classifier → logits of its labels → scores
+"""
+
+from pathlib import Path
+
+from sie_triton.checkpoints.classifier import MULTI, SINGLE, ClassifierFiles, is_classifier
+from sie_triton.contract import Extraction
+from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS
+from sie_triton.errors import LoadError
+from sie_triton.models.families.base import Recognised, TextFamily
+from sie_triton.models.families.shared.classes import (
+    CLASS_LOGITS,
+    CLASS_NAMES,
+    IS_MULTI,
+    IS_MULTI_LABEL,
+    THRESHOLD,
+    TYPE,
+    classes,
+)
+
+
+class SequenceClassification(TextFamily):
+    extraction = Extraction((CLASS_LOGITS, IS_MULTI_LABEL, CLASS_NAMES), classes, "")
+    features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE)
+    parameters = (THRESHOLD, IS_MULTI, TYPE)
+    takes_loras = True
+    reference_adapters = ("sequence_classification:SequenceClassificationAdapter",)
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        if not is_classifier(directory):
+            return None
+        files = ClassifierFiles.read(directory)
+        check_problem(files)
+        shown = ", ".join(files.labels[:3]) + (" …" if len(files.labels) > 3 else "")
+        reason = f"config.json: {files.name} with {len(files.labels)} labels: {shown}"
+        weights = (files.text.transformer,)
+        return Recognised(reason, files.text.max_sequence_length, {}, extracts=True, weights=weights)
+
+
+def check_problem(files: ClassifierFiles) -> None:
+    if files.problem_type not in ("", SINGLE, MULTI):
+        message = f"{files.text.config.where}: problem_type {files.problem_type} cannot be served"
+        raise LoadError(f"{message}; supported are {SINGLE} and {MULTI}", "unsupported")

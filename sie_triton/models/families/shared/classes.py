@@ -1,0 +1,65 @@
+"""Parameters and findings of families that classify texts."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import Class, Findings, Parameter, ParameterValue, Rows
+from sie_triton.contract.tensors import LABEL_THRESHOLDS, Tensor
+from sie_triton.contract.transforms.classes import merged, sigmoid, softmax
+from sie_triton.models.families.shared.thresholds import least_scores, threshold
+
+CLASS_LENGTHS = Tensor("class_lengths", "INT32", (-1,), "[pieces] classes per piece")
+CLASS_LOGITS = Tensor("class_logits", "FP32", (-1,), "[classes]", CLASS_LENGTHS.name)
+IS_MULTI_LABEL = Tensor("is_multi_label", "INT32", (-1,), "[pieces] 1: the classes are not mutually exclusive")
+NAME_LENGTHS = Tensor("name_lengths", "INT32", (-1,), "[pieces] bytes of class names per piece")
+CLASS_NAMES = Tensor(
+    "class_names", "UINT8", (-1,), "[bytes] JSON list, in the first piece of each text", NAME_LENGTHS.name
+)
+
+SINGLE_LABEL, MULTI_LABEL = "single-label", "multi-label"
+
+THRESHOLD = threshold(0)
+IS_MULTI = Parameter("multi_label", bool, doc="whether several classes may apply to one text")
+TYPE = Parameter(
+    "classification_type",
+    str,
+    (SINGLE_LABEL, MULTI_LABEL),
+    doc="multi-label if several classes may apply to one text; parameter multi_label overrides it",
+)
+
+
+def is_multi(options: Mapping[str, ParameterValue], usual: bool) -> bool:
+    """Return whether several classes may apply; `usual` is the model's default if the request does not say."""
+    if IS_MULTI.name in options:
+        return bool(options[IS_MULTI.name])
+    return options[TYPE.name] == MULTI_LABEL if TYPE.name in options else usual
+
+
+def ranked_classes(
+    labels: Sequence[int | str],
+    scores: npt.NDArray[np.float64],
+    options: Mapping[str, ParameterValue],
+    thresholds: npt.NDArray[np.float32] | None = None,
+) -> Findings:
+    """Return classes by descending score, ties in the order of labels; `thresholds` NaN are that of the request."""
+    least = least_scores(np.full(len(labels), np.nan, np.float32) if thresholds is None else thresholds, options, 0)
+    order = np.argsort(-scores, kind="stable")
+    return Findings(
+        classifications=[Class(labels[i], float(scores[i])) for i in order.tolist() if scores[i] >= least[i]]
+    )
+
+
+def classes(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """Merge the windows of a text, each with logits of all classes.
+
+    Classes are the request's labels or, with CLASS_NAMES, the model's.
+    """
+    multi = bool(rows[0][IS_MULTI_LABEL.name])
+    logits = np.stack([row[CLASS_LOGITS.name] for row in rows])
+    scores = merged(sigmoid(logits) if multi else softmax(logits), multi)
+    if CLASS_NAMES.name in rows[0]:
+        return ranked_classes(json.loads(rows[0][CLASS_NAMES.name].tobytes()), scores, options)
+    return ranked_classes(range(len(scores)), scores, options, rows[0][LABEL_THRESHOLDS.name])

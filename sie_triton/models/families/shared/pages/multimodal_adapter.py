@@ -1,0 +1,97 @@
+"""The forward pass over texts and images: states of words and images in one packed row."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract.arrays import Ints
+from sie_triton.contract.tensors import INPUT_IDS, MULTIVECTOR, MULTIVECTOR_LENGTHS, PIXELS, READ
+from sie_triton.engines.torch.multimodal import ImageStates, LanguageModel
+from sie_triton.models.families.base import Adapter
+from sie_triton.models.families.shared.token_batch import tokens
+
+# Names of the projection in colpali-engine and in transformers.
+PROJECTION, PROJECTION_OF_TRANSFORMERS = "custom_text_proj", "embedding_proj_layer"
+
+
+class MultimodalAdapter(Adapter):
+    """Base of adapters for language models with images. `page` are the features of a typical image, for measuring."""
+
+    encoder: LanguageModel
+
+    def __init__(self, encoder: LanguageModel, image_token: int, page: Features, limits: dict[str, int]) -> None:
+        largest = max(encoder.vocab_size - 1, image_token)
+        super().__init__(encoder, limits={INPUT_IDS.name: largest, **limits})
+        self.image_token, self._page = image_token, page
+        self.sample = self._sample
+
+    @abstractmethod
+    def images(self, batch: Batch) -> tuple[Sequence[torch.Tensor], Ints]:
+        """Return the states of all images, and the number of states in each item, int32 [items].
+
+        The states, [image tokens, d], are for the first layer of the language model and for those after it that take
+        some. Raises ValueError if the features are not images that the model reads.
+        """
+
+    @abstractmethod
+    def positions(self, batch: Batch) -> Ints:
+        """Return the positions of all tokens, int32 [rows, tokens]."""
+
+    @torch.inference_mode()
+    def hidden_states(self, batch: Batch) -> torch.Tensor:
+        """Return the states of all tokens, [tokens, d]."""
+        input_ids, lengths = tokens(batch)
+        # The image token may be outside the vocabulary. In a text, where a client wrote it, it is an ordinary token.
+        with self.encoder.loras.over(lengths.tolist()):
+            states = self.encoder.states(np.where(input_ids < self.encoder.vocab_size, input_ids, 0))
+        seen = None
+        if len(batch.features[PIXELS.name].values):
+            (of_images, *deep), counts = self.images(batch)
+            places = torch.from_numpy(self._places(input_ids, lengths, counts)).to(states.device)
+            states[places] = of_images.to(states.dtype)
+            seen = ImageStates(places, deep) if deep else None
+        return self.encoder.hidden_states_of(states, lengths, self.positions(batch), seen)
+
+    def _places(self, input_ids: Ints, lengths: Ints, counts: Ints) -> npt.NDArray[np.int64]:
+        """Return the indices of image tokens."""
+        items = np.repeat(np.arange(len(lengths)), lengths)
+        places = np.flatnonzero((input_ids == self.image_token) & (counts[items] > 0))
+        if (np.bincount(items[places], minlength=len(lengths)) != counts).any():
+            raise ValueError("an image must have as many tokens as states")
+        return places
+
+    def _sample(self, lengths: Sequence[int]) -> Features:
+        """Return images, since an image costs more than a text."""
+        count = max(1, round(sum(lengths) / int(self._page[READ.name].values[0])))
+        return {name: _repeated(ragged, count) for name, ragged in self._page.items()}
+
+
+class UnitVectors:
+    """Projection of token states to unit vectors. LoRA adapters may change the projection too."""
+
+    def __init__(self, encoder: LanguageModel, projection: torch.nn.Module) -> None:
+        self._encoder = encoder
+        self._layers = torch.nn.ModuleDict({PROJECTION: projection})
+        encoder.loras.model.heads.append(self._layers)
+        encoder.loras.model.aliases[PROJECTION_OF_TRANSFORMERS] = PROJECTION
+
+    def __call__(self, hidden: torch.Tensor, lengths: Ints) -> Rows:
+        with self._encoder.loras.over(lengths.tolist()):
+            projected = self._layers[PROJECTION](hidden)
+        return unit_vectors(projected, lengths)
+
+
+def unit_vectors(states: torch.Tensor, lengths: Ints) -> Rows:
+    """Return token states, [tokens, d], as vectors of length 1; `lengths` int32 [items]."""
+    vectors = torch.nn.functional.normalize(states.float(), dim=-1)
+    return {MULTIVECTOR.name: vectors.cpu().numpy(), MULTIVECTOR_LENGTHS.name: lengths}
+
+
+def _repeated(ragged: Ragged, count: int) -> Ragged:
+    of_items: Any = None if ragged.lengths is None else np.tile(ragged.lengths, count)
+    return Ragged(np.concatenate([ragged.values] * count), of_items)

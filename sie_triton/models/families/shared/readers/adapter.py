@@ -1,0 +1,132 @@
+"""The forward pass of families that generate an answer about an image."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+
+from sie_triton.contract import Batch, Features, Ragged, Rows
+from sie_triton.contract.arrays import Ints
+from sie_triton.contract.tensors import INPUT_IDS, LENGTHS, PIXEL_LENGTHS, PIXELS, READ
+from sie_triton.engines.torch.generate import Generator, StopAtDeadline, Writer
+from sie_triton.models.families.base import Adapter
+from sie_triton.models.families.shared.readers.processor import (
+    GENERATED,
+    GENERATED_LENGTHS,
+    MAX_BEAMS,
+    NEW_TOKENS,
+    num_beams,
+)
+
+# Few tokens for measuring: the cost of the image differs between machines, and a pass must be short.
+SAMPLE_TOKENS = 4
+USUAL_TOKENS = 512
+
+
+class ReaderAdapter(Adapter):
+    """Base of adapters that generate answers.
+
+    Items with different answer lengths or beams are computed one after another.
+    """
+
+    def __init__(self, writer: Writer, tokenizer: tokenizers.Tokenizer, limits: Mapping[str, int]) -> None:
+        super().__init__(writer, limits={INPUT_IDS.name: writer.vocab_size - 1, **limits})
+        self._tokenizer = tokenizer
+        self.sample = self.sampled
+
+    @abstractmethod
+    def images(self, features: Features) -> Sequence[Any]:
+        """Return an image for each item; raise ValueError if one is missing."""
+
+    @abstractmethod
+    def answers(
+        self, images: Sequence[Any], prompts: Sequence[Ints], new_tokens: int, beams: int, deadline: StopAtDeadline
+    ) -> list[list[int]]:
+        """Generate: prompts int32 [tokens] → the tokens of each answer."""
+
+    @abstractmethod
+    def text(self, tokens: Sequence[int], item: int, features: Features) -> str:
+        """Return the text that `findings` reads, from the answer for an item of a batch with these features."""
+
+    @abstractmethod
+    def sampled(self, lengths: Sequence[int]) -> Features:
+        """Return features of as many images as cost about as much as items of these lengths."""
+
+    def width(self, prompt: Ints) -> int:
+        """Return a number that must be equal for prompts that are computed together."""
+        return len(prompt)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        prompts, images = self._prompts(batch.features), self.images(batch.features)
+        new_tokens = batch.features[NEW_TOKENS.name].values.tolist()
+        beams = [num_beams(options) for options in batch.options] or [1] * len(prompts)
+        alike: dict[tuple[int, int, int], list[int]] = {}
+        for i, prompt in enumerate(prompts):
+            alike.setdefault((self.width(prompt), new_tokens[i], beams[i]), []).append(i)
+        deadline = StopAtDeadline(batch.deadline_ns)
+        answers: dict[int, list[int]] = {}
+        for (_, most, count), items in alike.items():
+            if deadline.is_over:
+                break
+            shown, asked = [images[i] for i in items], [prompts[i] for i in items]
+            answers |= zip(items, self.answers(shown, asked, most, count, deadline), strict=True)
+        texts = [self.text(answers.get(i, []), i, batch.features).encode() for i in range(len(prompts))]
+        return {
+            GENERATED.name: np.frombuffer(b"".join(texts), np.uint8),
+            GENERATED_LENGTHS.name: np.array(list(map(len, texts)), np.int32),
+        }
+
+    def _prompts(self, features: Features) -> list[Ints]:
+        ids, lengths = features[INPUT_IDS.name]
+        assert lengths is not None
+        if not lengths.all():
+            raise ValueError("an item must have a prompt")
+        return np.split(ids, np.cumsum(lengths)[:-1])
+
+
+class OneSizeAdapter(ReaderAdapter):
+    """Base of adapters whose images all have one size.
+
+    `image_length` is the cost of an image. `longest_prompt` and `longest_answer` are in tokens.
+    """
+
+    encoder: Generator
+
+    def __init__(
+        self,
+        generator: Generator,
+        tokenizer: tokenizers.Tokenizer,
+        image_length: int,
+        longest_prompt: int,
+        longest_answer: int,
+    ) -> None:
+        limits = {
+            LENGTHS.name: longest_prompt,
+            PIXEL_LENGTHS.name: generator.image_bytes,
+            NEW_TOKENS.name: longest_answer,
+            READ.name: image_length + longest_prompt + MAX_BEAMS * longest_answer,
+        }
+        super().__init__(generator, tokenizer, limits)
+        self._image_length = image_length
+
+    def images(self, features: Features) -> Sequence[Any]:
+        """Return the image of each item, uint8 [bytes]."""
+        pixels, sizes = features[PIXELS.name]
+        assert sizes is not None
+        if (sizes != self.encoder.image_bytes).any():
+            raise ValueError("an item must have an image")
+        return list(pixels.reshape(len(sizes), -1))
+
+    def sampled(self, lengths: Sequence[int]) -> Features:
+        count = max(1, round(sum(lengths) / (self._image_length + USUAL_TOKENS)))
+        size = self.encoder.image_bytes
+        return {
+            READ.name: Ragged(np.full(count, self._image_length, np.int32)),
+            INPUT_IDS.name: Ragged(np.ones(count, np.int32), np.ones(count, np.int32)),
+            PIXELS.name: Ragged(np.zeros(count * size, np.uint8), np.full(count, size, np.int32)),
+            NEW_TOKENS.name: Ragged(np.full(count, SAMPLE_TOKENS, np.int32)),
+        }

@@ -1,0 +1,37 @@
+"""Processor of families with two encoders: items are texts or images. No torch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from sie_triton.contract import Features, Ragged
+from sie_triton.contract.spec import Runtime
+from sie_triton.contract.tensors import IMAGE, READ, TEXT, TRUNCATED
+from sie_triton.models.families.shared.text_or_image import TextOrImage
+from sie_triton.models.inputs.cutting import encoded
+from sie_triton.models.inputs.pixels import Bytes, Resize, packed_pixels
+from sie_triton.models.inputs.tokenizer import packed_ids
+
+
+class TowerProcessor(TextOrImage):
+    """Processor of such items for two encoders. `image_length` returns the cost of an image."""
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, resize: Resize, image_length: Callable[[Bytes], int], runtime: Runtime
+    ) -> None:
+        super().__init__(resize, runtime)
+        self._tokenizer, self._image_length = tokenizer, image_length
+
+    def encode(self, framed: Sequence[Any], *, is_query: bool = False) -> Features:
+        texts = [i for i, item in enumerate(framed) if IMAGE.name not in item]
+        ids: list[Sequence[int]] = [()] * len(framed)
+        cut = np.zeros(len(framed), np.bool_)
+        encodings = encoded(self._tokenizer, [framed[i][TEXT.name] for i in texts]) if texts else []
+        for i, encoding in zip(texts, encodings, strict=True):
+            ids[i], cut[i] = encoding.ids, bool(encoding.overflowing)
+        images = [item.get(IMAGE.name) for item in framed]
+        read = [len(of) if image is None else self._image_length(image) for image, of in zip(images, ids, strict=True)]
+        lengths = Ragged(np.array(read, np.int32))
+        return {READ.name: lengths, TRUNCATED.name: Ragged(cut), **packed_ids(ids), **packed_pixels(images)}

@@ -1,0 +1,143 @@
+"""Pruning and highlighting of passages: a reranker, with a head that scores each token of the passage.
+
+query and passage → reranker → a score for the pair, one for each token → spans that are kept, or not
+
+The query of extract is the request's instruction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, MinLen
+
+from sie_triton.checkpoints.cross_encoder import CrossEncoderFiles, is_cross_encoder
+from sie_triton.checkpoints.files import has_file, inside, only_pickled
+from sie_triton.contract import Entity, Extraction, Findings, Parameter, ParameterValue, Rows, place
+from sie_triton.contract.tensors import INPUT_IDS, PIECE, SCORES, TOKEN_TYPE_IDS
+from sie_triton.errors import LoadError
+from sie_triton.models.families.base import Options, Recognised, TextFamily
+from sie_triton.models.families.stablebridge_pruner.tensors import KEEP_SCORES, PASSAGE
+
+Ints = npt.NDArray[np.int64]
+
+PRUNE = Parameter("prune_threshold", float, minimum=0, maximum=1, doc="minimum score of kept text; default 0.6")
+HIGHLIGHT = Parameter(
+    "highlight_threshold", float, minimum=0, maximum=1, doc="minimum score of highlighted text; default 0.9"
+)
+USUAL_PRUNE, USUAL_HIGHLIGHT = 0.6, 0.9
+
+# A span gets the highest label whose threshold its tokens reach.
+KINDS = ("pruned", "kept", "highlight")
+HEADS = ("best", "pruning_head")
+
+
+@dataclass(frozen=True)
+class PrunerOptions(Options):
+    """Options of the pruner.
+
+    `pruning_head_file` is in the model's directory, or in the local directory `pruning_head_path`; as safetensors, or
+    converted to them. Sizes that are None are those of the files.
+    """
+
+    pruning_head_path: str = ""
+    pruning_head_file: Annotated[str, MinLen(1)] = "best.pt"
+    hidden_size: Annotated[int, Ge(1)] | None = None
+    intermediate_size: Annotated[int, Ge(1)] | None = None
+
+
+def judged(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Findings:
+    """Return spans of adjacent tokens with the same label, each with the mean of their scores.
+
+    If two windows score a token or the passage, the larger score is used.
+    """
+    tokens = np.concatenate([row[PASSAGE.name] for row in rows])
+    first, scores = best_by_number(tokens[:, 1], np.concatenate([row[KEEP_SCORES.name] for row in rows]))
+    spans = tokens[first, 2:]
+    is_read = spans[:, 1] > 0
+    spans, scores = spans[is_read], scores[is_read]
+    least = [float(options.get(PRUNE.name, USUAL_PRUNE)), float(options.get(HIGHLIGHT.name, USUAL_HIGHLIGHT))]
+    kinds = np.where(scores >= least[1], 2, np.where(scores >= least[0], 1, 0))
+    found = [
+        Entity(int(spans[a, 0]), int(spans[a:b, 1].max()), KINDS[kinds[a]], float(scores[a:b].mean(dtype=np.float64)))
+        for a, b in runs(spans, kinds)
+    ]
+    kept = [each for each in found if each.label != KINDS[0]]
+    data = {
+        "score": max(float(row[SCORES.name]) for row in rows),
+        "compression": 1 - len(kept) / max(len(found), 1),
+        "num_kept": len(kept),
+        "num_spans": len(found),
+        "kept": [place(each.start, each.end) for each in kept],
+    }
+    return Findings(found, data=data)
+
+
+def best_by_number(numbers: Ints, scores: npt.NDArray[np.float32]) -> tuple[Ints, npt.NDArray[np.float32]]:
+    """Return the index of the first occurrence of each number, in ascending order of numbers, and its best score.
+
+    >>> best_by_number(np.array([0, 1, 1, 2]), np.array([0.1, 0.2, 0.7, 0.3], np.float32))[0].tolist()
+    [0, 1, 3]
+    """
+    found, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    best = np.full(len(found), -np.inf, np.float32)
+    np.maximum.at(best, which, scores)
+    return first, best
+
+
+def runs(spans: Ints, kinds: npt.ArrayLike) -> list[tuple[int, int]]:
+    """Return start and end of each run of tokens of one kind, with at most one character between neighbours.
+
+    >>> runs(np.array([[0, 3], [4, 7], [9, 12], [12, 14]]), [1, 1, 1, 2])
+    [(0, 2), (2, 3), (3, 4)]
+    """
+    if not len(spans):
+        return []
+    ends = np.maximum.accumulate(spans[:, 1])
+    apart = spans[1:, 0] > ends[:-1] + 1
+    cuts = np.flatnonzero(apart | (np.diff(np.asarray(kinds)) != 0)) + 1
+    return list(pairwise([0, *cuts.tolist(), len(spans)]))
+
+
+class StablebridgePruner(TextFamily):
+    scores_pairs = True
+    extraction = Extraction((PASSAGE, KEEP_SCORES, SCORES), judged, "")
+    features = (INPUT_IDS, TOKEN_TYPE_IDS, PIECE, PASSAGE)
+    parameters = (PRUNE, HIGHLIGHT)
+    options = PrunerOptions
+    takes_loras = True
+    reference_adapters = ("stablebridge_pruner:StablebridgePrunerAdapter",)
+    files = tuple(f"{name}.{suffix}" for name in HEADS for suffix in ("pt", "safetensors"))
+
+    def recognise(self, directory: Path) -> Recognised | None:
+        named = next((name for name in self.files if has_file(directory / name)), None)
+        if named is None or not is_cross_encoder(directory):
+            return None
+        files = CrossEncoderFiles.read(directory)
+        return Recognised(
+            f"{named} beside {files.chain}",
+            files.text.max_sequence_length,
+            {},
+            scores=True,
+            extracts=True,
+            options={"pruning_head_file": named},
+            weights=(files.text.transformer,),
+        )
+
+
+def head_file(directory: Path, options: PrunerOptions) -> Path:
+    """Return the path of the head's weights; raise LoadError if there is none."""
+    where = "pruning_head_file"
+    homes = [directory, *([Path(options.pruning_head_path)] if options.pruning_head_path else [])]
+    files = [inside(home, options.pruning_head_file, where) for home in homes]
+    found = next(filter(has_file, (path.with_suffix(".safetensors") for path in files)), None)
+    if found is not None:
+        return found
+    if pickled := next(filter(has_file, files), None):
+        raise only_pickled(str(pickled.parent), [pickled.name])
+    message = f"{files[0].with_suffix('.safetensors').name} is missing in {' and '.join(map(str, homes))}"
+    raise LoadError(f"{message}; put the weights of the pruning head there", "not found")

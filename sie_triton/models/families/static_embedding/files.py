@@ -1,0 +1,92 @@
+"""Files of a StaticEmbedding module of sentence-transformers. No torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sie_triton.checkpoints.files import first_line, has_file, read_fields
+from sie_triton.checkpoints.modules import (
+    MAX_WIDTH,
+    check_one_way,
+    check_saved_as,
+    default_prompt,
+    modules_of,
+    normalizes,
+    only,
+    prompts_of,
+    saved_settings,
+)
+from sie_triton.checkpoints.special_tokens import MAX_BYTES
+from sie_triton.contract.spec import ANY_LENGTH
+from sie_triton.errors import LoadError
+
+MODULE, NORMALIZE = "StaticEmbedding", "Normalize"
+MODULES, WEIGHTS = "modules.json", "model.safetensors"
+
+# Names of the table, float [tokens, dim]: as the library saves it, and as model2vec does.
+TABLES = ("embedding.weight", "embeddings")
+
+# Tensors beside the table in model2vec's files of quantized vocabularies.
+OF_QUANTIZED = ("mapping", "weights")
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFiles:
+    """Small files of a static model. `directory` has the weights and tokenizer.json.
+
+    `longest` is the number of tokens at which tokenizer.json truncates a text. A vector has at most `most` entries, and
+    with `normalize` unit length before that.
+    """
+
+    directory: Path
+    normalize: bool
+    most: int
+    longest: int
+    prompts: dict[str, str]
+    default_prompt: str
+
+    @classmethod
+    def read(cls, directory: Path) -> "StaticFiles":
+        kinds = modules_of(directory)
+        check_one_way(kinds, directory)
+        names = [kind for kind, _ in kinds]
+        if names not in ([MODULE], [MODULE, NORMALIZE]):
+            chain = " → ".join(names)
+            message = f"modules.json in {directory}: {chain} cannot be served; supported is {MODULE} → {NORMALIZE}"
+            raise LoadError(message, "unsupported")
+        check_saved_as(directory, ("SentenceTransformer",))
+        home = only(kinds, (MODULE,), directory)
+        truncation = read_fields(home / "tokenizer.json", most=MAX_BYTES).fields("truncation")
+        saved = saved_settings(directory)
+        prompts = prompts_of(saved)
+        return cls(
+            home,
+            NORMALIZE in names and normalizes(kinds[-1][1]),
+            saved.integer("truncate_dim", MAX_WIDTH, least=1),
+            truncation.integer("max_length", least=1) if truncation.values else ANY_LENGTH,
+            prompts,
+            default_prompt(saved, prompts),
+        )
+
+
+def is_static(directory: Path) -> bool:
+    return has_file(directory / MODULES) and MODULE in [kind for kind, _ in modules_of(directory)]
+
+
+def table_of(directory: Path) -> tuple[str, int, int]:
+    """Return name and shape of the table; raise LoadError if the weights are missing or are something else."""
+    from safetensors import SafetensorError, safe_open
+
+    path = directory / WEIGHTS
+    try:
+        with safe_open(path, "numpy") as file:
+            known = set(file.keys())
+            names = [name for name in TABLES if name in known]
+            shape = list(file.get_slice(names[0]).get_shape()) if names else []
+    except (OSError, SafetensorError) as exc:
+        raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
+    if unread := known.intersection(OF_QUANTIZED):
+        message = f"{path}: {', '.join(sorted(unread))}: quantized vocabularies cannot be served"
+        raise LoadError(f"{message}; save the model without vocabulary quantization", "unsupported")
+    if len(shape) != 2:
+        raise LoadError(f"{path}: must have one of {', '.join(TABLES)}, [tokens, dim]", "corrupt")
+    return names[0], shape[0], shape[1]

@@ -1,0 +1,59 @@
+"""Limits of texts before they are tokenized: their length, and what the tokenizer's normalizers make of them."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import tokenizers
+
+from sie_triton.checkpoints.files import Fields
+from sie_triton.checkpoints.tokenizer_steps import MAX_GROWTH, growth, steps_of
+from sie_triton.errors import LoadError
+from sie_triton.models.inputs.text import Unreadable
+
+# Maximum length of a text that a model reads whole: its tokenizer takes about 200 bytes and 2 µs for each character.
+MAX_CHARACTERS = 2_000_000
+
+# Characters that may become of one, besides some of any text. NFKD makes 18 of ﷺ.
+USUAL, FREE = 20, 1000
+
+# Characters that are normalized at a time: they become MAX_GROWTH times as many at most.
+PIECE = 1000
+
+# Attribute of a tokenizer.
+ATTRIBUTE = "growth"
+
+
+def check_growth(tokenizer: tokenizers.Tokenizer, where: Path) -> None:
+    """Raise LoadError if the normalizers of `tokenizer` may make very much of one character."""
+    if (grown := _growth(tokenizer)) > MAX_GROWTH:
+        message = f"{where}: normalizer: may make {grown:.0f} characters of one; at most {MAX_GROWTH} are allowed"
+        raise LoadError(message, "unsupported")
+
+
+def check_whole(texts: Iterable[str], tokenizer: tokenizers.Tokenizer) -> None:
+    """Raise Unreadable if a text that is read whole, in pieces or windows, has or becomes too many characters."""
+    for text in texts:
+        if len(text) > MAX_CHARACTERS:
+            raise Unreadable(f"has {len(text)} characters; send at most {MAX_CHARACTERS}, and a longer text in parts")
+        check_grown(text, tokenizer)
+
+
+def check_grown(text: str, tokenizer: tokenizers.Tokenizer) -> None:
+    """Raise Unreadable if the normalizers of `tokenizer` make much more of `text` than it has."""
+    if _growth(tokenizer) <= USUAL:
+        return
+    left = FREE + USUAL * len(text)
+    for start in range(0, len(text), PIECE):
+        left -= len(tokenizer.normalizer.normalize_str(text[start : start + PIECE]))
+        if left < 0:
+            raise Unreadable(f"becomes more than {USUAL} times as long by the model's tokenizer; send another text")
+
+
+def _growth(tokenizer: tokenizers.Tokenizer) -> float:
+    known: float | None = getattr(tokenizer, ATTRIBUTE, None)
+    if known is None:
+        state = b"{}" if tokenizer.normalizer is None else tokenizer.normalizer.__getstate__()
+        known = growth(steps_of(Fields("normalizer", json.loads(state))))
+        setattr(tokenizer, ATTRIBUTE, known)
+    return known

@@ -1,0 +1,180 @@
+"""Image files → upright RGB pictures, within limits that are checked in the headers.
+
+Pictures look as in transformers' image processors: transparent parts are white, Pillow converts palettes and CMYK, only
+the first frame is read, and EXIF orientation is applied.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sie_triton.contract.spec import Runtime
+from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
+from sie_triton.errors import Cancelled, InputError
+from sie_triton.models.inputs.base import InputKind
+from sie_triton.models.inputs.decoding import DRAWN_BYTES, FORMATS, open_image, peak_bytes, to_rgb
+from sie_triton.models.inputs.pdf.document import Drawing, is_pdf
+from sie_triton.system.host.file_locks import Line, LockFile
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# A progressive JPEG is decoded again for each of its scans. Cameras and editors write about ten. Maximum number of
+# scans, and of the pixels of all of them.
+START_OF_SCAN = b"\xff\xda"
+MAX_SCANS, MAX_SCANNED_PIXELS = 100, 2_000_000_000
+
+# In the directory of status records.
+MEMORY_FILE = "images.memory"
+
+# Limits of the sides in pixels, and of the ratio of the sides: real pictures keep them, and resizing others takes long.
+MAX_SIDE = 65_500
+MAX_ASPECT = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image file of a request; `where` names it in errors."""
+
+    content: bytes
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(ImageFile):
+    """A drawn page of a PDF; its content is the pixels of the drawing."""
+
+    drawing: Drawing
+
+
+class ImageInput(InputKind):
+    """Image files. Sizes are in bytes."""
+
+    name = "image"
+    tensors = (IMAGE, QUERY_IMAGE)
+    max_elements = 16
+    max_size = 1024 * 1024
+    chunk_size = 1024 * 1024
+    nothing_read = "the model reads nothing of it; send another image"
+
+    def decode(self, raw: bytes, where: str) -> ImageFile:
+        return ImageFile(raw, where)
+
+    def size(self, element: Any) -> int:
+        return len(element)
+
+    def sample_length(self, rng: np.random.Generator) -> int:
+        return 1
+
+
+class ImageReader:
+    """Opens image files within the limits of `runtime`; thread-safe.
+
+    The peak memory of decoding is bounded for all processes together that have the same `status_dir`, by locks on as
+    many bytes of a file as the pictures take: a thread waits until its picture fits, in the order of arrival. A picture
+    that exceeds the bound by itself is refused. Without a `status_dir` the bound is that of the reader.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        locks = LockFile(Path(runtime.status_dir, MEMORY_FILE)) if runtime.status_dir else LockFile.private()
+        self._memory = Line(locks, 0, 1, 1 + runtime.max_decoded_bytes)
+
+    @contextmanager
+    def opened(self, file: ImageFile) -> Iterator["Image"]:
+        """Yield the decoded picture, valid within the context. InputError says what is wrong with the file."""
+        where = file.where
+        if isinstance(file, Page):
+            with self._drawn(file) as picture:
+                yield picture
+            return
+        self._check_file(file)
+        most = self._runtime.max_image_pixels
+        with _blaming(where, most):
+            image = open_image(file.content, where, most)
+        with image:
+            self._check_size(where, image.width, image.height)
+            self._check_scans(file, image)
+            with _blaming(where, most):
+                taken = peak_bytes(image, where, most)
+            with self._room(where, taken):
+                with _blaming(where, most):
+                    picture = to_rgb(image, where)
+                yield picture
+
+    @contextmanager
+    def _drawn(self, page: Page) -> Iterator["Image"]:
+        from PIL import Image
+
+        drawing = page.drawing
+        self._check_size(page.where, drawing.width, drawing.height)
+        with self._room(page.where, drawing.width * drawing.height * DRAWN_BYTES):
+            size = (drawing.width, drawing.height)
+            yield Image.frombuffer("RGB", size, drawing.pixels, "raw", "RGB", drawing.stride, 1)
+
+    def _check_file(self, file: ImageFile) -> None:
+        most = self._runtime.max_image_bytes
+        if not file.content:
+            raise InputError.at(file.where, "is empty; send an image file")
+        if is_pdf(file.content):
+            raise InputError.at(file.where, "is a PDF, which is only allowed for items; send an image")
+        if len(file.content) > most:
+            raise InputError.at(
+                file.where, f"has {len(file.content)} bytes; send at most {most}, or raise max_image_bytes"
+            )
+
+    def _check_scans(self, file: ImageFile, image: "Image") -> None:
+        num_scans = file.content.count(START_OF_SCAN) if file.content.startswith(b"\xff\xd8") else 0
+        is_progressive, num_pixels = "progressive" in image.info, image.width * image.height
+        most = min(MAX_SCANS, MAX_SCANNED_PIXELS // num_pixels) if is_progressive else MAX_SCANS
+        if num_scans > most:
+            raise InputError.at(file.where, f"is a JPEG with {num_scans} scans; send one with at most {most}")
+
+    def _check_size(self, where: str, width: int, height: int) -> None:
+        most = self._runtime.max_image_pixels
+        if width * height > most:
+            raise InputError.at(where, f"has {width} × {height} pixels; send at most {most}, or raise max_image_pixels")
+        if max(width, height) > MAX_SIDE or max(width, height) > MAX_ASPECT * min(width, height):
+            raise InputError.at(
+                where,
+                f"has {width} × {height} pixels; no side may be longer than {MAX_SIDE}, or than {MAX_ASPECT} "
+                "times the other",
+            )
+
+    @contextmanager
+    def _room(self, where: str, taken: int) -> Iterator[None]:
+        most = self._runtime.max_decoded_bytes
+        if taken > most:
+            raise InputError.at(
+                where,
+                f"takes {taken} bytes of memory to decode, and {most} are allowed; send a smaller image or "
+                "another format, or raise max_decoded_bytes",
+            )
+        with self._memory.wait(taken):
+            yield
+
+
+@contextmanager
+def _blaming(where: str, max_pixels: int) -> Iterator[None]:
+    """Turn any exception of Pillow into an InputError about the file; our own errors pass."""
+    try:
+        yield
+    except (InputError, Cancelled, MemoryError):
+        raise
+    except Exception as exc:
+        if type(exc).__name__ == "DecompressionBombError":
+            problem = f"has more than {max_pixels} pixels; send a smaller image, or raise max_image_pixels"
+            raise InputError.at(where, problem) from exc
+        said = str(exc).splitlines()[0][:120] if str(exc) else type(exc).__name__
+        formats = ", ".join(FORMATS)
+        # Pillow's message is replaced: it contains the repr of an object.
+        if "cannot identify image file" in said:
+            raise InputError.at(where, f"is not an image that can be read; send one of {formats}") from exc
+        raise InputError.at(where, f"cannot be decoded ({said}); send a whole file, one of {formats}") from exc

@@ -1,0 +1,150 @@
+"""Least recently used weights leave a disk that is too full: commits of the local cache, converted pickles, graphs.
+
+Only what this package has recorded a use of, or has made itself, is removed, and nothing that a process uses.
+"""
+
+import fcntl
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Protocol
+
+from sie_triton.contract.spec import Runtime
+from sie_triton.models.weights.conversions import conversions
+from sie_triton.models.weights.entries import entries
+from sie_triton.models.weights.local_cache import OURS, hub_cache
+from sie_triton.models.weights.uses import if_unused, last_use
+
+log = logging.getLogger(__name__)
+
+# What was used so many seconds ago may be about to be loaded.
+RECENT_S = 60.0
+
+
+class Usage(Protocol):
+    """Used and free bytes of a disk; see shutil.disk_usage."""
+
+    @property
+    def used(self) -> int: ...
+
+    @property
+    def free(self) -> int: ...
+
+
+class Removable(Protocol):
+    """Entry that can be removed from a disk. `last_use` is in seconds since 1970; None: it is not ours to remove."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def last_use(self) -> float | None: ...
+
+    def remove(self) -> bool:
+        """Return False if a process uses it; raise OSError if the disk cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A directory of files that this package has made: graphs of a model."""
+
+    directory: Path
+    size: int
+    last_use: float
+
+    @property
+    def name(self) -> str:
+        return f"graphs of {self.directory.name}"
+
+    def remove(self) -> bool:
+        record = graphs_record(self.directory)
+        with if_unused(record) as unused:
+            if unused:
+                shutil.rmtree(self.directory, ignore_errors=True)
+                record.unlink(missing_ok=True)
+        return unused
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """The disk that holds the local cache `weights`; converted pickles and graphs are below `data`.
+
+    `threshold_percent` of the disk may be in use; None: nothing is ever removed.
+    """
+
+    weights: Path
+    data: Path
+    threshold_percent: float | None
+    usage: Callable[[Path], Usage] = shutil.disk_usage
+    now: Callable[[], float] = time
+
+    @classmethod
+    def of(cls, runtime: Runtime, data: Path) -> "DiskCache":
+        threshold = runtime.disk_pressure_threshold_percent if runtime.disk_cache_enabled else None
+        return cls(hub_cache(), data, threshold)
+
+    def make_room(self, num_bytes: int = 0) -> list[str]:
+        """Remove entries until `num_bytes` more fit below the threshold; return the names of what was removed.
+
+        If everything else is in use, was used within RECENT_S, or is not ours, the disk stays fuller than that.
+        """
+        if self.threshold_percent is None or not self.weights.is_dir() or self._fits(num_bytes):
+            return []
+        removed = []
+        with _one_at_a_time(self.weights):
+            for entry in self._removable():
+                if self._fits(num_bytes):
+                    break
+                with suppress(OSError):
+                    if entry.remove():
+                        removed.append(entry.name)
+                        log.warning("the disk is full: removed %s, %.0f MB", entry.name, entry.size / 1e6)
+        return removed
+
+    def _fits(self, num_bytes: int) -> bool:
+        assert self.threshold_percent is not None
+        usage = self.usage(self.weights)
+        return usage.used + num_bytes <= (usage.used + usage.free) * self.threshold_percent / 100
+
+    def _removable(self) -> Sequence[Removable]:
+        """Return what may be removed, least recently used first."""
+        found: list[Removable] = [*entries(self.weights)]
+        if self.data.is_dir() and self.data.stat().st_dev == self.weights.stat().st_dev:
+            found += conversions(self.data / "converted")
+            found += _graphs(self.data / "graphs")
+        recent = self.now() - RECENT_S
+        dated = [(entry.last_use, entry.name, entry) for entry in found if entry.last_use is not None]
+        return [entry for used, _, entry in sorted(dated, key=lambda each: each[:2]) if used < recent]
+
+
+def graphs_record(directory: Path) -> Path:
+    """Return the path of the record of use of a directory of graphs; see uses.py."""
+    return directory.with_name(f"{directory.name}.used")
+
+
+def _graphs(home: Path) -> Iterator[Made]:
+    for path in sorted(home.glob("*/")):
+        with suppress(OSError):
+            used = last_use(graphs_record(path))
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            yield Made(path, size, path.stat().st_mtime if used is None else used)
+
+
+@contextmanager
+def _one_at_a_time(weights: Path) -> Iterator[None]:
+    """Let one process at a time remove entries, so that two do not remove twice as much."""
+    try:
+        file = (weights / f"{OURS}.lock").open("ab")
+    except OSError:  # a cache that is read-only
+        yield
+        return
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,203 @@
+"""Resolve org/name[@revision] to one commit of a repository in the local cache, in huggingface_hub's layout.
+
+The revision is resolved once, and all files are of that commit. A commit that is complete on disk needs no question;
+else the cluster cache is asked, then the hub. If neither can be reached, the local cache is used.
+"""
+
+import fcntl
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from sie_triton.checkpoints.files import inside
+from sie_triton.errors import LoadError
+from sie_triton.models.weights.cluster import Cluster
+from sie_triton.models.weights.listing import listing
+from sie_triton.models.weights.local_cache import (
+    home_of,
+    hub_cache,
+    is_complete,
+    keep_names,
+    known_names,
+    write_atomically,
+)
+from sie_triton.models.weights.object_store import StoreError
+
+log = logging.getLogger(__name__)
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+DEFAULT_REVISION = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Commit of a repository; `home` is the repository's directory in the cache.
+
+    `files` lists all files that the commit has. It is None if only the local cache could be asked; `unknown` then says
+    why, and is None for a commit that is complete there. Missing files come from `cluster` (a URL; empty: none), then
+    from the hub if `allow_hub`.
+    """
+
+    repo: str
+    commit: str
+    home: Path
+    files: tuple[str, ...] | None = None
+    unknown: LoadError | None = None
+    allow_hub: bool = True
+    cluster: str = ""
+
+    @property
+    def directory(self) -> Path:
+        return self.home / "snapshots" / self.commit
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of all files of the commit; only the cached ones if the hub could not be asked."""
+        return listing(self.directory) if self.files is None else self.files
+
+    def matching(self, patterns: Sequence[str]) -> list[str]:
+        return [name for name in self.names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+    def missing(self, patterns: Sequence[str]) -> list[str]:
+        """Return the matching files that are not in the cache."""
+        return [name for name in self.matching(patterns) if not (self.directory / name).exists()]
+
+
+def snapshot(reference: str, *, allow_hub: bool, cluster: str = "", pin: Path | None = None) -> Snapshot:
+    """Resolve `reference` to a commit; with a file `pin`, to the commit that the first caller with that file got.
+
+    LoadError says why that is impossible and what to do.
+    """
+    repo, _, revision = reference.partition("@")
+    if pin is None:
+        return _look_up(repo, revision, allow_hub, cluster)
+    with pin.open("a+") as file:
+        # Other processes wait for the lookup of the first one.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        known = _read_pin(file.read(), reference)
+        if known.get("files") is not None:
+            files = tuple(known["files"])
+            return Snapshot(repo, known["commit"], _home(repo), files, allow_hub=allow_hub, cluster=cluster)
+        found = _look_up(repo, known.get("commit", revision), allow_hub, cluster)
+        file.truncate(0)
+        json.dump({"reference": reference, "commit": found.commit, "files": found.files}, file)
+    return found
+
+
+def _read_pin(text: str, reference: str) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        known = json.loads(text)
+        if isinstance(known, dict) and known.get("reference") == reference and _is_pin(known):
+            return known
+    return {}
+
+
+def _is_pin(known: Mapping[str, Any]) -> bool:
+    files = known.get("files", 0)
+    are_names = isinstance(files, list) and all(isinstance(name, str) for name in files)
+    return isinstance(known.get("commit"), str) and (files is None or are_names)
+
+
+def _look_up(repo: str, revision: str, allow_hub: bool, cluster: str) -> Snapshot:
+    home = _home(repo)
+    if found := _on_disk(repo, revision, home) or _in_cluster(repo, revision, home, cluster):
+        return replace(found, allow_hub=allow_hub, cluster=cluster)
+    where = f"neither in the local cache nor in {cluster}" if cluster else "not in the local cache"
+    unknown = LoadError(f"weights: {repo} is {where}, and downloading is not allowed (SIE_HF_FALLBACK)", "not found")
+    if allow_hub:
+        try:
+            return replace(_ask(repo, revision, home), cluster=cluster)
+        except LoadError as exc:
+            unknown = exc
+    commit = _known_commit(home, revision or DEFAULT_REVISION)
+    if not commit or not (home / "snapshots" / commit).is_dir():
+        raise unknown
+    if allow_hub:
+        log.warning("%s; the local cache has commit %s", unknown, commit)
+    return Snapshot(repo, commit, home, unknown=unknown, allow_hub=allow_hub, cluster=cluster)
+
+
+def _on_disk(repo: str, revision: str, home: Path) -> Snapshot | None:
+    """Return the snapshot of a commit whose files are known without a question; None for a branch."""
+    if not COMMIT.fullmatch(revision):
+        return None
+    if names := known_names(home, revision):
+        return Snapshot(repo, revision, home, names)
+    return Snapshot(repo, revision, home) if is_complete(home / "snapshots" / revision) else None
+
+
+def _in_cluster(repo: str, revision: str, home: Path, cluster: str) -> Snapshot | None:
+    """Return the snapshot that the cluster cache has; None, with a warning, if it cannot be used."""
+    if not cluster:
+        return None
+    try:
+        found = Cluster(cluster).find(repo, revision or DEFAULT_REVISION)
+    except StoreError as exc:
+        log.warning("weights: %s: the cluster cache cannot be used: %s", repo, exc)
+        return None
+    if found is None:
+        return None
+    _keep_ref(home, revision, found.commit)
+    return Snapshot(repo, found.commit, home, tuple(found.files))
+
+
+def _ask(repo: str, revision: str, home: Path) -> Snapshot:
+    from huggingface_hub import HfApi, constants
+
+    from sie_triton.models.weights.hub_errors import HTTPError, explained
+
+    try:
+        found = HfApi().model_info(repo, revision=revision or None, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except (HTTPError, OSError) as exc:
+        raise explained(exc, repo, revision or DEFAULT_REVISION) from exc
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as exc:  # the server is not a model hub
+        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} is not a model hub", "network") from exc
+    if found.id and found.id != repo:
+        log.warning("weights: %s has been renamed to %s", repo, found.id)
+    commit, files = str(found.sha), tuple(each.rfilename for each in found.siblings or ())
+    if not COMMIT.fullmatch(commit) or not all(isinstance(name, str) for name in files):
+        raise LoadError(f"weights: {repo}: {constants.ENDPOINT} did not return a commit and its files", "network")
+    for name in files:
+        inside(home, name, f"weights: {repo}: a file of the repository")
+    _keep_ref(home, revision, commit)
+    with suppress(OSError):
+        keep_names(home, commit, files)
+    return Snapshot(repo, commit, home, files)
+
+
+def _home(repo: str) -> Path:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as exc:
+        raise LoadError(f"weights: {repo} is not a valid hub id (org/name)", "not found") from exc
+    return home_of(hub_cache(), repo)
+
+
+def _known_commit(home: Path, revision: str) -> str:
+    """Return the commit that the cache records for the revision; empty if it records none."""
+    if COMMIT.fullmatch(revision):
+        return revision
+    with suppress(OSError):
+        commit = inside(home / "refs", revision, "hf_revision").read_text().strip()
+        return commit if COMMIT.fullmatch(commit) else ""
+    return ""
+
+
+def _keep_ref(home: Path, revision: str, commit: str) -> None:
+    """Record the commit that a branch leads to, if the cache is writable."""
+    if COMMIT.fullmatch(revision):
+        return
+    path = inside(home / "refs", revision or DEFAULT_REVISION, "hf_revision")
+    with suppress(OSError):
+        write_atomically(path, commit)

@@ -1,0 +1,1 @@
+"""The three steps of a model in Triton: their rendered repository, their stages, scheduling, and the worker."""

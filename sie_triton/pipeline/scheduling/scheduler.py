@@ -1,0 +1,309 @@
+"""The scheduler decides which work runs next, how much of it together, and how many sub-batches run in parallel.
+
+A lane runs one sub-batch at a time. The two lanes of a GPU take turns on it: one prepares a forward pass, or hands on
+rows, while the GPU computes the other's, so that the GPU need not wait; the budget of a pass is not divided between
+them. On a CPU two lanes with half the threads each are faster than one lane with all threads: the threads of a
+forward pass wait for each other at every layer, even for one that was interrupted; parallel forward passes do not
+(measured in docs/decisions/batching.md). The lanes of a remote server share no resources here: each is a request in
+flight.
+
+A sub-batch is formed when a lane takes it, not when its requests arrive: while the lanes are busy, waiting work
+accumulates. A sub-batch holds work of one group and one class, in order of arrival. Requests with one item, whose
+caller waits for it, go first; then requests with several items; then bulk requests in turns. A class that was passed
+over a few times is next, so no class starves.
+"""
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic_ns
+from typing import Generic
+
+from sie_triton.contract.spec import REMOTE
+from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
+from sie_triton.pipeline.scheduling.job import J, Slot, SubBatch, cost
+from sie_triton.pipeline.scheduling.lasting import lasting
+
+MAX_CPU_LANES = 2
+
+# To be measured: so many hide what lies between two passes of a GPU, about 3 ms.
+GPU_LANES = 2
+
+# Of somebody else's server, which batches what comes together itself.
+REMOTE_LANES = 8
+
+# How often, per lane, a waiting class may be overtaken.
+PASSES = 2
+
+# Minimum share of the budget to which a near deadline may reduce a sub-batch; less would waste the device.
+SMALLEST = 1 / 4
+
+# Maximum delay of arrivals while a lane's budget is queued already, in seconds. Their deadlines are unknown until then.
+GATHER_S = 0.01
+
+
+class Scheduler(Generic[J]):
+    """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
+
+    Holds the waiting work, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)` in
+    parallel, with the number of CPU threads that it may use. After an exception of `run` the lane calls `fault()` and
+    goes on, so `run` must report its errors to the requests itself. `device` is cpu, a GPU, or REMOTE. The items of a
+    sub-batch are those of at most `max_requests` requests.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        run: Callable[[SubBatch[J], int], None],
+        budget: int,
+        cpu: CpuBudget | None = None,
+        fault: Callable[[], None] = lambda: None,
+        max_requests: int = 64,
+    ) -> None:
+        self.budget = budget
+        self._max_requests = max_requests
+        self._run = run
+        self._cpu = cpu or CpuBudget(0, list)
+        self._is_remote = device == REMOTE
+        own = min(MAX_CPU_LANES, self._cpu.total) if device == "cpu" else GPU_LANES
+        self.num_lanes = REMOTE_LANES if self._is_remote else own
+        # Work that one pass can take is divided among so many lanes that are idle.
+        self.num_shares = self.num_lanes if device in ("cpu", REMOTE) else 1
+        # A sub-batch alone takes so many lanes: those of a CPU, for their threads.
+        self._num_alone = self.num_lanes if device == "cpu" else 1
+        lock = threading.Lock()
+        self._changed, self._freed = threading.Condition(lock), threading.Condition(lock)
+        self._idle = self.num_lanes
+        self._closed = False
+        self._single: deque[Slot[J]] = deque()
+        self._several: deque[Slot[J]] = deque()
+        self._queued_cost = 0
+        self._bulk: deque[deque[SubBatch[J]]] = deque()
+        self._since_several = self._since_bulk = 0
+        self._pace = Pace()
+        self._lanes = [lasting(self._lane, f"lane-{i}", fault) for i in range(self.num_lanes)]
+        for lane in self._lanes:
+            lane.start()
+
+    @contextmanager
+    def reserve_idle_device(self) -> Iterator[int]:
+        """Reserve the idle device for the calling thread. Give the CPU threads it may use, 0 if there is other work."""
+        with self._changed:
+            granted = self._idle == self.num_lanes and not self._has_work()
+            taken = self._num_alone if granted else 0
+            self._idle -= taken
+        with self._giving_back(taken):
+            yield self._cpu.threads() if granted else 0
+
+    @contextmanager
+    def reserve_lane(self, wait_s: float) -> Iterator[int]:
+        """Reserve a lane for the calling thread, whose work is as quick as that of the lanes.
+
+        Wait up to `wait_s` until a lane is idle and nothing is queued, unless bulk work is. Give the CPU threads of a
+        lane, 0 if the lane is not granted.
+        """
+        with self._changed:
+            self._freed.wait_for(lambda: self._bulk or self._has_free_lane(), wait_s)
+            taken = int(self._has_free_lane())
+            self._idle -= taken
+        with self._giving_back(taken):
+            yield self.threads(1) if taken else 0
+
+    @contextmanager
+    def _giving_back(self, num_lanes: int) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if num_lanes:
+                self._now_idle(num_lanes)
+
+    def _has_free_lane(self) -> bool:
+        return self._idle > 0 and not self._has_work()
+
+    def submit(self, slots: Sequence[Slot[J]]) -> None:
+        """Queue requests of one or several items. If a lane's budget is queued already, wait up to GATHER_S first."""
+        if not slots:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._queued_cost < self.budget, GATHER_S)
+            for slot in slots:
+                self._queue_of(slot).append(slot)
+            self._queued_cost += sum(map(cost, slots))
+            self._changed.notify_all()
+
+    def submit_late(self, slots: Sequence[Slot[J]]) -> None:
+        """Queue requests that arrived before the waiting ones, in front of them."""
+        with self._changed:
+            for slot in reversed(slots):
+                self._queue_of(slot).appendleft(slot)
+            self._queued_cost += sum(map(cost, slots))
+            self._changed.notify_all()
+
+    def submit_bulk(self, sub_batches: Sequence[SubBatch[J]]) -> None:
+        """Queue one bulk request; several take turns."""
+        with self._changed:
+            self._bulk.append(deque(sub_batches))
+            self._changed.notify_all()
+
+    def threads(self, num_lanes: int) -> int:
+        """Return the number of CPU threads for `num_lanes` lanes."""
+        return max(1, self._cpu.threads() * num_lanes // self.num_lanes)
+
+    def close(self) -> None:
+        """Run all submitted work, then end the lanes."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for lane in self._lanes:
+            lane.join()
+
+    def _lane(self) -> None:
+        while self._run_next():
+            pass
+
+    def _run_next(self) -> bool:
+        """Run the next sub-batch; False once closed. Keep no reference to a job, which may hold much memory."""
+        if (taken := self._next()) is None:
+            return False
+        sub_batch, num_lanes = taken
+        started = monotonic_ns()
+        try:
+            self._run(sub_batch, self.threads(num_lanes))
+            # A remote server takes about as long for a short item as for a quarter of a sub-batch.
+            least = int(SMALLEST * self.budget) if self._is_remote else 0
+            self._pace.add(max(least, sum(map(cost, sub_batch))), monotonic_ns() - started)
+        finally:
+            self._now_idle(num_lanes)
+        return True
+
+    def _next(self) -> tuple[SubBatch[J], int] | None:
+        """Wait for a sub-batch. Return it and its number of lanes: all of a CPU's if there is no other work."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._idle if self._has_work() else self._closed)
+                if not self._has_work():
+                    return None
+                if sub_batch := self._take_bulk() if self._bulk_is_next() else self._take():
+                    alone = self._idle == self.num_lanes and not self._has_work()
+                    num_lanes = self._num_alone if alone else 1
+                    self._idle -= num_lanes
+                    self._changed.notify_all()
+                    return sub_batch, num_lanes
+
+    def _queue_of(self, slot: Slot[J]) -> deque[Slot[J]]:
+        return self._single if len(slot[0].costs) == 1 else self._several
+
+    def _has_work(self) -> bool:
+        return bool(self._single or self._several or self._bulk)
+
+    def _drop_over(self) -> None:
+        """Drop waiting work that is already answered or cannot be ready by its deadline."""
+        now = monotonic_ns()
+        ready_ns = now + self._pace.expected_ns(min(SMALLEST * self.budget, self._queued_cost))
+        waiting = [*self._single, *self._several]
+        if any(job.is_over(ready_ns) for job, _ in waiting):
+            # The pace is an estimate: if it leaves no work, work whose deadline has not passed is tried.
+            limit_ns = now if all(job.is_over(ready_ns) for job, _ in waiting) else ready_ns
+            for queue in (self._single, self._several):
+                in_time = [slot for slot in queue if not slot[0].is_over(limit_ns)]
+                queue.clear()
+                queue.extend(in_time)
+            self._queued_cost = sum(map(cost, [*self._single, *self._several]))
+
+    def _bulk_is_next(self) -> bool:
+        is_overdue = self._since_bulk >= PASSES * self.num_lanes
+        return bool(self._bulk) and (is_overdue or not (self._single or self._several))
+
+    def _take(self) -> SubBatch[J]:
+        """Take as much of one class as budget and deadlines allow; an even share if several lanes are idle."""
+        self._drop_over()
+        is_overdue = self._since_several >= PASSES * self.num_lanes
+        queue = self._several if is_overdue and self._several else self._single or self._several
+        if not queue:
+            return []
+        taken = self._fitting(alike := of_one_group(queue))
+        remove(queue, taken, is_all=len(alike) == len(queue))
+        self._queued_cost -= sum(map(cost, taken))
+        self._since_several = 0 if queue is self._several else self._since_several + 1
+        self._since_bulk += 1
+        return sorted(taken, key=cost)
+
+    def _fitting(self, alike: Sequence[Slot[J]]) -> list[Slot[J]]:
+        """Return the first slots that fit, at least one."""
+        share = -(-sum(map(cost, alike)) // min(self._idle, self.num_shares)) + max(map(cost, alike)) - 1
+        room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
+        taken: list[Slot[J]] = []
+        jobs: set[int] = set()
+        for slot in alike:
+            jobs.add(id(slot[0]))
+            if taken and (total + cost(slot) > room or len(jobs) > self._max_requests):
+                break
+            taken.append(slot)
+            total += cost(slot)
+            in_time = self._pace.cost_within(slot[0].deadline_ns - now)
+            room = min(room, max(SMALLEST * self.budget, in_time))
+        return taken
+
+    def _take_bulk(self) -> SubBatch[J]:
+        request = self._bulk.popleft()
+        sub_batch = request.popleft()
+        if sub_batch[0][0].is_over(monotonic_ns()):
+            return []
+        if request:
+            self._bulk.append(request)
+        self._since_bulk = 0
+        return sub_batch
+
+    def _now_idle(self, num_lanes: int) -> None:
+        with self._changed:
+            self._idle += num_lanes
+            self._freed.notify()
+            # Without work, woken lanes would only take the interpreter lock from the thread that returns a result.
+            if self._has_work() or self._closed:
+                self._changed.notify_all()
+
+
+class Pace:
+    """Speed of the latest sub-batches, estimated from the slower ones.
+
+    A lane adds each sub-batch that it has run; the lane that forms the next sub-batch reads the estimate. No method
+    raises.
+    """
+
+    def __init__(self, num_kept: int = 16) -> None:
+        self._ns_per_cost: deque[float] = deque(maxlen=num_kept)
+
+    def add(self, cost: int, ns: int) -> None:
+        self._ns_per_cost.append(ns / max(1, cost))
+
+    def expected_ns(self, cost: float) -> int:
+        """Return the expected duration: at the 75th percentile of durations per cost; 0 until measured."""
+        return int(cost * self._slow())
+
+    def cost_within(self, ns: int) -> float:
+        """Return the cost that is expected to be done within `ns`; infinite until measured."""
+        return ns / self._slow() if self._ns_per_cost else math.inf
+
+    def _slow(self) -> float:
+        ordered = sorted(self._ns_per_cost)
+        return ordered[len(ordered) * 3 // 4] if ordered else 0.0
+
+
+def of_one_group(queue: Sequence[Slot[J]]) -> list[Slot[J]]:
+    """Return the slots that may share a forward pass with the first."""
+    group = queue[0][0].group
+    return [slot for slot in queue if slot[0].group == group]
+
+
+def remove(queue: deque[Slot[J]], taken: Sequence[Slot[J]], *, is_all: bool) -> None:
+    """Remove `taken` from `queue`. `is_all`: the whole queue is of one group, so `taken` are its first slots."""
+    if is_all:
+        for _ in taken:
+            queue.popleft()
+        return
+    gone = set(map(id, taken))
+    left = [slot for slot in queue if id(slot) not in gone]
+    queue.clear()
+    queue.extend(left)

@@ -1,0 +1,127 @@
+"""The context of a request on its way through the steps: read and checked once, on entry, then sealed.
+
+client → preprocess   makes it from the request's parameters, id, trace context and timeout
+preprocess → inference → postprocess   in the message between two steps
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sie_triton.contract import VERBS, Model, Options, Verb, check_parameters
+from sie_triton.contract.spec import Profile
+from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
+from sie_triton.pipeline.stages.request import Origin, Request
+from sie_triton.records.calls import CALL
+from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT, identity, is_identity
+from sie_triton.system.telemetry.spans import spans
+from sie_triton.system.telemetry.trace import Trace
+
+
+@dataclass(slots=True)
+class Context:
+    """The context of one request. Times are monotonic, in nanoseconds.
+
+    `options`: the checked parameters that later steps read, over those of the profile. `call`: the token of the door's
+    call, see records.calls; it may be empty. `num_items`: number of items,
+    where each page of a PDF counts as one. `pages`: for each item sent, the page numbers that were read, none if it is
+    not a PDF; empty if no item is a PDF. `ticket`: see records.tickets. Inference adds the durations: `queue_ns` is the
+    wait while it was busy with other work, `batch_wait_ns` the wait while it was idle, `loading_ns` the wait while the
+    model was loaded. `truncated`: indices of the items of which the model reads only the beginning.
+    """
+
+    verb: Verb
+    options: dict[str, Any]
+    id: str = ""
+    trace: str = ""
+    call: str = ""
+    num_items: int = 0
+    arrived_ns: int = 0
+    deadline_ns: int = NEVER
+    preprocessed_ns: int = 0
+    ticket: int = 0
+    queue_ns: int = 0
+    batch_wait_ns: int = 0
+    inference_ns: int = 0
+    loading_ns: int = 0
+    pages: list[list[int]] = field(default_factory=list)
+    truncated: list[int] = field(default_factory=list)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.id, Trace.parse(self.trace), self.arrived_ns)
+
+    def fields(self) -> Sequence[Any]:
+        """Return what `of` makes an equal context of."""
+        return (self.verb.name, *OTHERS(self))
+
+    @classmethod
+    def of(cls, fields: Sequence[Any]) -> "Context":
+        verb, *others = fields
+        return cls(VERBS[verb], *others)
+
+
+OTHERS = attrgetter(*(each.name for each in fields(Context) if each.name != "verb"))
+
+
+class Contexts:
+    """Makes the contexts of one model's requests. Thread-safe."""
+
+    def __init__(self, model: Model) -> None:
+        self._parameters = {name: VERBS[name].all_parameters(model) for name in model.spec.tasks}
+        self._sent_on = {
+            verb: {name for name, parameter in parameters.items() if not parameter.for_prompt}
+            for verb, parameters in self._parameters.items()
+        }
+        self._defaults = {
+            verb: {profile.name: of_profile(profile, names) for profile in model.spec.profiles}
+            for verb, names in self._sent_on.items()
+        }
+
+    def enter(self, request: Request, verb: Verb, arrived_ns: int) -> tuple[Context, Options]:
+        """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
+        sent = {name: value for name, value in request.parameters.items() if name != CALL and not is_identity(name)}
+        given = check_parameters(sent, self._parameters[verb.name])
+        sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
+        options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
+        deadline = deadline_ns(arrived_ns, request.timeout_us)
+        id, trace = identity_of(request)
+        return Context(verb, options, id, str(trace), token_of(request), 0, arrived_ns, deadline), given
+
+
+def token_of(request: Request) -> str:
+    """Return the token of the door's call in a client's request; empty if there is none."""
+    return str(request.parameters.get(CALL, ""))
+
+
+def identity_of(request: Request) -> tuple[str, Trace]:
+    """Return the id of a client's request, which may be empty, and its trace, which begins here."""
+    headers, tracing = identity(request.parameters), spans()
+    traceparent = headers.get(TRACEPARENT, "")
+    trace = tracing.begin(traceparent) if tracing else Trace.unrecorded(traceparent)
+    return request.id or headers.get(REQUEST_ID, ""), trace
+
+
+def of_profile(profile: Profile, names: Collection[str]) -> dict[str, Any]:
+    """Return the profile's defaults for the parameters with these names."""
+    return {name: value for name, value in profile.parameters.items() if name in names}
+
+
+def timing_ms(context: Context, started_ns: int) -> npt.NDArray[np.float32]:
+    """Return the output `timing_ms`, float32 [7], of a postprocess that started at `started_ns`."""
+    now = monotonic_ns()
+    parts = (
+        context.queue_ns,
+        context.preprocessed_ns - context.arrived_ns,
+        context.batch_wait_ns,
+        context.inference_ns,
+        now - started_ns,
+        now - context.arrived_ns,
+        context.loading_ns,
+    )
+    return np.array([part / 1e6 for part in parts], np.float32)

@@ -1,0 +1,356 @@
+"""queue → inference → postprocess: plan, forward and answer, with cold starts, bulk requests and failures.
+
+A small amount of work for an idle device is answered from `execute`, the fastest way. So are several requests whose
+pass is quick: Triton gathers the next ones meanwhile, and their answers return together. Other work is deferred and
+waits for the scheduler's lanes, so that the next batch is read while this one runs, and no deadline passes unnoticed in
+Triton's queue. A request of more than one sub-batch is bulk and gives way to the others.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext, suppress
+from threading import Lock
+from time import monotonic_ns
+
+from sie_triton.contract import Rows
+from sie_triton.contract.spec import REMOTE, ModelSpec
+from sie_triton.errors import Cancelled, InputError, LoraLoading, OutOfMemory, SIEError
+from sie_triton.models.families import family
+from sie_triton.pipeline.scheduling import balanced, plan
+from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
+from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side, slots_of
+from sie_triton.pipeline.scheduling.scheduler import Scheduler
+from sie_triton.pipeline.stages.loader import Loader
+from sie_triton.pipeline.stages.loras import HeldLoras
+from sie_triton.pipeline.stages.open_requests import GONE, OpenRequest, expired
+from sie_triton.pipeline.stages.passes import Passes
+from sie_triton.pipeline.stages.request import Origin, Request
+from sie_triton.pipeline.stages.seal import Seal
+from sie_triton.pipeline.stages.stage import ColdStage, internal_error
+from sie_triton.pipeline.stages.timing import BusyLog
+from sie_triton.pipeline.stages.work import Desk, Work
+from sie_triton.pipeline.worker.expected import expected_bytes
+from sie_triton.pipeline.worker.process import Worker, WorkerDied
+from sie_triton.records.grants import room
+from sie_triton.records.status import StatusWriter
+from sie_triton.system.telemetry.trace import Trace
+
+log = logging.getLogger(__name__)
+
+# How many times a sub-batch that does not fit in memory is halved.
+HALVINGS = 4
+
+# Share of the budget up to which `execute` waits for the result, if the device is idle.
+LITTLE = 1 / 4
+
+# On a CPU, longest pass of a lane, in seconds, that is not worth dividing among lanes or the threads of both.
+UNDIVIDED_S = 0.003
+
+# On a CPU, longest pass of a lane, in seconds, of several requests for whose results `execute` waits: altogether, and
+# per request. Each deferred answer costs a round trip through Triton; those that `execute` returns share one.
+QUICK_S, QUICK_PER_REQUEST_S = 0.01, 0.001
+
+Batched = SubBatch[Work]
+
+NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or send shorter items"
+
+
+class Inference(ColdStage[Worker]):
+    """Holds the worker, which the first request loads, the scheduler of its lanes, and every request in progress.
+
+    Triton's thread calls `execute`; that thread or a lane calls `_run`; a separate thread sends replies. The thread
+    that watches a worker replaces the worker when it dies. A request fails with InputError, BusyError, Cancelled,
+    ModelError, OutOfMemory or LoadError, and affects no other requests except those in its sub-batch.
+    """
+
+    name = "inference"
+
+    def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
+        self._spec = spec
+        self._is_remote = spec.endpoint is not None
+        self._is_quick = not (family(spec.family).generates or self._is_remote)
+        self._desk = Desk(spec, Seal(status.directory))
+        cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
+        computed_on, self._max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
+        self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, self._max_requests)
+        self._set_budget(spec.admission_cost)
+        self._on_cpu = computed_on == "cpu"
+        self._cost_per_s = self._least_s = 0.0  # of one lane
+        self._busy, self._loads = BusyLog(), BusyLog()
+        self._books = Lock()
+        self._replacing = Lock()
+        self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
+        self._ask_for_room = True
+        super().__init__(status, spec.runtime.request_limit)
+        self._passes = Passes(spec, status, self._counting)
+        status.computed_by(spec.engine)
+        # Sends deferred answers: each waits for Triton's acknowledgement.
+        self._sending = ThreadPoolExecutor(1, "reply")
+        self._loader = Loader(spec, device, status, self.closing, self._died)
+        limit, is_known = spec.runtime.max_loras_per_model, self._desk.loras.holds
+        self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, status, is_known)
+
+    def origin(self, request: Request) -> Origin:
+        context = self._desk.context(request)
+        return Origin("", Trace(), request.arrived_ns) if context is None else context.origin
+
+    def entry(self, request: Request) -> tuple[int, str]:
+        context = self._desk.context(request)  # without one, the request fails as soon as it is read
+        return (NEVER, "") if context is None else (context.deadline_ns, context.call)
+
+    def warm_up(self) -> None:
+        """Load at start-up without waiting for the controller's permission, because Triton waits for this."""
+        self._ask_for_room = False
+        super().warm_up()
+        self._ask_for_room = True
+
+    def load(self) -> Worker:
+        started = monotonic_ns()
+        self.status.has_worker(None)
+        for field in ("weights_bytes", "beside_bytes", "pass_bytes", "device_bytes", "graph_tokens"):
+            self.status.record[field] = 0
+        with self.fetching() as report_progress:
+            order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), report_progress)
+        asking = self._ask_for_room and not self._is_remote
+        with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
+            worker = self._loader.start(order, check)
+        if worker.loaded.sub_batch_cost:
+            at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
+            self._set_budget(min(at_once, self._spec.max_batch_cost))
+        self._cost_per_s, self._least_s = worker.loaded.cost_per_s, worker.loaded.least_s
+        for phase, seconds in worker.loaded.seconds.items():
+            self.status.record[f"{phase}_ns"] = int(seconds * 1e9)
+        self.status.record["weights_bytes"] = worker.loaded.weights_bytes
+        self.status.record["device_bytes"] = worker.loaded.device_bytes
+        self.status.record["beside_bytes"] = worker.loaded.need_bytes - worker.loaded.weights_bytes
+        self.status.record["pass_bytes"] = worker.loaded.pass_bytes
+        self._loras.restore(worker)
+        for log in (self._busy, self._loads):
+            log.add(started, monotonic_ns())
+        return worker
+
+    def _died(self, worker: Worker) -> None:
+        # If this process has a successor, the controller ended the worker, to free its memory before Triton ends this
+        # process. Late requests load.
+        if self.status.has_successor() and self._has_let_go(worker):
+            return
+        with suppress(SIEError):  # the next request starts another worker
+            self._replace(worker)
+
+    def _has_let_go(self, worker: Worker) -> bool:
+        """Do without the dead `worker`. Return False if open requests need another."""
+        with self._replacing, self._lock:  # which `execute` takes once it has counted its requests
+            if self.status.record["num_open"]:
+                return False
+            if self._loaded is worker:
+                self._loaded = None
+                self.status.has_worker(None)
+                worker.close()
+            return True
+
+    def _replace(self, dead: Worker) -> Worker:
+        """Return a replacement for the worker `dead`. Raise LoadError if none can be started."""
+        with self._replacing:
+            if self._loaded is dead or (self._loaded is not None and not self._loaded.is_alive):
+                log.error("the worker process ended; starting another")
+                self.status.add(num_replaced=1)
+                self._loaded.close()
+                try:
+                    self._loaded = self._load()
+                except SIEError:
+                    self._loaded = None
+                    raise
+            if self._loaded is None:
+                raise self.failure()
+            return self._loaded
+
+    def answer(self, loaded: Worker, requests: Sequence[OpenRequest]) -> None:
+        now = monotonic_ns()
+        read = [job for request in requests if (job := self._read(loaded, request, now)) is not None]
+        self.status.raise_to(highest_ticket=max([job.context.ticket for job in read], default=0))
+        jobs = self._loras.ready(read)
+        if self._is_quick and loaded.is_alive:
+            self._run_now([job for job in jobs if not job.is_bulk])
+        later = [job for job in jobs if not job.is_done]
+        if not later:
+            return
+        for job in later:
+            job.defer()
+        self._submit_bulk(later)
+        self._scheduler.submit(slots_of(job for job in later if not job.is_bulk))
+
+    def close(self) -> None:
+        super().close()
+        self._loader.close()
+        self._loras.close()
+        self._scheduler.close()
+        self._passes.close()
+        self._sending.shutdown()
+        with self._replacing:
+            if self._loaded is not None:
+                self._loaded.close()
+
+    def _read(self, worker: Worker, request: OpenRequest, now_ns: int) -> Work | None:
+        """Read a request; answer it with its error, and return None, if it is invalid or too late."""
+        try:
+            work = self._desk.take(request, worker.loaded)
+            self.check_call(work.context.call)
+        except Exception as exc:
+            request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            return None
+        work.is_bulk = work.num_items > 1 and sum(work.costs) > self._budget
+        if work.is_over(now_ns):
+            self.status.add(num_expired=1)
+            request.answer(expired())
+            return None
+        return work
+
+    def _run_now(self, jobs: Sequence[Work]) -> None:
+        """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
+        slots = sorted(slots_of(jobs), key=cost)
+        if len(jobs) <= self._max_requests and len({job.group for job in jobs}) == 1:
+            with self._reserved(slots, len(jobs)) as threads:
+                if threads:
+                    self._run(slots, threads)
+
+    def _reserved(self, slots: Batched, num_requests: int) -> AbstractContextManager[int]:
+        """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
+        total = sum(map(cost, slots))
+        lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
+        is_quick = num_requests > 1 and lane_s <= min(QUICK_S, QUICK_PER_REQUEST_S * num_requests)
+        is_undivided = self._least_s + lane_s <= UNDIVIDED_S
+        if self._on_cpu and (is_quick or is_undivided) and total <= self._budget:
+            return self._scheduler.reserve_lane(QUICK_S)
+        if total <= LITTLE * self._budget and (len(slots) == 1 or not self._on_cpu):
+            return self._scheduler.reserve_idle_device()
+        return nullcontext(0)
+
+    def _submit_late(self, jobs: Sequence[Work]) -> None:
+        """Submit jobs that have waited for their adapters."""
+        self._submit_bulk(jobs)
+        self._scheduler.submit_late(slots_of(job for job in jobs if not job.is_bulk))
+
+    def _submit_bulk(self, jobs: Sequence[Work]) -> None:
+        for job in jobs:
+            if job.is_bulk:
+                self._scheduler.submit_bulk(self._sub_batches([job]))
+
+    def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
+        slots = slots_of(jobs)
+        costs = list(map(cost, slots))
+        budget = balanced(costs, self._scheduler.budget, self._scheduler.num_shares)
+        return [[slots[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in slots])]
+
+    def _set_budget(self, cost: int) -> None:
+        """Set the cost that may run at once, in all lanes together."""
+        self._budget = cost
+        self._scheduler.budget = max(1, cost // self._scheduler.num_lanes)
+
+    def _run(self, sub_batch: Batched, threads: int) -> None:
+        """Run one sub-batch. A failure affects only the requests that have items in it. Never raises."""
+        try:
+            self._compute(sub_batch, threads)
+        except BaseException as exc:
+            self._spoil(sub_batch, exc)
+
+    def _compute(self, sub_batch: Batched, threads: int) -> None:
+        jobs = {id(job): job for job, _ in sub_batch}.values()
+        for job in jobs:
+            self._cancel_if_over(job)
+        with self._loras.running({job.lora for job in jobs if job.lora and job.error is None}) as held:
+            for job in jobs:
+                if job.lora and job.lora not in held:
+                    self._fail_job(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
+            if slots := [(job, item) for job, item in sub_batch if job.error is None]:
+                self._attempt(side_by_side(slots), threads, HALVINGS)
+
+    def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
+        """Fail the jobs of a sub-batch after an error outside the forward pass."""
+        self.fault()
+        told = internal_error(self.name, error)
+        for job, _ in sub_batch:
+            self._fail_job(job, told)
+
+    def _fail_job(self, job: Work, error: SIEError) -> None:
+        """Answer a job with `error`, unless it has failed before."""
+        job.error = job.error or error
+        job.request.answer(job.error)
+
+    def _cancel_if_over(self, job: Work) -> None:
+        """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""
+        if job.request.is_over(asks_triton=job.is_bulk):
+            job.error = job.error or Cancelled(GONE)
+
+    def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
+        """Run `slots` together, or in parts if that fails and parts may succeed."""
+        started = self.status.work_started()
+        try:
+            result = self._forward(slots, threads)
+        finally:
+            ended = self.status.work_ended(started)
+        parts = again(slots, result, halvings, (InputError, WorkerDied))
+        with self._books:
+            self._busy.add(started, ended)
+            done = [] if parts else settle(slots, result, (started, ended), self._desk.ragged)
+        for part in parts:
+            self._attempt(part, threads, halvings - 1)
+        if parts:
+            return
+        self._passes.report(slots, (started, ended), threads, self._scheduler.budget)
+        for job in done:
+            self._collect(job)
+            if job.request.is_deferred:
+                self._sending.submit(self._reply, job)
+            else:
+                self._reply(job)
+
+    def _collect(self, job: Work) -> None:
+        """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
+        if job.error is None:
+            try:
+                self._desk.collect(job)
+            except Exception as exc:
+                job.error = exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+
+    def _forward(self, slots: Batched, threads: int) -> Rows | SIEError:
+        try:
+            return self._pass(slots, threads)
+        except MemoryError:
+            costs = list(map(cost, slots))
+            log.warning("out of memory with %d items, a cost of %d at once", len(slots), sum(costs))
+            return OutOfMemory(NO_MEMORY.format(max(costs)))
+        except Exception as exc:
+            return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+
+    def _pass(self, slots: Batched, threads: int) -> Rows:
+        """Run a forward pass. If the worker dies, repeat it once: most likely the input was not the cause.
+
+        Raise WorkerDied if it held several jobs: any of them may be the cause, so each is retried separately.
+        """
+        worker = self._loaded
+        if worker is None:
+            raise self.failure()
+        try:
+            return worker.forward(pack(slots), threads)
+        except WorkerDied:
+            if len({id(job) for job, _ in slots}) > 1:
+                self._replace(worker)
+                raise
+        with self._repeating:
+            worker = self._replace(worker)
+            try:
+                return worker.forward(pack(slots), threads)
+            except WorkerDied as exc:
+                self._replace(worker)
+                raise self._desk.deadly.add(slots[0][0]) from exc
+
+    def _reply(self, job: Work) -> None:
+        """Answer a job whose rows are complete, or that has failed."""
+        try:
+            with self._books:
+                answer = job.error or self._desk.hand_on(job, self._busy, self._loads)
+        except Exception as exc:
+            answer = internal_error(self.name, exc)
+        job.request.answer(answer)

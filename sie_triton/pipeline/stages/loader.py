@@ -1,0 +1,173 @@
+"""Starts a model's worker, and watches it until it has loaded the weights."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from time import monotonic_ns, time
+
+from platformdirs import user_data_path
+
+from sie_triton.contract.spec import AUTO, ONNX, ModelSpec
+from sie_triton.errors import LoadError, SIEError
+from sie_triton.models.environments.venv import Venv, find
+from sie_triton.models.families import family
+from sie_triton.models.loras import CONFIG_FILE, WEIGHTS_FILE
+from sie_triton.models.weights import cache_of, loadable, locate, pin_of
+from sie_triton.models.weights.disk import graphs_record
+from sie_triton.models.weights.listing import listing
+from sie_triton.models.weights.onnx_choice import graph_of
+from sie_triton.models.weights.uses import Uses
+from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
+from sie_triton.pipeline.worker.messages import Load, Quickened
+from sie_triton.pipeline.worker.process import LoaderStopped, Worker
+from sie_triton.records.revisions import model_of
+from sie_triton.records.status import StatusWriter
+from sie_triton.system.processes.pids import ProcessId
+from sie_triton.system.telemetry.spans import spans
+
+# Maximum size of a LoRA adapter from the hub, in bytes. If the settings allow it, clients may name any adapter.
+MAX_LORA_BYTES = 2 << 30
+
+log = logging.getLogger(__name__)
+
+
+class Loader:
+    """Starts the worker of one model on one device, and keeps its pid in the status record.
+
+    The loading thread calls `order` and then `start`: the background thread, Triton's thread at start-up, or the thread
+    that has found a worker dead. `died` is called, on a thread of the worker object, when a loaded worker ends. No
+    worker starts once `closing` is set. LoadError says why the weights were not loaded. An exception of `check` in
+    `start` ends the worker and goes on to the caller.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, device: str, status: StatusWriter, closing: Event, died: Callable[[Worker], None]
+    ) -> None:
+        self._spec = spec
+        self._device = device
+        self._status = status
+        self._closing = closing
+        self._died = died
+        # All revisions of the model share one lock.
+        self._uses = Uses()
+        self._origin = Path()
+        self._lock = status.directory / f"{model_of(status.model)}.{device}.weights"
+
+    def order(self, num_lanes: int, threads: int, report_progress: Callable[[str], None] = lambda doing: None) -> Load:
+        """Return the load order for a worker with `num_lanes` lanes of `threads` threads each.
+
+        Blocks while the weights are fetched; `report_progress` gets the progress, and may raise to stop. Raise
+        LoadError if the weights or the environment are missing.
+        """
+        spec, environment, kind = self._spec, self._environment(), family(self._spec.family)
+        pin = pin_of(self._status.model, self._status.directory)
+        cache = cache_of(spec.runtime)
+        try:
+            self._origin = loadable(
+                spec,
+                kind.files,
+                engines=kind.engines,
+                cache=cache,
+                pin=pin,
+                report_progress=report_progress,
+                other_repositories=kind.other_repositories,
+                uses=self._uses,
+            )
+            directory = with_tokenizers(spec, self._origin, self._status.directory, report_progress)
+        except BaseException:
+            self._uses.release()
+            raise
+        if graph := graph_of(spec, kind.engines, listing(directory)):
+            spec = replace(spec, engine=ONNX, onnx_file=graph)
+        self._status.computed_by(spec.engine)
+        order = Load(
+            spec=spec.to_json(),
+            directory=directory,
+            device=self._device,
+            measurements_dir=Path(spec.runtime.measurements_dir or cache / "measurements"),
+            # The lock prevents a second copy of the weights. A process that has a successor uses another lock: requests
+            # that were sent to it before the traffic moved must not wait for the successor to end.
+            lock=self._lock.with_suffix(".late") if self._status.has_successor() else self._lock,
+            num_lanes=num_lanes,
+            threads=threads,
+            environment=environment,
+            makes_graphs=spec.runtime.engine == AUTO,
+            graphs_dir=cache / "graphs",
+        )
+        if order.makes_graphs:
+            self._uses.hold(graphs_record(order.graphs))
+        return order
+
+    def fetch_lora(self, source: str, uses: Uses) -> Path:
+        """Return the directory of a LoRA adapter, fetched if needed. Raise LoadError if it is unavailable.
+
+        The files stay on the disk while `uses` holds them.
+        """
+
+        def report_progress(doing: str) -> None:
+            if self._closing.is_set():
+                raise LoadError("this process is about to end")
+
+        return locate(
+            source,
+            allow_hub=self._spec.runtime.hf_fallback,
+            cluster=self._spec.runtime.cluster_cache,
+            patterns=(CONFIG_FILE, WEIGHTS_FILE),
+            report_progress=report_progress,
+            max_bytes=MAX_LORA_BYTES,
+            uses=uses,
+        )
+
+    def _environment(self) -> Venv | None:
+        if not self._spec.environment:
+            return None
+        given = self._spec.runtime.environments_dir
+        return find(Path(given) if given else user_data_path("sie-triton") / "environments", self._spec.environment)
+
+    def start(self, order: Load, check: Callable[[], object]) -> Worker:
+        """Start a worker and return it once it has loaded. An exception of `check` ends it early.
+
+        The status record has its pid from the beginning.
+        """
+        try:
+            with naming(self._origin, order.directory):
+                return self._started(order, check)
+        except SIEError:
+            self._status.has_worker(None)
+            self._uses.release()
+            raise
+
+    def _started(self, order: Load, check: Callable[[], object]) -> Worker:
+        try:
+            return self._start(order, check)
+        except LoaderStopped as exc:
+            log.error("%s; starting another", exc)
+            return self._start(order, check)
+
+    def close(self) -> None:
+        """Record when the files were used last. They stay in use until this process ends, and the worker with it."""
+        idle_ns = monotonic_ns() - int(self._status.record["last_used_ns"])
+        self._uses.last_used(time() - idle_ns / 1e9)
+
+    def _start(self, order: Load, check: Callable[[], object]) -> Worker:
+        def loading(worker: ProcessId) -> None:
+            self._status.has_worker(worker)
+            check()
+            if self._closing.is_set():
+                raise LoadError("this process is about to end")
+
+        runtime = self._spec.runtime
+        limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
+        return Worker(order, self._died, **limits, loading=loading, quickened=self._quickened, measured=self._measured)
+
+    def _quickened(self, quickened: Quickened) -> None:
+        self._status.record["graph_tokens"] = quickened.max_tokens
+        self._status.add(weights_bytes=quickened.num_bytes)
+        if tracing := spans():
+            attributes = {"sie.model": self._spec.model, "sie.max_tokens": quickened.max_tokens}
+            tracing.event("make graph", quickened.started_ns, quickened.ended_ns, attributes)
+
+    def _measured(self, device_bytes: int) -> None:
+        self._status.record["device_bytes"] = device_bytes

@@ -1,0 +1,304 @@
+"""Cache of LoRA adapters in a model's worker: loads on first use, and evicts the least recently used."""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Condition, Lock
+from time import monotonic, monotonic_ns
+
+from sie_triton.errors import BusyError, LoadError, LoraLoading, SIEError
+from sie_triton.models.weights.uses import Uses
+from sie_triton.pipeline.stages.held_lora import HeldLora
+from sie_triton.pipeline.stages.sweep import Sweep
+from sie_triton.pipeline.stages.work import Work
+from sie_triton.pipeline.worker.process import Worker, WorkerDied
+from sie_triton.records.loras import FAILED, RESIDENT, write_loras
+from sie_triton.records.status import StatusWriter
+from sie_triton.system.telemetry.spans import event
+
+log = logging.getLogger(__name__)
+
+# Maximum number of parallel fetches. The worker loads one adapter at a time.
+MAX_FETCHES = 4
+RETRY_AFTER_S = 30.0
+
+# Maximum wait of a load for the replacement of a dead worker, in seconds.
+WORKER_S = 120.0
+
+# Polling interval while an adapter that must leave is still in use, in seconds.
+LOOK_S = 0.02
+
+# Intervals in seconds: of writing the times of last use, and of unloading adapters that were removed from the model.
+WRITE_EVERY_S = 1.0
+SWEEP_S = 2.0
+
+# Maximum number of requests that wait for one adapter: they count towards the limit on all requests in progress.
+MOST_WAITING = 100
+
+
+class HeldLoras:
+    """The LoRA adapters in one model's worker, at most `limit`.
+
+    A job whose adapter is missing is deferred and waits; `submit` gets it once the adapter is loaded. An adapter in use
+    is never removed. If all are in use, the least recently used one takes no more jobs, and is removed when its jobs
+    are done. An adapter whose source `is_known` no longer accepts is removed as soon as it is idle. `fetch` returns the
+    directory of a source, and records that its files are in use. The record of adapters beside `status` lists the
+    adapters.
+
+    Any thread may call any method. Only threads of this object wait for adapters.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        fetch: Callable[[str, Uses], Path],
+        submit: Callable[[Sequence[Work]], None],
+        status: StatusWriter,
+        is_known: Callable[[str], bool] = lambda source: True,
+    ) -> None:
+        self._limit = limit
+        self._fetch, self._submit, self._status = fetch, submit, status
+        self._changed = Condition()
+        self._placing, self._writing = Lock(), Lock()
+        self._written_at = 0.0
+        self._known: dict[str, HeldLora] = {}
+        self._worker: Worker | None = None
+        self._closed, self._is_known = False, is_known
+        self._sweep = Sweep("lora-sweep", SWEEP_S, self.free_removed)
+        self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
+
+    def ready(self, jobs: Sequence[Work]) -> list[Work]:
+        """Return the jobs that can run. The others have failed, or are deferred and wait."""
+        ready = []
+        for work in jobs:
+            try:
+                if self.take(work):
+                    ready.append(work)
+                    continue
+            except SIEError as exc:
+                work.request.answer(exc)
+                continue
+            work.defer()
+            self.wait(work)
+        return ready
+
+    def take(self, work: Work) -> bool:
+        """False if `work` must `wait`. LoadError if its adapter has failed recently, LoraLoading if too many wait."""
+        if not work.lora:
+            return True
+        with self._changed:
+            each = self._known.get(work.lora)
+            if each is None:
+                return False
+            if each.state == FAILED and each.failure is not None and monotonic() < each.retry_at:
+                raise each.failure
+            if each.state == RESIDENT and not each.leaving:
+                each.name = work.lora_name
+                self._use(each, [work])
+                return True
+            if len(each.waiting) >= MOST_WAITING:
+                raise LoraLoading(f"lora {work.lora_name}: is being loaded, and {MOST_WAITING} requests wait; retry")
+            return False
+
+    def wait(self, work: Work) -> None:
+        """Queue a deferred job for which `take` returned False, and load its adapter if needed."""
+        with self._changed:
+            each = self._known.get(work.lora)
+            is_new = each is None or each.state == FAILED
+            if each is None or is_new:
+                each = self._known[work.lora] = HeldLora(work.lora_name, work.lora)
+            each.name, each.last_used_ns = work.lora_name, monotonic_ns()
+            is_here = each.state == RESIDENT and not each.leaving
+            if is_here:
+                self._use(each, [work])
+            else:
+                each.waiting.append(work)
+            if is_new:
+                self._loaders.submit(self._load, each)
+        if is_here:
+            self._submit([work])
+
+    @contextmanager
+    def running(self, loras: Collection[str]) -> Iterator[Collection[str]]:
+        """Give those of `loras` that the worker holds and keeps within the context; jobs of others are answered."""
+        if not loras:
+            yield frozenset()
+            return
+        with self._changed:
+            held = [each for each in map(self._known.get, loras) if each is not None and each.state == RESIDENT]
+            for each in held:
+                each.num_running += 1
+        try:
+            yield {each.source for each in held}
+        finally:
+            with self._changed:
+                for each in held:
+                    each.num_running -= 1
+                self._changed.notify_all()
+
+    def restore(self, worker: Worker) -> None:
+        """Load the adapters of the previous worker into a new one. Those that fail are loaded on their next use."""
+        with self._changed:
+            self._worker = worker
+            held = self._resident()
+            self._changed.notify_all()
+        for each in held:
+            try:
+                worker.add_lora(each.source, each.directory)
+            except SIEError as exc:
+                log.error("lora %s: could not be loaded into the new worker: %s", each.name, exc)
+                with self._changed:
+                    self._forget(each)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._sweep.close()
+        self._loaders.shutdown(wait=True, cancel_futures=True)
+
+    def free_removed(self) -> None:
+        """Unload idle adapters that were removed from the model."""
+        with self._placing:
+            with self._changed:
+                idle = [each for each in self._resident() if not each.waiting and not self._is_used(each)]
+                removed = [each for each in idle if not self._is_known(each.source)]
+                list(map(self._forget, removed))
+            for each in removed:
+                self._take_out(each, "unloaded, because it was removed from the model")
+        if removed:
+            self._write_records()
+
+    def _load(self, each: HeldLora) -> None:
+        self._write_records()
+        try:
+            each.directory = self._fetch(each.source, each.uses)
+            with self._placing, event("load lora", {"sie.lora": each.name}):
+                self._place(each)
+        except SIEError as exc:
+            self._fail(each, exc)
+        except BaseException as exc:
+            log.exception("lora %s failed", each.name)
+            self._fail(each, LoadError(f"loading failed with {type(exc).__name__}; tritonserver.log has the details"))
+        self._write_records()
+
+    def _place(self, each: HeldLora) -> None:
+        """Load an adapter into the worker, and submit the jobs that wait for it."""
+        self._make_room()
+        while True:
+            worker = self._worker_now()
+            try:
+                done = worker.add_lora(each.source, each.directory)
+            except WorkerDied:
+                self._wait_for_another(worker)
+                continue
+            with self._changed:
+                if self._worker is worker:
+                    each.state, each.num_bytes = RESIDENT, done.num_bytes
+                    self._status.record["device_bytes"] = done.device_bytes
+                    waiting, each.waiting = each.waiting, []
+                    self._use(each, waiting)
+                    break
+        with suppress(BusyError):  # the next load starts it
+            self._sweep.start()
+        log.info("lora %s: loaded, %d bytes", each.name, done.num_bytes)
+        self._submit([work for work in waiting if self._is_wanted(work)])
+
+    def _make_room(self) -> None:
+        """Make room for one more adapter: wait until the least recently used one is idle, and remove it."""
+        with self._changed:
+            while len(self._resident()) >= self._limit:
+                victim = self._victim()
+                if self._is_used(victim):
+                    victim.leaving = True
+                    self._changed.wait(LOOK_S)
+                    self._check_open()
+                    continue
+                self._forget(victim)
+                break
+            else:
+                return
+        self._take_out(victim, "unloaded, to make room for another")
+
+    def _take_out(self, each: HeldLora, why: str) -> None:
+        log.info("lora %s: %s", each.name, why)
+        if self._worker is not None:
+            with suppress(SIEError):
+                self._worker.remove_lora(each.source)
+
+    def _victim(self) -> HeldLora:
+        """Return the adapter to remove: a leaving one if any, idle before used, least recently used first."""
+        leaving = [each for each in self._resident() if each.leaving]
+        return min(leaving or self._resident(), key=lambda each: (self._is_used(each), each.last_used_ns))
+
+    def _is_used(self, each: HeldLora) -> bool:
+        return each.is_used(self._is_wanted)
+
+    def _is_wanted(self, work: Work) -> bool:
+        return work.request.is_open if work.request.is_deferred else not work.is_done
+
+    def _use(self, each: HeldLora, jobs: Sequence[Work]) -> None:
+        each.users.update(jobs)
+        each.last_used_ns = monotonic_ns()
+        if monotonic() - self._written_at > WRITE_EVERY_S and not self._closed:
+            self._written_at = monotonic()
+            self._loaders.submit(self._write_records)
+
+    def _resident(self) -> list[HeldLora]:
+        return [each for each in self._known.values() if each.state == RESIDENT]
+
+    def _forget(self, each: HeldLora) -> None:
+        """Forget an adapter. Load it again for jobs that arrived while it was leaving."""
+        if self._known.get(each.source) is each:
+            del self._known[each.source]
+            each.uses.release()
+            if each.waiting:
+                again = self._known[each.source] = HeldLora(each.name, each.source, waiting=each.waiting)
+                self._loaders.submit(self._load, again)
+
+    def _fail(self, each: HeldLora, error: SIEError) -> None:
+        remedy = f"the first request after {RETRY_AFTER_S:g} s tries again"
+        told = error.refusal(remedy, f"the LoRA adapter {each.name}") if isinstance(error, LoadError) else error
+        log.error("%s", told)
+        with self._changed:
+            each.failure = told if isinstance(told, LoadError) else None
+            each.state, each.retry_at = FAILED, monotonic() + RETRY_AFTER_S
+            each.uses.release()
+            waiting, each.waiting = each.waiting, []
+            for old in [old for old in self._known.values() if old.state == FAILED and old.retry_at < monotonic()]:
+                self._forget(old)
+        for work in waiting:
+            work.request.answer(told)
+
+    def _worker_now(self) -> Worker:
+        with self._changed:
+            if self._worker is None:
+                raise LoadError("the worker process has ended")
+            return self._worker
+
+    def _wait_for_another(self, dead: Worker) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._worker is not dead or self._closed, WORKER_S)
+            self._check_open()
+            if self._worker is dead:
+                raise LoadError("the worker process has ended, and no other has replaced it")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BusyError("this process is about to end; retry")
+
+    def _write_records(self) -> None:
+        """Write the current adapters, and the memory of all weights, to the records."""
+        with self._writing:
+            with self._changed:
+                self._written_at = monotonic()
+                if self._worker is not None:
+                    held = sum(each.num_bytes for each in self._resident())
+                    self._status.record["weights_bytes"] = self._worker.loaded.weights_bytes + held
+                found = {each.source: each.as_record() for each in self._known.values()}
+            try:
+                write_loras(self._status.loras_path, found)
+            except OSError as exc:
+                log.warning("the record of LoRA adapters cannot be written: %s", exc)

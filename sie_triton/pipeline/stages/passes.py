@@ -1,0 +1,83 @@
+"""Reports of forward passes: counters, a span, and a line for people who debug batching."""
+
+from pathlib import Path
+from threading import Lock
+from time import monotonic_ns, time
+from typing import TYPE_CHECKING
+
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.pipeline.scheduling.job import SubBatch, cost
+from sie_triton.pipeline.stages.work import MAX_PASSES, Work
+from sie_triton.records.revisions import model_of
+from sie_triton.records.status import StatusWriter
+from sie_triton.records.traffic import BATCH_COST, BATCH_FILL, BATCH_ITEMS
+from sie_triton.system.telemetry.batches import BatchDetail, BatchLog
+from sie_triton.system.telemetry.spans import spans
+from sie_triton.system.telemetry.trace import Trace
+
+if TYPE_CHECKING:
+    from sie_triton.system.telemetry.tracing import Spans
+
+
+class Passes:
+    """Reports the forward passes of one model; `counting` guards the counters of its status record. Thread-safe."""
+
+    def __init__(self, spec: ModelSpec, status: StatusWriter, counting: Lock) -> None:
+        self._model, self._status, self._counting = spec.model, status, counting
+        self._log = BatchLog(Path(spec.runtime.cache_dir or status.directory), model_of(status.model))
+
+    def report(self, slots: SubBatch[Work], ran: tuple[int, int], threads: int, budget: int) -> None:
+        """Report a pass over `slots`. `ran`: its start and end, in monotonic nanoseconds; `budget`: that of a lane."""
+        if tracing := spans():
+            self._record(tracing, slots, ran)
+        total = sum(map(cost, slots))
+        self._count(len(slots), total, budget)
+        if self._log.is_on:
+            self._write(slots, total, ran, threads, budget)
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _record(self, tracing: "Spans", slots: SubBatch[Work], ran: tuple[int, int]) -> None:
+        """Record the span of a pass, if one of its requests has a recorded trace."""
+        jobs = {id(job): job for job, _ in slots}.values()
+        traces = {id(job): trace for job in jobs if (trace := Trace.parse(job.context.trace)).is_recorded}
+        if not traces:
+            return
+        attributes = {
+            "sie.model": self._model,
+            "sie.batch.items": len(slots),
+            "sie.batch.requests": len(jobs),
+            "sie.batch.cost": sum(map(cost, slots)),
+        }
+        batch = tracing.batch("batch", *ran, attributes, [*traces.values()])
+        for job in jobs:
+            if id(job) in traces and len(job.batches) < MAX_PASSES:
+                job.batches.append((*ran, batch))
+
+    def _count(self, num_items: int, total: int, budget: int) -> None:
+        self._status.add(num_sub_batches=1, num_items=num_items, total_cost=total)
+        if num_items > 1:
+            self._status.raise_to(max_sub_batch_cost=total)
+        with self._counting:
+            traffic = self._status.traffic
+            traffic.observe(BATCH_ITEMS, num_items)
+            traffic.observe(BATCH_COST, total)
+            traffic.observe(BATCH_FILL, 1000 * total // budget)
+
+    def _write(self, slots: SubBatch[Work], total: int, ran: tuple[int, int], threads: int, budget: int) -> None:
+        """Write a line about a pass."""
+        jobs, (started_ns, ended_ns) = {id(job): job for job, _ in slots}.values(), ran
+        detail = BatchDetail(
+            at=time() - (monotonic_ns() - ended_ns) / 1e9,
+            model=self._model,
+            num_items=len(slots),
+            num_requests=len(jobs),
+            cost=total,
+            fill=round(total / budget, 3),
+            threads=threads,
+            waited_ms=round((started_ns - min(job.context.preprocessed_ns for job in jobs)) / 1e6, 3),
+            duration_ms=round((ended_ns - started_ns) / 1e6, 3),
+        )
+        with self._counting:
+            self._log.add(detail)

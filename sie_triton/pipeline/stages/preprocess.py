@@ -1,0 +1,298 @@
+"""client → preprocess → queue of inference: elements become packed features with an exact cost.
+
+This stage validates the parameters of requests, and refuses requests while too many are in progress.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic_ns
+
+from sie_triton.contract import LORA, PAGES, VERBS, Features, Options, Verb
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.errors import BusyError, InputError, SIEError
+from sie_triton.models.families import family, load_processor, model_of
+from sie_triton.models.inputs import KIND_OF, Processor, kind_of
+from sie_triton.models.inputs.features import to_tensors, truncated
+from sie_triton.models.inputs.pdf_pages import ALL, PageReader, PageSelection
+from sie_triton.models.inputs.request_parts import Framed, RequestParts, blame, check_read, features_of, is_bulk
+from sie_triton.models.loras import KnownLoras
+from sie_triton.models.weights import cache_of, locate, pin_of
+from sie_triton.models.weights.locate import SMALL_FILES
+from sie_triton.pipeline.scheduling import COST_FUNCTIONS
+from sie_triton.pipeline.scheduling.background import Background
+from sie_triton.pipeline.scheduling.job import deadline_ns
+from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.stages.context import Context, Contexts, identity_of, token_of
+from sie_triton.pipeline.stages.message import Messages
+from sie_triton.pipeline.stages.open_requests import OpenRequest
+from sie_triton.pipeline.stages.preparing import Pages, Preparation, takes_long
+from sie_triton.pipeline.stages.request import Origin, Outputs, Request
+from sie_triton.pipeline.stages.seal import Seal
+from sie_triton.pipeline.stages.stage import ColdStage, internal_error
+from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
+from sie_triton.pipeline.stages.tokenizing import Tokenization
+from sie_triton.records.others import OtherModels
+from sie_triton.records.status import StatusReader, StatusWriter
+from sie_triton.records.tickets import RequestLimit
+from sie_triton.system.host.container import num_processors
+from sie_triton.system.host.file_locks import LockFile
+from sie_triton.system.telemetry.spans import recorded
+
+# Maximum of the tensor `cost`, int32.
+MAX_COST = 2**31 - 1
+
+# In the directory of status records.
+SLOTS_FILE = "preprocess.slots"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A request, read and validated."""
+
+    request: OpenRequest
+    context: Context
+    parts: RequestParts
+    pages: PageSelection = ALL
+
+    def is_small(self, processor: Processor) -> bool:
+        """Return True if Triton's thread makes the features at once."""
+        return not is_bulk(self.parts) and not takes_long(processor, self.parts)
+
+
+class Preprocess(ColdStage[Processor]):
+    """Holds the family's processor, which the first request loads, and the limits on requests in progress.
+
+    Triton's thread calls `execute`, and makes the features of small requests. All other features are made by threads
+    that take one of the server's preprocessing slots for each step. InputError names the invalid part of a request;
+    BusyError refuses a request over the limit; LoadError says why there is no processor.
+    """
+
+    name = "preprocess"
+
+    def __init__(self, spec: ModelSpec, status: StatusWriter) -> None:
+        self._spec = spec
+        self._model = model_of(spec)
+        self._verbs = [VERBS[task] for task in spec.tasks]
+        # Inputs of each verb, with their names in the step, which tell through which ensemble a request came.
+        self._inputs = {
+            verb.name: [(tensor, verb.input_name(tensor)) for tensor in verb.inputs(spec.inputs)]
+            for verb in self._verbs
+        }
+        self._kind = kind_of(spec.inputs)
+        runtime, directory = spec.runtime, status.directory
+        self._limit = RequestLimit(
+            runtime.max_concurrent_requests,
+            runtime.max_requests_per_model,
+            status,
+            StatusReader(directory, status.model, "inference"),
+            OtherModels(directory, status.model),
+        )
+        self._contexts = Contexts(self._model)
+        self._sent = Messages.from_preprocess(self._model, Seal(directory))
+        self._cost = COST_FUNCTIONS[spec.batch_cost]
+        self._loras = KnownLoras(spec)
+        # The tokenizer library would start threads of its own, one a core in each process, beside the slots.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        super().__init__(status, runtime.request_limit)
+        locks = LockFile(directory / SLOTS_FILE)
+        self._slots = Slots(locks, runtime.preprocessor_workers, runtime.image_workers)
+        # One core is left to small requests.
+        self._num_bulk = min(self._slots.num_workers, max(1, num_processors() - 1))
+        self._bulk = Background("bulk", self.fault, self._num_bulk)
+        self._slow = Background("media", self.fault, self._slots.num_images)
+        # PDFs have threads of their own. Few are open at once, because each has a process that draws it.
+        num_drawing = self._slots.num_drawing
+        self._drawing = Background("pages", self.fault, num_drawing, most_begun=2 * num_drawing)
+
+    def room(self) -> int:
+        return self._limit.room()
+
+    def refusal(self) -> BusyError:
+        return self._limit.refusal()
+
+    def origin(self, request: Request) -> Origin:
+        try:
+            id, trace = identity_of(request)
+        except InputError:
+            return super().origin(request)
+        return Origin(id, trace, request.arrived_ns)
+
+    def entry(self, request: Request) -> tuple[int, str]:
+        return deadline_ns(monotonic_ns(), request.timeout_us), token_of(request)
+
+    def load(self) -> Processor:
+        spec = self._spec
+        kind = family(spec.family)
+        with self.fetching() as report_progress:
+            origin = locate(
+                spec.weights,
+                allow_hub=spec.runtime.hf_fallback,
+                cluster=spec.runtime.cluster_cache,
+                patterns=(*SMALL_FILES, *kind.files),
+                pin=pin_of(self.status.model, self.status.directory),
+                report_progress=report_progress,
+                other_repositories=kind.other_repositories,
+                cache=cache_of(spec.runtime),
+            )
+            directory = with_tokenizers(spec, origin, self.status.directory, report_progress)
+        # Image memory is shared by the processes that share the directory.
+        shared = replace(spec, runtime=replace(spec.runtime, status_dir=str(self.status.directory)))
+        with naming(origin, directory):
+            return load_processor(shared, directory)
+
+    def answer(self, loaded: Processor, requests: Sequence[OpenRequest]) -> None:
+        """Answer small requests at once and together; start the others on threads of their own."""
+        arrived = monotonic_ns()
+        small: list[ReadRequest] = []
+        others: list[ReadRequest] = []
+        for request in requests:
+            if (reading := self._read(loaded, request, arrived)) is not None:
+                (small if reading.is_small(loaded) else others).append(reading)
+        self._answer_small(loaded, small)
+        for reading in others:
+            self._start(loaded, reading)
+
+    def _start(self, processor: Processor, reading: ReadRequest) -> None:
+        """Start the work on a request on threads of its own, and defer it."""
+        request = reading.request
+        try:
+            request.defer(reading.context.deadline_ns, reading.context.call)
+            if takes_long(processor, reading.parts):
+                self._prepare(processor, reading)
+            else:
+                for strand in self._tokenization(processor, reading).strands(self._num_bulk):
+                    self._bulk.submit(strand, partial(self._give_up, request))
+        except BusyError as exc:  # there is no thread for it
+            self._fail([request], exc)
+
+    def close(self) -> None:
+        super().close()
+        for each in (self._bulk, self._slow, self._drawing):
+            each.close()
+        self._slots.close()
+
+    def _prepare(self, processor: Processor, reading: ReadRequest) -> None:
+        """Prepare the elements of a request on several threads, while other requests go on."""
+        request = reading.request
+
+        def done(parts: RequestParts, pages: Pages) -> None:
+            context = reading.context
+            context.num_items = context.verb.num_items([framed.part for framed in parts])
+            context.pages = pages if any(pages) else []
+            with self._slots.bulk():
+                answer = self._outputs_alone(processor, ReadRequest(request, context, parts))
+            request.answer(answer)
+
+        runtime = self._spec.runtime
+        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, request.is_over)
+        preparation = Preparation(processor, reading.parts, reader, request.is_over, done, self._slots)
+        threads = self._drawing if preparation.draws_pages else self._slow
+        for strand in preparation.strands(1 if preparation.draws_pages else self._slots.num_images):
+            threads.submit(strand, partial(self._give_up, request))
+
+    def _read(self, processor: Processor, open_request: OpenRequest, arrived_ns: int) -> ReadRequest | None:
+        """Read a request; answer it with its error, and return None, if it is invalid."""
+        request = open_request.request
+        try:
+            self.check_call(token_of(request))
+            verb = self._verb_of(request)
+            context, given = self._contexts.enter(request, verb, arrived_ns)
+            if lora := context.options.get(LORA.name):
+                self._loras.source(lora)
+            pages = PageSelection.read(str(given.get(PAGES.name, "")))
+            return ReadRequest(open_request, context, self._read_parts(processor, request, context, given), pages)
+        except Exception as exc:
+            open_request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            return None
+
+    def _verb_of(self, request: Request) -> Verb:
+        """Return the verb of a request, which the names of its inputs tell."""
+        if len(self._verbs) == 1:
+            return self._verbs[0]
+        found = [
+            verb for verb in self._verbs if any(request.tensor(name) is not None for _, name in self._inputs[verb.name])
+        ]
+        if len(found) != 1:
+            tensors = {verb: "+".join(name for _, name in inputs) for verb, inputs in self._inputs.items()}
+            each = "; ".join(f"{name}: {inputs}" for name, inputs in tensors.items())
+            raise InputError.at("inputs", f"send those of exactly one task ({each})")
+        return found[0]
+
+    def _read_parts(self, processor: Processor, request: Request, context: Context, given: Options) -> RequestParts:
+        verb = context.verb
+        sent = {t.name: KIND_OF[t.name].read(request.tensor(name), t) for t, name in self._inputs[verb.name]}
+        profile = self._spec.profile(str(given.get("profile", "default")))
+        parts = verb.read(sent, given, profile, self._model)
+        context.num_items = verb.num_items(parts)
+        return [Framed(part, processor.frame(part), self._kind) for part in parts]
+
+    def _answer_small(self, processor: Processor, readings: Sequence[ReadRequest]) -> None:
+        """Make features of requests together. If one of them cannot be read, process each alone."""
+        if not readings:
+            return
+        try:
+            features = features_of(processor, [each.parts for each in readings])
+        except BaseException:
+            for each in readings:
+                each.request.answer(self._outputs_alone(processor, each))
+            return
+        for each, own in zip(readings, features, strict=True):
+            each.request.answer(self._outputs_of(each, own))
+
+    def _outputs_alone(self, processor: Processor, reading: ReadRequest) -> Outputs | SIEError:
+        try:
+            (features,) = features_of(processor, [reading.parts])
+        except BaseException as exc:
+            return self._blame(processor, reading, exc)
+        return self._outputs_of(reading, features)
+
+    def _tokenization(self, processor: Processor, reading: ReadRequest) -> Tokenization:
+        request = reading.request
+
+        def encode(parts: RequestParts) -> Features:
+            try:
+                (features,) = features_of(processor, [parts])
+            except BaseException as exc:
+                raise self._blame(processor, reading, exc) from exc
+            return features
+
+        def done(features: Features) -> None:
+            request.answer(self._outputs_of(reading, features))
+
+        return Tokenization(reading.parts, encode, request.is_over, done, self._slots)
+
+    def _give_up(self, request: OpenRequest, error: BaseException) -> None:
+        request.answer(error if isinstance(error, SIEError) else internal_error(self.name, error))
+
+    def _blame(self, processor: Processor, reading: ReadRequest, error: BaseException) -> SIEError:
+        """Return the error of a request that could not be made into features; it names the element if possible."""
+        try:
+            blame(processor, reading.parts)
+        except InputError as exc:
+            return exc
+        except BaseException as exc:
+            return internal_error(self.name, exc)
+        return internal_error(self.name, error)
+
+    def _outputs_of(self, reading: ReadRequest, features: Features) -> Outputs | SIEError:
+        try:
+            return self._outputs(reading, features)
+        except SIEError as exc:
+            return exc
+        except BaseException as exc:
+            return internal_error(self.name, exc)
+
+    def _outputs(self, reading: ReadRequest, features: Features) -> Outputs:
+        context = reading.context
+        lengths = self._model.lengths_of(features)
+        if not lengths.all():
+            check_read(reading.parts, lengths.tolist())
+        cost = min(int(self._cost(lengths).sum()), MAX_COST)
+        context.truncated = truncated(features, context.num_items)
+        context.preprocessed_ns, context.ticket = monotonic_ns(), self.status.next_ticket()
+        if found := recorded(context.trace):
+            tracing, trace = found
+            tracing.add(trace, self.name, context.arrived_ns, context.preprocessed_ns, {"sie.cost": cost})
+        return self._sent.write(context, to_tensors(features, self._model.features), cost)

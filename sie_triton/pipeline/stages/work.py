@@ -1,0 +1,134 @@
+"""A request inside inference: validated, queued for the device, and its results."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sie_triton.contract import LORA, VERBS, Rows
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.contract.tensors import LENGTHS, lengths_of
+from sie_triton.errors import InputError
+from sie_triton.models.families import FAMILIES, model_of
+from sie_triton.models.inputs.features import from_tensors, num_pieces
+from sie_triton.models.loras import KnownLoras
+from sie_triton.pipeline.scheduling import COST_FUNCTIONS
+from sie_triton.pipeline.scheduling.job import Job
+from sie_triton.pipeline.stages.checks import check_features, check_limits
+from sie_triton.pipeline.stages.context import Context
+from sie_triton.pipeline.stages.deadly import DeadlyRequests
+from sie_triton.pipeline.stages.message import Messages
+from sie_triton.pipeline.stages.open_requests import OpenRequest
+from sie_triton.pipeline.stages.request import Outputs, Request
+from sie_triton.pipeline.stages.seal import Seal
+from sie_triton.pipeline.stages.timing import BusyLog, covered_ns
+from sie_triton.pipeline.worker.messages import Loaded
+from sie_triton.system.telemetry.spans import recorded
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import SpanContext
+
+# Start and end of a forward pass, in monotonic nanoseconds, and its span.
+Passed = tuple[int, int, "SpanContext"]
+
+# Maximum number of forward passes in the trace of a request.
+MAX_PASSES = 64
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Work(Job):
+    """The job of one request. `computed`: the tensors that its verb has made from the rows, once these are complete.
+    `batches`: its forward passes, if its trace is recorded.
+
+    The lane that completes the job writes `computed`.
+    """
+
+    request: OpenRequest
+    context: Context
+    computed: Rows = field(default_factory=dict)
+    batches: list["Passed"] = field(default_factory=list)
+
+    def defer(self) -> None:
+        """Defer the request. Raise BusyError if there is no thread for its deadline."""
+        self.request.defer(self.deadline_ns, self.context.call)
+
+    @property
+    def lora_name(self) -> str:
+        """Name of the LoRA adapter in the request."""
+        return str(self.context.options.get(LORA.name, ""))
+
+
+class Desk:
+    """Reads requests from preprocess and makes outputs for postprocess. Holds no request; any thread may call it."""
+
+    def __init__(self, spec: ModelSpec, seal: Seal) -> None:
+        self._model = model_of(spec)
+        self._received = Messages.from_preprocess(self._model, seal)
+        self._sent = Messages.from_inference(self._model, seal)
+        self._is_ours = spec.family in FAMILIES
+        self.loras = KnownLoras(spec)
+        self.deadly = DeadlyRequests()
+        self._cost = COST_FUNCTIONS[spec.batch_cost]
+        self._own = [parameter.name for parameter in self._model.parameters]
+        computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
+        self.ragged = lengths_of(computed)
+
+    def context(self, request: Request) -> Context | None:
+        """Return the context of a request that is not read yet; None if preprocess has not sent it."""
+        try:
+            return self._received.read(request, copy=False)[0]
+        except InputError:
+            return None
+
+    def take(self, request: OpenRequest, loaded: Loaded) -> Work:
+        """Read a request. Raise InputError if the loaded model cannot read it, ModelError if it ends workers."""
+        context, rows = self._received.read(request.request, copy=True)
+        features = from_tensors(rows, self._model.features)
+        if self._is_ours:
+            check_limits(rows, {**loaded.limits, self._model.features[0].lengths: loaded.max_length})
+        else:  # another package's processor may be wrong
+            check_features(features, self._model.features, loaded.max_length, loaded.limits)
+        lengths = self._model.lengths_of(features)
+        verb, options = context.verb, context.options
+        work = Work(
+            request=request,
+            context=context,
+            features=features,
+            is_query=verb.is_query(options, len(lengths), context.num_items),
+            costs=self._cost(lengths).tolist(),
+            wanted=verb.needed(self._model, options),
+            deadline_ns=context.deadline_ns,
+            options={name: options[name] for name in self._own if name in options} if self._own else None,
+            lora=self.loras.source(str(lora)) if (lora := options.get(LORA.name)) else "",
+        )
+        self.deadly.check(work)
+        return work
+
+    def collect(self, work: Work) -> None:
+        """Compute the tensors that the verb forwards, from the rows."""
+        context = work.context
+        pieces = num_pieces(work.features, work.num_items)
+        work.computed = context.verb.collect(self._model, context.options, work.rows, pieces)
+
+    def hand_on(self, work: Work, busy: BusyLog, loads: BusyLog) -> Outputs:
+        """Return the outputs for postprocess. `busy`: times when the instance was busy; `loads`: when it loaded."""
+        context = work.context
+        context.inference_ns = covered_ns(work.ran)
+        starts, ends = zip(*work.ran, strict=True)
+        waited = max(ends) - context.preprocessed_ns - context.inference_ns
+        since, until = context.preprocessed_ns, min(starts)
+        context.batch_wait_ns = busy.idle_ns(since, until)
+        context.loading_ns = max(0, until - since - loads.idle_ns(since, until))
+        context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)
+        _record(work, until)
+        return self._sent.write(context, {**work.computed, LENGTHS.name: self._model.lengths_of(work.features)})
+
+
+def _record(work: Work, began_ns: int) -> None:
+    """Record the spans of a finished job, whose first forward pass began at `began_ns`."""
+    context = work.context
+    if (found := recorded(context.trace)) is None:
+        return
+    tracing, trace = found
+    waits = {"sie.loading_ms": context.loading_ns / 1e6, "sie.batch_wait_ms": context.batch_wait_ns / 1e6}
+    tracing.add(trace, "queue", context.preprocessed_ns, began_ns, waits)
+    for started, ended, batch in work.batches:
+        tracing.add(trace, "forward pass", started, ended, links=[batch])

@@ -1,5 +1,0 @@
-"""Render ModelSpecs into a Triton model repository."""
-
-from sie_triton.render.repository import check, render
-
-__all__ = ["check", "render"]

@@ -1,1 +1,0 @@
-"""Record of the models that a launcher serves, and names of steps by revision."""

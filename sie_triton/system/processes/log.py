@@ -1,0 +1,205 @@
+"""Log files of child processes, bounded in size and in rate.
+
+A child writes to a pipe. A thread of this process moves whole lines from the pipe to the file, and is the only writer
+of the file. While this process is suspended, a child that has filled the pipe blocks.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import select
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from threading import RLock, Thread
+from time import monotonic
+
+from sie_triton.system.host.private import private_directory
+
+# Maximum size of one log on disk: (1 + NUM_OLD_FILES) * MAX_FILE_BYTES, 16 MiB.
+MAX_FILE_BYTES = 4 * 1024**2
+NUM_OLD_FILES = 3
+
+# Limits within one window: MAX_REPEATS repetitions of a line, and MAX_WINDOW_BYTES in all.
+WINDOW_S = 10.0
+MAX_REPEATS = 100
+MAX_WINDOW_BYTES = 1024**2
+
+# Longer lines are split.
+MAX_LINE_BYTES = 16 * 1024
+
+# The most recent output, kept in memory for messages about a child that has ended.
+TAIL_BYTES = 64 * 1024
+
+PIPE_BYTES = 1024**2
+READ_BYTES = 64 * 1024
+
+NUMBER = re.compile(rb"[0-9]+")
+
+
+class Quota:
+    """Rate limiter of lines. Lines that differ only in their digits count as repetitions of one line."""
+
+    def __init__(self, max_bytes: int = MAX_WINDOW_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._ends = 0.0
+        self._num_bytes = 0
+        self._repeats: Counter[bytes] = Counter()
+        self._num_left_out = 0
+
+    def allows(self, line: bytes) -> bool:
+        """Count `line`; False if it exceeds a limit."""
+        kind = NUMBER.sub(b"0", line)
+        is_allowed = self._repeats[kind] < MAX_REPEATS and self._num_bytes + len(line) <= self._max_bytes
+        if is_allowed:
+            self._repeats[kind] += 1
+            self._num_bytes += len(line)
+        else:
+            self._num_left_out += 1
+        return is_allowed
+
+    def end_window(self, now: float) -> int:
+        """Begin a new window if the old one is over at `now`, in seconds; return the number of lines that it lost."""
+        if now < self._ends:
+            return 0
+        num_left_out = self._num_left_out
+        self._ends, self._num_bytes, self._num_left_out = now + WINDOW_S, 0, 0
+        self._repeats.clear()
+        return num_left_out
+
+
+class _File(RotatingFileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Count a line as lost, for example when the disk is full."""
+
+
+class Log:
+    """A log file and the pipe that leads to it.
+
+    `form` turns a line into what is written, and `copy` receives that too. `max_window_bytes` is the limit of one
+    window. Use as a context manager. Several programs may use one log: it closes when the last of them has left. All
+    methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        form: Callable[[str], str] = str,
+        *,
+        copy: Callable[[str], None] = lambda line: None,
+        max_window_bytes: int = MAX_WINDOW_BYTES,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.path = path
+        self._form, self._copy = form, copy
+        self._clock = clock
+        self._max_window_bytes = max_window_bytes
+        self._lock = RLock()
+        self._num_users = 0
+        self._is_open = False
+        self._quota = Quota(max_window_bytes)
+        self._line = b""
+        self._tail = b""
+        self._num_bytes = 0
+
+    def __enter__(self) -> "Log":
+        with self._lock:
+            if not self._num_users:
+                self._open()
+            self._num_users += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users:
+                return
+        self._close()
+
+    @property
+    def writer(self) -> int:
+        """Descriptor for the standard output and standard error of a child."""
+        return self._writer
+
+    def reader_from_now(self) -> Callable[[], str]:
+        """Return a function that reads the output since this call, at most its last TAIL_BYTES."""
+        self._move()
+        start = self._num_bytes
+
+        def read() -> str:
+            self._move()
+            with self._lock:
+                num_bytes = min(self._num_bytes - start, len(self._tail))
+                return self._tail[len(self._tail) - num_bytes :].decode(errors="replace")
+
+        return read
+
+    def _open(self) -> None:
+        directory = private_directory(self.path.parent)
+        path = directory / self.path.name
+        self._file = _File(path, maxBytes=MAX_FILE_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8")
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        with suppress(OSError):  # the user's limit is lower
+            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._closing = os.eventfd(0)
+        self._is_open = True
+        self._thread = Thread(target=self._run, name=self.path.name, daemon=True)
+        self._thread.start()
+
+    def _close(self) -> None:
+        os.eventfd_write(self._closing, 1)
+        self._thread.join()
+        self._move()
+        with self._lock:
+            self._write(self._line)
+            self._line, self._is_open = b"", False
+            self._report(self._quota.end_window(float("inf")))
+            self._quota = Quota(self._max_window_bytes)
+            with suppress(OSError):
+                self._file.close()
+            for descriptor in (self._reader, self._writer, self._closing):
+                os.close(descriptor)
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        poll.register(self._closing, select.POLLIN)
+        while not any(descriptor == self._closing for descriptor, _ in poll.poll(WINDOW_S * 1000)):
+            self._move()
+
+    def _move(self) -> None:
+        """Move at least the pipe's content at the time of the call to the file."""
+        with self._lock, suppress(BlockingIOError):
+            if not self._is_open:
+                return
+            self._report(self._quota.end_window(self._clock()))
+            for _ in range(PIPE_BYTES // READ_BYTES):
+                self._take(os.read(self._reader, READ_BYTES))
+
+    def _take(self, text: bytes) -> None:
+        self._num_bytes += len(text)
+        self._tail = (self._tail + text)[-TAIL_BYTES:]
+        *lines, self._line = (self._line + text.replace(b"\r", b"\n")).split(b"\n")
+        for line in lines:
+            self._write(line)
+        while len(self._line) > MAX_LINE_BYTES:
+            self._write(self._line[:MAX_LINE_BYTES])
+            self._line = self._line[MAX_LINE_BYTES:]
+
+    def _write(self, line: bytes) -> None:
+        if line and self._quota.allows(line):
+            self._emit(line.decode(errors="replace"))
+
+    def _report(self, num_left_out: int) -> None:
+        if num_left_out:
+            self._emit(f"[{num_left_out} lines were left out: repetitions, or too many within {WINDOW_S:g} s]")
+
+    def _emit(self, text: str) -> None:
+        if not (line := self._form(text)):
+            return
+        self._file.emit(logging.makeLogRecord({"msg": line}))
+        self._copy(line)

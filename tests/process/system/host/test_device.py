@@ -1,0 +1,337 @@
+"""One device for all models, chosen once and measured as the same device; the machine's files and NVML are faked."""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks.ports import ports_of_a_server
+from sie_triton.controller.loop import Controller
+from sie_triton.controller.memory import DeviceMemory, Meter
+from sie_triton.errors import ServerError
+from sie_triton.records.status import ENGINES
+from sie_triton.server import preflight, serve
+from sie_triton.settings import read_settings
+from sie_triton.system.host import device
+from sie_triton.system.host.device import choose_device, instance_device, unused_gpus, visible_gpus
+from sie_triton.system.host.gpu_memory import check_gpu_name, gpu_memory
+from tests.support.controller import stage
+
+GIB = 2**30
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Gives it so many GPUs, of which NVML says that `index` GiB are used of 80."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(device, "DEVICE_FILES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def set_up(num_gpus: int) -> None:
+        for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(num_gpus))):
+            (tmp_path / name).touch()
+        monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(num_gpus))
+
+    return set_up
+
+
+def fake_nvml(num_gpus, parts=()):
+    """NVML of GPUs with UUIDs GPU-00…, GPU-11…; `parts` are the places of the last GPU, each empty or a MIG device of
+    that many GiB.
+
+    Those use 1 GiB.
+    """
+
+    def part(gpu, place):
+        if parts[place] is None:
+            raise NotFound
+        return f"MIG-{place}{place}beef", parts[place]
+
+    def memory_of(handle):
+        used, total = (1, handle[1]) if isinstance(handle, tuple) else (handle, 80)
+        return SimpleNamespace(used=used * GIB, total=total * GIB)
+
+    def num_places(gpu):
+        if not parts:
+            raise NotFound  # as drivers say that do not know of it
+        return len(parts) if gpu == num_gpus - 1 else 0
+
+    return SimpleNamespace(
+        __spec__=object(),
+        NVMLError=NotFound,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: num_gpus,
+        nvmlDeviceGetHandleByIndex=list(range(num_gpus)).__getitem__,
+        nvmlDeviceGetUUID=lambda handle: handle[0] if isinstance(handle, tuple) else f"GPU-{handle}{handle}cafe",
+        nvmlDeviceGetMaxMigDeviceCount=num_places,
+        nvmlDeviceGetMigDeviceHandleByIndex=part,
+        nvmlDeviceGetMemoryInfo=memory_of,
+    )
+
+
+class NotFound(Exception):
+    """Stand-in for NVML's error."""
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "expected"),
+    [
+        ("0", (), (0, 80)),
+        ("1", (), (1, 80)),
+        ("GPU-1", (), (1, 80)),
+        ("GPU-11cafe", (), (1, 80)),
+        ("0", (None, 10, 20), (0, 80)),
+        ("1", (None, 10, 20), (1, 10)),
+        ("GPU-11", (None, 10, 20), (1, 10)),
+        ("MIG-2", (None, 10, 20), (1, 20)),
+        ("1", (None, None), (1, 80)),
+    ],
+)
+def test_nvml_measures_what_cuda_takes(monkeypatch, name, parts, expected):
+    """The first part of a GPU that is cut; UUIDs may be abbreviated."""
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, parts))
+    assert gpu_memory(name) == (expected[0] * GIB, expected[1] * GIB)
+
+
+@pytest.mark.parametrize("name", ["GPU-", "GPU-7", "MIG-", "MIG-0"])
+def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, (None, 10, 20)))
+    with pytest.raises(LookupError, match=f"{name} matches the UUIDs of [02] GPUs"):
+        gpu_memory(name)
+
+
+def test_only_our_workers_count_towards_a_memory_limit(machine, tmp_path, child):
+    """Another program has 3 GiB of the GPU; no model is evicted for these."""
+    machine(4)
+    (tmp_path / "status").mkdir()
+    settings = read_settings(device="cuda:3", data_dir=tmp_path, memory_limit_bytes=2 * GIB)
+    controller = Controller(settings, None)
+    stage(controller, "a", worker_pid=child.pid, device_bytes=GIB)
+    stage(controller, "b", worker_pid=child.pid)  # it loads: its room is reserved
+    stage(controller, "far", worker_pid=child.pid, device_bytes=GIB, engine=ENGINES.index("remote"))
+    controller.tick()
+    assert controller.memory == DeviceMemory(GIB, 2 * GIB, "SIE_MEMORY_LIMIT_BYTES")
+    child.kill()
+    child.wait()
+    controller.tick()
+    assert controller.memory.used == 0
+    controller.close()
+    assert Meter("cuda:3", 500 * GIB).measure(0) == DeviceMemory(3 * GIB, 80 * GIB, "GPU 3")
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "asked", "chosen"),
+    [
+        (0, "auto", "cpu"),
+        (1, "auto", "cuda:0"),
+        (4, "auto", "cuda:0"),
+        (4, "cpu", "cpu"),
+        (4, "cuda", "cuda:0"),
+        (4, "cuda:2", "cuda:2"),
+    ],
+)
+def test_settings_name_one_device(machine, num_gpus, asked, chosen):
+    machine(num_gpus)
+    assert read_settings(device=asked).runtime.device == chosen
+
+
+@pytest.mark.parametrize(
+    ("instance", "asked", "chosen"),
+    [
+        ({"model_instance_kind": "CPU", "model_instance_device_id": "0"}, "auto", "cuda:0"),
+        ({"model_instance_kind": "CPU", "model_instance_device_id": "0"}, "cpu", "cpu"),
+        ({"model_instance_kind": "GPU", "model_instance_device_id": "3"}, "auto", "cuda:3"),
+    ],
+)
+def test_a_stage_in_a_stock_tritonserver_chooses_its_device(machine, instance, asked, chosen):
+    machine(4)
+    assert instance_device(asked, instance) == chosen
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [("", []), ("-1", []), ("2,0", ["2", "0"]), ("1,7,0", ["1"]), ("GPU-3", ["GPU-3"]), ("NoDevFiles", [])],
+)
+def test_visible_devices_limit_the_chosen_gpu(machine, monkeypatch, visible, gpus):
+    machine(4)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert visible_gpus() == gpus
+    assert choose_device("auto") == ("cuda:0" if gpus else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("visible", "asked", "name"),
+    [
+        (None, "auto", "0"),
+        (None, "cuda:3", "3"),
+        ("2,3", "cuda", "2"),
+        ("2,3", "cuda:1", "3"),
+        ("GPU-1", "auto", "GPU-1"),
+    ],
+)
+def test_the_controller_measures_the_device_that_models_run_on(machine, monkeypatch, tmp_path, visible, asked, name):
+    machine(4)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    (tmp_path / "status").mkdir()
+    controller = Controller(read_settings(device=asked, data_dir=tmp_path), None)
+    controller.tick()
+    controller.close()
+    assert controller.memory == DeviceMemory(int(name[-1]) * GIB, 80 * GIB, f"GPU {name}")
+    assert Meter("cuda:0", 5 * GIB).measure(0).limit == 5 * GIB
+
+
+def test_unused_gpus_are_reported(machine):
+    machine(1)
+    assert unused_gpus("cuda:0") == ""
+    machine(4)
+    assert unused_gpus("cpu") == ""
+    assert unused_gpus("cuda:1").startswith("all models run on cuda:1, one of 4 GPUs; the others are idle")
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "asked", "torch", "has_nvml", "said"),
+    [
+        (
+            0,
+            "cuda",
+            "2.13.0",
+            True,
+            "--device cuda: no NVIDIA GPU can be used here (/dev has no nvidia0 and no dxg); install",
+        ),
+        (0, "cuda:1", "2.13.0", True, "--device cuda:1: no NVIDIA GPU"),
+        (
+            2,
+            "cuda:2",
+            "2.13.0",
+            True,
+            "--device cuda:2: is not among the GPUs that can be used here, cuda:0 to cuda:1;",
+        ),
+        (
+            1,
+            "auto",
+            "2.13.0+cpu",
+            True,
+            "--device auto: torch 2.13.0+cpu is a build for CPUs; pip install torch==2.13.0 ",
+        ),
+        (1, "auto", "2.13.0", False, "--device auto: the GPU's memory cannot be measured; pip install"),
+        (1, "auto", "2.13.0", True, ""),
+        (0, "auto", "2.13.0+cpu", False, ""),
+        (1, "cpu", "2.13.0+cpu", False, ""),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_one_line_with_a_remedy(machine, num_gpus, asked, torch, has_nvml, said):
+    machine(num_gpus)
+    problems = list(preflight.check_device(asked, choose_device(asked), num_gpus, torch, has_nvml=has_nvml))
+    assert len(problems) == bool(said)
+    assert "".join(problems).startswith(said)
+    assert not said or "--device cpu" in problems[0] or "or cpu" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("visible", "said"),
+    [
+        ("GPU-1", ""),
+        ("0", ""),
+        ("GPU-", "CUDA_VISIBLE_DEVICES: GPU- matches the UUIDs of 2 GPUs; it must match one; use more of the UUID"),
+        ("GPU-7", "CUDA_VISIBLE_DEVICES: GPU-7 matches the UUIDs of 0 GPUs"),
+    ],
+)
+def test_ambiguous_or_unknown_gpu_uuids_are_refused_at_startup(machine, monkeypatch, tmp_path, visible, said):
+    machine(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert "".join(check_gpu_name("cuda:0", visible_gpus())).startswith(said)
+    assert list(check_gpu_name("cpu", visible_gpus())) == []
+    if said:
+        with pytest.raises(ServerError, match=f"CUDA_VISIBLE_DEVICES: {visible} matches the UUIDs of [02] GPUs"):
+            serve.check_machine(read_settings(data_dir=tmp_path / "data"), 1)
+
+
+KERNEL = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\nGCC version: 12.2.0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("built_for", "driver_cuda", "said"),
+    [
+        ("13.0", 12020, "535.104.05 knows CUDA 12.2, and torch 2.13.0 is built for CUDA 13.0; install driver 580 or"),
+        ("12.8", 11080, "535.104.05 knows CUDA 11.8, and torch 2.13.0 is built for CUDA 12.8; install driver 525 or"),
+        ("14.1", 13000, "is built for CUDA 14.1; install a driver for CUDA 14 or newer"),
+        ("12.8", 12000, ""),  # of one major version any
+        ("12.6", 13000, ""),
+        ("13.0", 0, ""),
+        ("", 12000, ""),
+    ],
+)
+def test_a_driver_older_than_torch_needs_is_named(machine, tmp_path, monkeypatch, built_for, driver_cuda, said):
+    machine(1)
+    monkeypatch.setattr(preflight, "DRIVER_FILE", tmp_path / "version")
+    (tmp_path / "version").write_text(KERNEL)
+    known = {"has_nvml": True, "built_for": built_for, "driver_cuda": driver_cuda}
+    problems = list(preflight.check_device("auto", "cuda:0", 1, "2.13.0", **known))
+    assert len(problems) == bool(said)
+    assert said in "".join(problems)
+    assert not said or problems[0].endswith("or use --device cpu")
+
+
+def test_torchs_cuda_version_is_read_without_importing_torch(tmp_path, monkeypatch):
+    assert preflight.cuda_of_torch() == (torch.version.cuda or "")
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError")
+    (package / "version.py").write_text("debug = False\ncuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n")
+    origin = SimpleNamespace(origin=str(package / "__init__.py"))
+    monkeypatch.setattr(preflight, "find_spec", {"torch": origin}.get)
+    assert preflight.cuda_of_torch() == "13.0"
+    monkeypatch.setattr(preflight, "find_spec", {}.get)
+    assert preflight.cuda_of_torch() == ""
+
+
+def test_the_drivers_cuda_version_is_read(tmp_path, monkeypatch):
+    """Without a driver nothing is known; a library of a driver's kind is compiled here."""
+    (tmp_path / "cuda.c").write_text("int cuDriverGetVersion(int *version) { *version = 12040; return 0; }")
+    load = ctypes.CDLL
+    monkeypatch.setattr(preflight.ctypes, "CDLL", lambda name: load(tmp_path / name))
+    assert preflight.cuda_of_driver() == 0
+    subprocess.run(["gcc", "-shared", "-o", tmp_path / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
+    assert preflight.cuda_of_driver() == 12040
+
+
+def test_the_gpus_of_windows_count(tmp_path, monkeypatch):
+    """WSL: scripts/env installs a PyTorch for them too, and the launcher takes it."""
+    monkeypatch.setattr(device, "DEVICE_FILES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "dxg").touch()
+    assert choose_device("auto") == "cuda:0"
+    assert list(preflight.check_device("auto", "cuda:0", len(visible_gpus()), "2.13.0", has_nvml=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "torch", "extras"),
+    [
+        ((), "torch==1+cpu", "server demo onnx"),
+        (("nvidiactl",), "torch==1", "server demo"),
+        (("dxg",), "torch==1", "server demo"),
+    ],
+)
+def test_the_environment_gets_what_fits_the_gpu_that_is_there(tmp_path, files, torch, extras):
+    """The functions of scripts/env, for which /dev is another directory and nothing is installed."""
+    for name in files:
+        (tmp_path / name).touch()
+    script = (Path(__file__).parents[4] / "scripts" / "env").read_text().replace("/dev/", f"{tmp_path}/")
+    choice = script[script.index("has_gpu() {") : script.index("torch=$(grep")]
+    function = script[script.index("install_torch() {") : script.index("if ! has_all")]
+    code = f'torch=torch==1\ninstall() {{ echo "$@"; }}\n{choice}{function}\ninstall_torch\necho "${{extras[*]}}"'
+    done = subprocess.run(["bash", "-c", code, "env", "server", "demo"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [torch, extras]
+
+
+def test_serve_refuses_an_unusable_device_at_startup(machine, tmp_path):
+    machine(0)
+    with pytest.raises(ServerError, match=r"^--device cuda: no NVIDIA GPU .* or use --device cpu$"):
+        serve.check_machine(read_settings(device="cuda", data_dir=tmp_path / "data", **ports_of_a_server()), 1)

@@ -1,0 +1,172 @@
+"""The controller with clients that hold many connections."""
+
+import asyncio
+import functools
+import resource
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from aiohttp import ClientSession, web
+
+from benchmarks.ports import free_ports
+from sie_triton.controller.connections import ControllerConnections
+from sie_triton.system.processes.descriptors import MAX_DESCRIPTORS as MAX
+from sie_triton.system.processes.descriptors import raise_limit
+from tests.support.controller import wait_for
+
+MAX_DESCRIPTORS = 128
+NUM_HOSTILE = 300
+HALF_A_HEAD = b"GET /healthz HTTP/1.1\r\nHost: "
+
+
+@contextmanager
+def controller(directory: Path) -> Iterator[tuple[psutil.Process, int]]:
+    """A controller without a tritonserver, and its port."""
+    port, grpc_port = free_ports(2)
+    settings = {"data_dir": directory, "controller_port": port, "grpc_port": grpc_port, "device": "cpu"}
+    command = [sys.executable, "-m", "sie_triton.cli", "controller"]
+    command += [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
+
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=limit)
+    try:
+        wait_for(lambda: answers(port))
+        yield psutil.Process(process.pid), port
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=20) as answer:
+        return answer.status == 200
+    return False
+
+
+def connected(port: int, first: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+    connection.sendall(first)
+    return connection
+
+
+def test_more_connections_than_descriptors_shut_out_no_client(tmp_path):
+    """Some clients send nothing, some half a request, some keep a connection after an answer, some come again."""
+    whole = HALF_A_HEAD + b"x\r\n\r\n"
+    with controller(tmp_path) as (process, port), ExitStack() as held:
+        for first in (b"", HALF_A_HEAD, whole, b""):
+            for i in range(NUM_HOSTILE // 2):
+                held.enter_context(connected(port, first))
+                if i % 25 == 0:
+                    assert answers(port)
+        assert process.num_fds() < MAX_DESCRIPTORS
+        assert answers(port)
+    assert (tmp_path / "log").read_text() == ""
+
+
+@pytest.fixture
+def events() -> Iterator[asyncio.AbstractEventLoop]:
+    with closing(asyncio.new_event_loop()) as loop:
+        yield loop
+
+
+def test_the_connection_of_a_request_in_progress_is_kept(events):
+    """If a request is in progress on every connection, a new connection waits."""
+
+    async def run() -> None:
+        may_end, num_begun, connections = asyncio.Event(), 0, ControllerConnections(limit=2)
+
+        async def handle(request: web.Request) -> web.Response:
+            nonlocal num_begun
+            num_begun += 1
+            await may_end.wait()
+            return web.Response(text=request.path)
+
+        app = web.Application(middlewares=[connections.watch])
+        app.add_routes([web.get("/{name}", handle)])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            connections.accept(listener, runner.server)
+            port = listener.getsockname()[1]
+            async with ClientSession(f"http://127.0.0.1:{port}") as session:
+                first = asyncio.create_task(text_of(session, "/1"))
+                while num_begun < 1:
+                    await asyncio.sleep(0)
+                for _ in range(20):
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.write(HALF_A_HEAD)
+                second = asyncio.create_task(text_of(session, "/2"))
+                while num_begun < 2:
+                    await asyncio.sleep(0)
+                third = asyncio.create_task(text_of(session, "/3"))
+                may_end.set()
+                assert await asyncio.gather(first, second, third) == ["/1", "/2", "/3"]
+            connections.refuse(listener)
+        await runner.cleanup()
+
+    async def text_of(session: ClientSession, path: str) -> str:
+        async with session.get(path) as answer:
+            return await answer.text()
+
+    events.run_until_complete(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize(("before", "after"), [((64, 512), (512, 512)), ((512, 512), (512, 512))])
+def test_a_process_gets_as_many_descriptors_as_the_system_allows(before, after):
+    program = "import resource; from sie_triton.system.processes.descriptors import raise_limit; raise_limit(); "
+    program += "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+    assert subprocess.check_output([sys.executable, "-c", program], preexec_fn=limit, text=True) == f"{after}\n"
+
+
+def test_a_limit_beyond_reason_is_not_taken(monkeypatch):
+    given: list[tuple[int, int]] = []
+    for hard in (2**30, resource.RLIM_INFINITY):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, hard=hard: (1024, hard))
+        monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+        raise_limit()
+    assert given == [(MAX, 2**30), (MAX, resource.RLIM_INFINITY)]
+
+
+STOPPED_DURING_WORK = """
+import sys, threading
+from pathlib import Path
+from sie_triton.controller import run as module
+from sie_triton.records.serving_file import Serving
+from sie_triton.settings import read_settings
+settings = read_settings(data_dir=Path(sys.argv[1]), controller_port=int(sys.argv[2]), device="cpu")
+Serving((), {"data_dir": sys.argv[1]}, "/").write()
+closed = threading.Event()
+
+class Control:
+    def answers(self):
+        print("asked", flush=True)
+        closed.wait()
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    close = closed.set
+
+module.ModelControl = lambda *_: Control()
+module.run(settings)
+"""
+
+
+def test_a_stop_during_a_call_to_triton_is_silent(tmp_path):
+    command = [sys.executable, "-c", STOPPED_DURING_WORK, str(tmp_path), str(free_ports(1)[0])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "asked\n"
+        process.terminate()
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (0, "")

@@ -1,0 +1,292 @@
+"""Lanes: order, shares, threads, and deadlines by a fake clock."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from sie_triton.contract.spec import REMOTE
+from sie_triton.pipeline.scheduling import scheduler as module
+from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
+from sie_triton.pipeline.scheduling.scheduler import PASSES, REMOTE_LANES, Pace, Scheduler, cost
+from tests.pure.pipeline.scheduling.test_scheduler import Slots, wait_for
+
+MS = 1_000_000
+
+
+class Lanes:
+    """Scheduler that records its sub-batches and threads; passes block until `release` is set.
+
+    By the clock `now`, in ns, a pass takes `pass_time` per unit of cost.
+    """
+
+    def __init__(self, budget: int, device: str = "cpu", cores: int = 1) -> None:
+        self.ran: list[list[int]] = []
+        self.threads: list[int] = []
+        self.release = threading.Event()
+        self.pass_time = 0
+        self.now = 10**12
+        self.scheduler = Scheduler(device, self._run, budget, CpuBudget(cores, list))
+
+    def submit(self, *requests: list[int]) -> None:
+        for costs in requests:
+            self.scheduler.submit(list(Slots(*costs)))
+
+    @contextmanager
+    def held(self):
+        """Occupy all lanes, so that requests submitted inside are all queued when the lanes are free."""
+        wait_for(lambda: self._all_idle())
+        with self.scheduler.reserve_idle_device() as threads:
+            assert threads
+            yield
+
+    def finish(self) -> list[list[int]]:
+        self.release.set()
+        self.scheduler.close()
+        return self.ran
+
+    def _all_idle(self) -> bool:
+        with self.scheduler.reserve_idle_device() as threads:
+            return threads > 0
+
+    def _run(self, sub_batch, threads):
+        self.ran.append([cost(slot) for slot in sub_batch])
+        self.threads.append(threads)
+        assert self.release.wait(60)
+        self.now += self.pass_time * sum(self.ran[-1])
+
+
+@pytest.fixture
+def short_wait(monkeypatch):
+    monkeypatch.setattr(module, "GATHER_S", 0.0)
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_remote_server_gets_further_requests_while_it_answers():
+    """A single request takes one lane and leaves the others to later requests."""
+    lanes = Lanes(budget=10, device=REMOTE)
+    for num_running in range(1, REMOTE_LANES + 1):
+        lanes.submit([1])
+        wait_for(lambda n=num_running: len(lanes.ran) == n)  # no pass has ended
+    lanes.submit([1])
+    assert len(lanes.ran) == REMOTE_LANES
+    assert len(lanes.finish()) == REMOTE_LANES + 1
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_pass_is_prepared_while_a_gpu_computes_another():
+    """A single request leaves the other lane to later requests, which the calling thread must not compute itself."""
+    lanes = Lanes(budget=10, device="cuda:0")
+    assert lanes.scheduler.num_lanes == 2
+    lanes.submit([1])
+    wait_for(lambda: len(lanes.ran) == 1)
+    with lanes.scheduler.reserve_idle_device() as threads:
+        assert not threads  # the device is not idle
+    lanes.submit([2])
+    wait_for(lambda: len(lanes.ran) == 2)
+    lanes.submit([3])
+    assert lanes.finish() == [[1], [2], [3]]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_pass_on_the_calling_thread_leaves_a_gpu_lane_free():
+    lanes = Lanes(budget=10, device="cuda:0")
+    with lanes.held():
+        lanes.submit([1])
+        wait_for(lambda: lanes.ran == [[1]])
+    lanes.finish()
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_idle_lanes_of_a_gpu_do_not_divide_what_one_pass_can_take():
+    """The GPU would compute the halves one after the other."""
+    lanes = Lanes(budget=10, device="cuda:0")
+    lanes.scheduler.submit([slot for _ in range(6) for slot in Slots(1)])
+    assert lanes.finish() == [[1] * 6]
+
+
+@pytest.mark.parametrize(("device", "least"), [(REMOTE, 100), ("cpu", 1)])
+def test_remote_pass_times_count_for_a_minimum_cost(monkeypatch, device, least):
+    """Otherwise the deadline of a slightly longer item would seem unreachable."""
+    lanes = Lanes(budget=400, device=device)
+    monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
+    lanes.pass_time = 60 * MS
+    lanes.submit([1])
+    lanes.finish()
+    assert lanes.scheduler._pace.expected_ns(least) == 60 * MS
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_bulk_request_beside_a_queue_of_single_ones_has_its_turn():
+    lanes = Lanes(budget=10)
+    with lanes.held():
+        lanes.scheduler.submit_bulk([list(Slots(99)), list(Slots(98))])
+        lanes.submit(*[[10]] * 20)
+    ran = lanes.finish()
+    assert ran.index([99]) == PASSES
+    assert ran.index([98]) == 2 * PASSES + 1
+    assert ran.count([10]) == 20
+
+
+def test_submit_blocks_while_a_full_budget_is_waiting(monkeypatch):
+    monkeypatch.setattr(module, "GATHER_S", 30.0)
+    lanes = Lanes(budget=10)
+    with lanes.held():
+        lanes.submit([10])
+        next_one = threading.Thread(target=lanes.submit, args=([10],), daemon=True)
+        next_one.start()
+        time.sleep(0.1)
+        assert next_one.is_alive()
+    next_one.join(60)
+    assert not next_one.is_alive()
+    assert lanes.finish() == [[10], [10]]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_lanes_that_are_idle_together_share_what_waits():
+    lanes = Lanes(budget=10, device="cpu", cores=2)
+    with lanes.held():
+        lanes.submit(*[[1]] * 6)
+    wait_for(lambda: len(lanes.ran) == 2)
+    assert lanes.finish() == [[1] * 3, [1] * 3]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_lone_lane_gets_all_threads_and_concurrent_lanes_a_share():
+    lanes = Lanes(budget=1, device="cpu", cores=8)
+    assert [lanes.scheduler.threads(1), lanes.scheduler.threads(2)] == [4, 8]
+    lanes.submit([1])
+    wait_for(lambda: len(lanes.ran) == 1)
+    lanes.release.set()
+    with lanes.held():
+        lanes.release.clear()
+        lanes.submit([1], [1])
+    wait_for(lambda: len(lanes.ran) == 3)
+    lanes.finish()
+    assert lanes.threads == [8, 4, 4]
+
+
+def test_one_lane_alone_still_has_a_thread():
+    lanes = Lanes(budget=1, device="cpu", cores=1)
+    assert lanes.scheduler.num_lanes == 1
+    assert lanes.scheduler.threads(1) == 1
+    lanes.finish()
+
+
+# --- deadlines
+
+
+class Timed(Slots):
+    """One item, with a deadline."""
+
+    def __init__(self, cost: int, deadline_ns: int) -> None:
+        super().__init__(cost)
+        self.deadline_ns = deadline_ns
+
+    def is_over(self, now_ns):
+        return self.deadline_ns <= now_ns
+
+
+@pytest.fixture
+def clocked(monkeypatch):
+    """One lane with a budget of 8 and a known pace of 20 ms per unit of cost."""
+    lanes = Lanes(budget=8)
+    lanes.pass_time = 20 * MS
+    monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
+    monkeypatch.setattr(module, "GATHER_S", 0.0)
+    lanes.release.set()
+    lanes.submit([1])
+    wait_for(lambda: len(lanes.ran) == 1)
+    return lanes
+
+
+def test_a_job_expected_too_late_runs_if_no_other_waits(clocked):
+    with clocked.held():
+        clocked.scheduler.submit(list(Timed(8, clocked.now + 10 * MS)))
+    assert clocked.finish() == [[1], [8]]
+
+
+def test_a_job_expected_too_late_gives_way_to_others(clocked):
+    with clocked.held():
+        clocked.scheduler.submit(list(Timed(3, clocked.now + 10 * MS)))
+        clocked.submit([4], [2])
+    assert clocked.finish() == [[1], [2, 4]]
+
+
+def test_items_with_deadlines_run_before_a_long_queue(clocked):
+    """Three items that fit into 60 ms run first, in a sub-batch of their own."""
+    with clocked.held():
+        for _ in range(3):
+            clocked.scheduler.submit(list(Timed(1, clocked.now + 70 * MS)))
+        clocked.submit(*[[1]] * 8)
+    assert clocked.finish() == [[1], [1] * 3, [1] * 8]
+
+
+def test_the_pace_is_that_of_the_slower_sub_batches():
+    pace = Pace()
+    assert pace.expected_ns(100) == 0
+    assert pace.cost_within(1) == float("inf")
+    for ns in (9, 2, 14, 5, 12, 7, 16, 1, 10, 3, 13, 6, 15, 8, 4, 11):
+        pace.add(2, 2 * ns)
+    assert pace.expected_ns(100) == 1300  # the pace of three in four sub-batches is faster
+    assert pace.cost_within(130) == 10
+    for _ in range(16):
+        pace.add(1, 1)
+    assert pace.expected_ns(100) == 100  # only the latest sub-batches count
+
+
+# --- a lane for the calling thread
+
+
+def test_the_calling_thread_takes_an_idle_lane_with_its_threads():
+    lanes = Lanes(budget=10, cores=4)
+    with lanes.scheduler.reserve_lane(0) as threads, lanes.scheduler.reserve_lane(0) as others:
+        assert (threads, others) == (2, 2)
+        with lanes.scheduler.reserve_lane(0) as third:
+            assert not third
+    assert lanes._all_idle()
+    lanes.finish()
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_the_calling_thread_waits_until_a_lane_is_free_and_nothing_is_queued():
+    lanes = Lanes(budget=10)
+    lanes.submit([1])
+    wait_for(lambda: lanes.ran == [[1]])
+    lanes.submit([2])
+    threading.Timer(0.05, lanes.release.set).start()
+    with lanes.scheduler.reserve_lane(3600) as threads:
+        assert threads == 1
+        assert lanes.ran == [[1], [2]]
+    lanes.finish()
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_an_idle_lane_is_left_to_queued_work():
+    lanes = Lanes(budget=10)
+    wait_for(lanes._all_idle)
+    lanes.scheduler._single.append(next(iter(Slots(1))))  # the lane is not notified
+    with lanes.scheduler.reserve_lane(0) as threads:
+        assert not threads
+    assert lanes.finish() == [[1]]
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_a_lane_is_not_granted_after_the_wait():
+    lanes = Lanes(budget=10)
+    lanes.submit([1])
+    wait_for(lambda: lanes.ran == [[1]])
+    with lanes.scheduler.reserve_lane(0.01) as threads:
+        assert not threads
+    lanes.finish()
+
+
+def test_nobody_waits_for_a_lane_while_bulk_work_is_queued():
+    """Bulk work takes each lane that becomes free, unless small work is queued: it must be, at once."""
+    lanes = Lanes(budget=10)
+    lanes.scheduler.submit_bulk([list(Slots(i)) for i in (11, 12)])
+    wait_for(lambda: lanes.ran == [[11]])
+    with lanes.scheduler.reserve_lane(3600) as threads:
+        assert not threads
+    lanes.finish()

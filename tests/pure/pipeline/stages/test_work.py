@@ -1,0 +1,157 @@
+"""Inference's inputs and outputs, for a family with features and parameters of its own."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sie_triton.contract import VERBS
+from sie_triton.contract.spec import Runtime
+from sie_triton.errors import InputError
+from sie_triton.models.families import model_of
+from sie_triton.pipeline.scheduling.job import NEVER, pack
+from sie_triton.pipeline.stages.context import Context
+from sie_triton.pipeline.stages.message import Messages
+from sie_triton.pipeline.stages.postprocess import Postprocess
+from sie_triton.pipeline.stages.seal import Seal
+from sie_triton.pipeline.stages.timing import BusyLog
+from sie_triton.pipeline.stages.work import Desk
+from sie_triton.pipeline.worker.messages import Loaded
+from sie_triton.records.traffic import TrafficWriter
+from tests.support.family_double import NAME
+from tests.support.stages import FakeRequest, open_requests, run, spec
+
+ENCODE, SCORE = VERBS["encode"], VERBS["score"]
+OWN = spec(
+    family=NAME,
+    dims={"dense": 2, "tags": 4},
+    tasks=("encode", "score"),
+    score_modes=("dense",),
+    batch_cost="attention",
+    max_sequence_length=1000,
+    runtime=Runtime(),
+)
+
+
+@pytest.fixture
+def desk(tmp_path):
+    return Desk(OWN, Seal(tmp_path))
+
+
+def sent(context, lengths=(2, 600), **changes):
+    """Make a request as preprocess sends it."""
+    total = sum(lengths)
+    arrays = {
+        "letters": np.arange(total, dtype=np.int32),
+        "pairs": np.zeros((total, 2), np.float32),
+        "weight": np.zeros((len(lengths), 3), np.float32),
+        "num_letters": np.array(lengths, np.int32),
+        **changes,
+    }
+    outputs = Messages.from_preprocess(model_of(OWN), Seal(Path())).write(context, arrays)
+    return FakeRequest(**{name: each[None] for name, each in outputs.items()})
+
+
+def entered(request):
+    return open_requests().enter(request)
+
+
+def loaded(limits=None):
+    """Return a worker's report of a model that reads items of at most 10,000 rows."""
+    return Loaded(limits or {}, 10_000, 1, 0)
+
+
+def test_work_takes_its_options_from_the_context(desk):
+    options = {"threshold": 0.5, "labels": "near", "normalize": False, "output_types": "tags"}
+    work = desk.take(entered(sent(Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5))), loaded())
+    assert work.deadline_ns == 77
+    assert work.options == {"threshold": 0.5, "labels": "near"}
+    assert work.wanted == {"tags"}
+    assert work.costs == [1, -(-(600**2) // 512)]
+    assert work.is_query == [False, False]
+    assert work.context.ticket == 5
+    assert work.group is None
+    assert work.features["letters"].lengths is work.features["pairs"].lengths
+
+
+def test_the_query_of_a_score_is_its_last_element(desk):
+    work = desk.take(entered(sent(Context(SCORE, {}, num_items=1))), loaded())
+    assert work.is_query == [False, True]
+    assert (work.wanted, work.options, work.deadline_ns) == ({"dense"}, {}, NEVER)
+
+
+def test_is_query_applies_to_every_item_of_an_encode_request(desk):
+    assert desk.take(entered(sent(Context(ENCODE, {"is_query": True}, num_items=2))), loaded()).is_query == [True, True]
+
+
+def test_a_familys_parameters_reach_its_batch_item_by_item(desk):
+    first = desk.take(entered(sent(Context(ENCODE, {"threshold": 0.5}, num_items=2))), loaded())
+    second = desk.take(entered(sent(Context(ENCODE, {"labels": "far"}, num_items=1), [3])), loaded())
+    batch = pack([(first, 0), (second, 0), (first, 1)])
+    assert batch.options == [{"threshold": 0.5}, {"labels": "far"}, {"threshold": 0.5}]
+    assert batch.features["letters"].lengths.tolist() == [2, 3, 600]
+
+
+def test_the_deadline_is_known_before_the_request_is_read(desk):
+    request = sent(Context(ENCODE, {}, num_items=2, deadline_ns=77), letters=np.zeros(0, np.int32))
+    assert desk.context(request).deadline_ns == 77
+    assert desk.context(FakeRequest()) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "complaint"),
+    [
+        ({"pairs": np.zeros((301, 4), np.float32)}, {}, "num_letters: sum to 602, but pairs holds 301"),
+        ({}, {"letters": 600}, "letters: must be from 0 to 600"),
+        ({"weight": np.zeros((1, 6), np.float32)}, {}, "weight: has 1 rows; there are 2 items"),
+        ({"weight": np.zeros((3, 2), np.float32)}, {}, "weight: has 3 rows; there are 2 items"),
+    ],
+)
+def test_features_of_another_packages_processor_are_checked_one_by_one(desk, changes, limits, complaint):
+    with pytest.raises(InputError, match=complaint):
+        desk.take(entered(sent(Context(ENCODE, {}, num_items=2), **changes)), loaded(limits))
+
+
+def computed(desk, context):
+    """Return the response to a request of two items, as if a pass had run from 10 to 15."""
+    work = desk.take(entered(sent(context)), loaded())
+    for item in range(2):
+        rows = np.full((item + 1, 4), item, np.float32)
+        work.put(item, {"dense": np.full(2, item, np.float32), "tags": rows, "tags_lengths": np.int32(item + 1)})
+    work.ran.append((10, 15))
+    desk.collect(work)
+    loads = BusyLog()
+    loads.add(5, 7)
+    return desk.hand_on(work, BusyLog(), loads)
+
+
+@pytest.mark.parametrize(("verb", "num_items"), [(ENCODE, 2), (SCORE, 1)])
+def test_postprocess_accepts_only_outputs_of_inference(desk, verb, num_items):
+    """Both verbs share the step; only tokens of items are counted."""
+    stage = Postprocess(OWN, Seal(Path()), TrafficWriter.private())
+    of_inference = computed(desk, Context(verb, {}, num_items=num_items, preprocessed_ns=4))
+    of_preprocess = sent(Context(verb, {}, num_items=num_items))
+    good, bad = run(stage, [FakeRequest(message=of_inference["message"][None]), of_preprocess])
+    assert good["token_count"].tolist() == [2, 600][:num_items]
+    with pytest.raises(InputError, match="message: this step accepts only the output of the previous step"):
+        raise bad
+
+
+def test_an_output_of_a_familys_own_is_handed_on_with_its_lengths(desk):
+    _, handed = received(computed(desk, Context(ENCODE, {"output_types": "tags"}, num_items=2)))
+    assert handed["tags"].tolist() == [[0] * 4, [1] * 4, [1] * 4]
+    assert handed["tags_lengths"].tolist() == [1, 2]
+    assert len(handed["dense"]) == 0
+    assert desk.ragged == {"tags": "tags_lengths"}
+
+
+def test_the_context_from_inference_has_its_times(desk):
+    found, _ = received(computed(desk, Context(ENCODE, {}, num_items=2, preprocessed_ns=4)))
+    assert (found.inference_ns, found.queue_ns, found.batch_wait_ns) == (5, 0, 6)
+
+
+def received(outputs):
+    """Return the context and the arrays that inference has sent."""
+    return Messages.from_inference(model_of(OWN), Seal(Path())).read(
+        FakeRequest(message=outputs["message"][None]), copy=True
+    )
