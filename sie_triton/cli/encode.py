@@ -99,7 +99,7 @@ def _check_rows_fit(options: BulkOptions) -> None:
 def _sink(options: BulkOptions, run: "Run") -> "Sink":
     from sie_triton.cli.bulk.command import json_sink
     from sie_triton.cli.bulk.part import NpyPart
-    from sie_triton.cli.vectors import Summaries
+    from sie_triton.cli.encode_output import Summaries
 
     if options.output and run["format"] == "npy":
         return NpyPart(options.output, run, run["parameters"]["output_types"], overwrite=options.overwrite)

@@ -58,7 +58,7 @@ def extract(
     from sie_triton.cli.bulk.command import execute, json_sink, run_of
     from sie_triton.cli.bulk.lines import Form, source
     from sie_triton.cli.bulk.records import without_times
-    from sie_triton.cli.findings import FindingsOut
+    from sie_triton.cli.extract_output import FindingsOut
 
     if draw and len(images) != 1:
         raise click.UsageError(f"--draw: needs one --image, not {len(images)}")

@@ -86,7 +86,7 @@ def item_id(line: "Line") -> str:
 def _sink(options: BulkOptions, run: "Run") -> "Sink":
     from sie_triton.cli.bulk.command import json_sink
     from sie_triton.cli.bulk.part import RankedPart
-    from sie_triton.cli.ranking import PairTable, RankedOut, RankedTable
+    from sie_triton.cli.score_output import PairTable, RankedOut, RankedTable
 
     has_ranks = run["parameters"]["query"] is not None
     if options.is_for_people:

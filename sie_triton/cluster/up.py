@@ -17,7 +17,7 @@ from sie_triton.errors import ServerError
 from sie_triton.server.companions import doors, resolved, wait_for, wait_for_door
 from sie_triton.server.data_dir import environment_of, log_of
 from sie_triton.server.launch import EXIT_TIMEOUT_S, answers
-from sie_triton.server.room import memory_limit
+from sie_triton.server.memory_plan import memory_limit
 from sie_triton.settings import LOOPBACK, Settings
 from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.ports import free_ports

@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.guard import guard, web_page_guard
+from sie_triton.controller.access import guard, web_page_guard
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService

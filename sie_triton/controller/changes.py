@@ -20,8 +20,8 @@ from sie_triton.controller.mentions import Mentions, are_in_use
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
 from sie_triton.controller.model_states import Stages, models_of, num_open
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
+from sie_triton.controller.repository_state import Wanted, Watch, remove_steps, steps_in, touch, wanted
 from sie_triton.controller.swaps import Swaps
-from sie_triton.controller.wanted import Wanted, Watch, remove_steps, steps_in, touch, wanted
 from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.records.known_file import KnownFile
 from sie_triton.records.revisions import model_of

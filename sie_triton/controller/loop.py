@@ -12,8 +12,9 @@ from typing import IO
 
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.healing import Healing
-from sie_triton.controller.loras import ServedLoras
+from sie_triton.controller.lora_adapters import ServedLoras
 from sie_triton.controller.memory import MAX_AGE_S, DeviceMemory, Meter
+from sie_triton.controller.memory_grants import MemoryGrants, withdraw
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.model_states import (
     ModelState,
@@ -23,10 +24,9 @@ from sie_triton.controller.model_states import (
     read_stages,
     taken_bytes,
 )
-from sie_triton.controller.room import Room, withdraw
 from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
-from sie_triton.controller.watch import TritonWatch
+from sie_triton.controller.triton_watchdog import TritonWatchdog
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
@@ -73,7 +73,7 @@ class Controller:
         self.loras = ServedLoras(settings.loras_dir, self._directory, self.changes)
         self.traffic = TrafficBook(self._directory)
         self._healing = Healing(self._directory, self.swaps)
-        self._watch = TritonWatch(control)
+        self._watch = TritonWatchdog(control)
         self.models: Mapping[str, ModelState] = {}
         self.memory = DeviceMemory(0, 1, "nothing measured yet")
         self.num_loads: dict[str, int] = {}
@@ -102,7 +102,7 @@ class Controller:
         self.traffic.look(self.models, monotonic())
 
     def _share_out(self, stages: Stages) -> None:
-        room = Room(self._settings, self.swaps, self.models, self.memory, stages)
+        room = MemoryGrants(self._settings, self.swaps, self.models, self.memory, stages)
         room.grant()
         room.relieve()
         room.evict_idle()

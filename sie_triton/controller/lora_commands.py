@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sie_triton.controller.commands import ask, path_of
 from sie_triton.controller.status_table import STYLES
-from sie_triton.models.loras import PATHS
+from sie_triton.models.known_loras import PATHS
 from sie_triton.settings import Settings
 from sie_triton.system.printing import Console
 

@@ -13,16 +13,16 @@ from sie_triton.client.types import EncodeResult
 from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
-from sie_triton.doors import dialects
-from sie_triton.doors.capable import Explaining
+from sie_triton.doors import openapi_dialects
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, ROLES, BodyFields
 from sie_triton.doors.items import item_in
+from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, fields_of, items_of
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openai import as_base64
-from sie_triton.doors.plain import answered, check_lengths, cut_by, fields_of, items_of
 from sie_triton.doors.rerank import COHERE
 from sie_triton.doors.response_bodies import timing_of
-from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
 # Where texts are cut.
@@ -32,7 +32,7 @@ PARTS = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
 
 
 def routes(door: Door) -> list[Route]:
-    document = partial(dialects.embed, door.settings.door_max_items)
+    document = partial(openapi_dialects.embed, door.settings.door_max_items)
     return [
         Route(
             f"/v{version}/embed",

@@ -18,18 +18,18 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.spec import ModelSpec
+from sie_triton.doors.access import Access
 from sie_triton.doors.backend import Backend, forwarded, tenant, wishes
 from sie_triton.doors.body import read_body
+from sie_triton.doors.body_codec import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
+from sie_triton.doors.body_values import VALUE_BYTES
 from sie_triton.doors.connection import CONNECTION, Connection
 from sie_triton.doors.connections import Connections, affordable
 from sie_triton.doors.counts import count
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
-from sie_triton.doors.measure import VALUE_BYTES
 from sie_triton.doors.memory import Held, MemoryBudget
 from sie_triton.doors.request_log import MAX_URL, DoorLog
 from sie_triton.doors.served import ServedModels
-from sie_triton.doors.trust import Trust
-from sie_triton.doors.wire import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
 from sie_triton.errors import SIEError
 from sie_triton.records.preloads import Preloads
 from sie_triton.settings import Settings
@@ -70,7 +70,7 @@ class Door:
         self.backend = backend
         self.served = ServedModels(settings, self.backend)
         self.preloads = Preloads(settings.status_dir, settings.preloaded)
-        self.trust = Trust(settings)
+        self.trust = Access(settings)
         self.memory = MemoryBudget(settings.door_max_memory_bytes)
         self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False

@@ -11,12 +11,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from sie_triton.doors.body_codec import JSON, write_json
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest, Handler
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.openapi import Document, operation, probe
 from sie_triton.doors.schemas import BOOLEAN, INTEGER, NUMBER, STRING, fields, several
 from sie_triton.doors.served import state_of
-from sie_triton.doors.wire import JSON, write_json
 
 # Interval between two messages to a watcher, in seconds.
 PERIOD_S = 0.2

@@ -10,14 +10,14 @@ from starlette.routing import Route
 
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
-from sie_triton.doors import dialects
-from sie_triton.doors.capable import Explaining
+from sie_triton.doors import openapi_dialects
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import TASKS, BodyFields
-from sie_triton.doors.plain import answered, fields_of, items_of
+from sie_triton.doors.json_dialects import answered, fields_of, items_of
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.response_bodies import timing_of
-from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
 # OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and nothing would detect it.
@@ -37,7 +37,7 @@ FIELDS = {"text": "input", "items": "input"}
 
 
 def routes(door: Door) -> list[Route]:
-    document = partial(dialects.embeddings, door.settings.door_max_items)
+    document = partial(openapi_dialects.embeddings, door.settings.door_max_items)
     endpoint = DoorEndpoint(door, embeddings, dialect=OPENAI, types=[JSON], document=document)
     return [Route(path, endpoint, methods=["POST"], name=path[1:]) for path in ("/v1/embeddings", "/embeddings")]
 

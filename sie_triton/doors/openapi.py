@@ -10,9 +10,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from sie_triton.contract.spec import ModelSpec
+from sie_triton.doors.body_codec import JSON, MSGPACK
 from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.schemas import STRING, fields
-from sie_triton.doors.wire import JSON, MSGPACK
 
 # Makes a route's operation from the specifications of the served models.
 Document = Callable[[Sequence[ModelSpec]], Mapping[str, Any]]

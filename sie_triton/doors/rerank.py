@@ -12,14 +12,14 @@ from uuid import uuid4
 from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
-from sie_triton.doors import dialects
-from sie_triton.doors.capable import Explaining
+from sie_triton.doors import openapi_dialects
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
-from sie_triton.doors.plain import answered, fields_of, in_order, items_of
+from sie_triton.doors.json_dialects import answered, fields_of, in_order, items_of
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.response_bodies import sie_timing
-from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 
 # Maximum number of documents in one of Cohere's search units.
@@ -29,7 +29,7 @@ ONCE = "is not supported, because a document is read once, up to the model's max
 
 
 def routes(door: Door) -> list[Route]:
-    document = partial(dialects.rerank, door.settings.door_max_items)
+    document = partial(openapi_dialects.rerank, door.settings.door_max_items)
     return [
         Route(
             f"/v{version}/rerank",

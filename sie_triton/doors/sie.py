@@ -12,15 +12,15 @@ from sie_triton.contract.names import split_profile
 from sie_triton.contract.parameters import shown
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import DENSE, IMAGE, MUVERA, TEXT
-from sie_triton.doors import documents
-from sie_triton.doors.capable import Explaining
+from sie_triton.doors import openapi_sie
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.doors.fields import check_query, checked_model, checked_options, whole
 from sie_triton.doors.item_errors import extracted_apart
 from sie_triton.doors.items import entities_in, item_in, items_in
+from sie_triton.doors.json_dialects import check_lengths
+from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.places import ENCODE, EXTRACT, OVERFLOW, POLICIES, SCORE, Places
-from sie_triton.doors.plain import check_lengths
 from sie_triton.doors.response_bodies import encoded, extracted, needs_dims, scored, timing_headers
 from sie_triton.models.families import model_of
 
@@ -28,7 +28,7 @@ SHORTEN = f"shorten it, or send {OVERFLOW} truncate_text"
 
 
 def routes(door: Door) -> list[Route]:
-    handlers = {encode: documents.encode, score: documents.score, extract: documents.extract}
+    handlers = {encode: openapi_sie.encode, score: openapi_sie.score, extract: openapi_sie.extract}
     return [
         Route(
             f"/v1/{handler.__name__}/{{model:path}}",

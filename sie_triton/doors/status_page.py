@@ -6,8 +6,8 @@ from pathlib import Path
 from starlette.responses import Response
 from starlette.routing import Route
 
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.wire import JSON
 
 FOLDER = Path(__file__).parent / "page"
 

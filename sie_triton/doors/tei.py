@@ -10,14 +10,14 @@ from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.parameters import shown
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
-from sie_triton.doors import dialects, rerank
-from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
+from sie_triton.doors import openapi_dialects, rerank
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import PROMPT_NAMES, BodyFields, check_query
-from sie_triton.doors.plain import answered, check_lengths, cut_by, entries_of, fields_of, in_order, items_of
+from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, entries_of, fields_of, in_order, items_of
+from sie_triton.doors.model_choice import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.response_bodies import sie_timing, timing_of
-from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.settings import words
 
@@ -35,7 +35,7 @@ OMIT = "omit truncate to cut it"
 
 def routes(door: Door) -> list[Route]:
     tei, settings = Tei(Capable(door)), door.settings
-    documents = dialects.tei_documents(settings.door_max_items, words(settings.door_tei_model))
+    documents = openapi_dialects.tei_documents(settings.door_max_items, words(settings.door_tei_model))
     return [
         Route(
             path,

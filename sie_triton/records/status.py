@@ -198,7 +198,7 @@ class StatusWriter:
 
     @property
     def loras_path(self) -> Path:
-        """Path of this process's record of LoRA adapters; see records/loras.py."""
+        """Path of this process's record of LoRA adapters; see records/lora_states.py."""
         return loras_path(self._path)
 
     def remove(self) -> None:
@@ -211,7 +211,7 @@ def status_path(directory: Path, model: str, stage: str, pid: int) -> Path:
 
 
 def loras_path(status: Path) -> Path:
-    """Return the path of the record of LoRA adapters beside a status record; see records/loras.py."""
+    """Return the path of the record of LoRA adapters beside a status record; see records/lora_states.py."""
     return status.with_suffix(".loras")
 
 

@@ -9,7 +9,7 @@ soon as a later one arrives.
 from time import monotonic_ns
 
 from sie_triton.errors import BusyError
-from sie_triton.records.others import OtherModels
+from sie_triton.records.other_models import OtherModels
 from sie_triton.records.status import StatusReader, StatusWriter
 
 LISTING_NS = 500_000_000

@@ -13,7 +13,7 @@ from pathlib import Path
 from sie_triton.errors import ServerError
 from sie_triton.pipeline.render.repository import all_ensembles
 from sie_triton.records.repository_lock import locked
-from sie_triton.server import stack
+from sie_triton.server import stack_size
 from sie_triton.server.data_dir import (
     are_open_to_others,
     end_leftovers,
@@ -232,6 +232,6 @@ def answers(url: str) -> bool:
 def before_triton() -> None:
     """Prepare the child process that becomes tritonserver."""
     end_with_parent()
-    stack.deepen()
+    stack_size.raise_stack_limit()
     # If the launcher was killed, the log's pipe has no reader; requests in progress must still be answered.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

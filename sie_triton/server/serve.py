@@ -29,12 +29,12 @@ from sie_triton.pipeline.render.refresh import Refresh, start
 from sie_triton.records.preloads import Preloads
 from sie_triton.records.serving_file import repository_of
 from sie_triton.server import file_faults, preflight
+from sie_triton.server.ascii_path import ascii_path
 from sie_triton.server.companions import Say, controller, doors, fork_servers, wait_for_controller, wait_for_door
 from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember, standard_output
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
-from sie_triton.server.plain import plain
-from sie_triton.server.room import MemoryPlan
+from sie_triton.server.memory_plan import MemoryPlan
 from sie_triton.server.terminal import Terminal
 from sie_triton.settings import Settings
 from sie_triton.system.host.device import unused_gpus, visible_gpus
@@ -87,7 +87,7 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     try:
         if num_ended := clean_after_predecessor(held, settings.data_dir):
             terminal.say(f"ended {num_ended} processes that an earlier server had left")
-        with plain(settings.data_dir.absolute()) as data_dir:
+        with ascii_path(settings.data_dir.absolute()) as data_dir:
             return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose, terminal)
     except Stopped:
         terminal.say("stopped")

@@ -18,11 +18,11 @@ from sie_triton.models.families import model_of
 from sie_triton.models.families.gliner2.request import MAX_CLASSES
 from sie_triton.models.families.gliner2.tensors import CLASS_SCORES
 from sie_triton.pipeline.scheduling.job import rows_of
+from sie_triton.pipeline.stages.inference_job import InferenceCodec, InferenceJob
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.timing import BusyLog
-from sie_triton.pipeline.stages.work import Desk, Work
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import TrafficWriter
@@ -52,7 +52,7 @@ class Pipeline:
         # Preprocess would refuse requests of which inference has taken none.
         self._taken = StatusWriter(directory, "m", "inference", 0)
         self.preprocess.warm_up()
-        self.desk = Desk(spec, Seal(directory))
+        self.codec = InferenceCodec(spec, Seal(directory))
         self.postprocess = Postprocess(spec, Seal(directory), TrafficWriter.private())
         self.loaded = Loaded({"input_ids": 1 << 20}, spec.max_sequence_length, 1, 0)
 
@@ -70,12 +70,12 @@ class Pipeline:
         return self.rows_of(request_of(features))
 
     def rows_of(self, request: FakeRequest) -> Outputs:
-        work = self.desk.take(open_requests().enter(request), self.loaded)
+        work = self.codec.read(open_requests().enter(request), self.loaded)
         self._taken.raise_to(highest_ticket=work.context.ticket)
         work.rows = self._rows(work)
         work.ran.append((monotonic_ns(), monotonic_ns()))
-        self.desk.collect(work)
-        return self.desk.hand_on(work, BusyLog(), BusyLog())
+        self.codec.collect(work)
+        return self.codec.write(work, BusyLog(), BusyLog())
 
     def answer(self, verb: Verb, parameters: Mapping[str, Any], inputs: Outputs, timeout_us: int = 0) -> Outputs:
         """Return the outputs of a request; raise the error of the step that refuses it."""
@@ -88,7 +88,7 @@ class Pipeline:
         tensors = {name: array[None] for name, array in self.rows(features).items()}
         return answer_of(self.postprocess, FakeRequest(**tensors, **passed_on))
 
-    def _rows(self, work: Work) -> list[Rows]:
+    def _rows(self, work: InferenceJob) -> list[Rows]:
         """Return a row for each element of `work`: zeros, and names of classes."""
         computed, num = work.context.verb.computed(self.model), work.num_items
         made: Rows = {}

@@ -19,8 +19,8 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton import InputError, SIEClient
 from sie_triton.cluster.permissions import SIDECAR
-from sie_triton.doors.wire import read_msgpack
-from sie_triton.models import loras
+from sie_triton.doors.body_codec import read_msgpack
+from sie_triton.models import known_loras
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
@@ -132,7 +132,7 @@ def test_an_adapter_changes_vectors_as_at_triton(gateways, tiny_directory, tmp_p
     model, name = SentenceTransformer(str(tiny_directory), device="cpu")[0].model, "of-a-gateway"
     save_lora(tmp_path / "lora", model, target_modules="all-linear")
     for each in gateways.servers:
-        loras.add(loras.added_path(Path(each.runtime.loras_dir), TINY), name, str(tmp_path / "lora"))
+        known_loras.add(known_loras.added_path(Path(each.runtime.loras_dir), TINY), name, str(tmp_path / "lora"))
     assert gateways.are_tritons(lambda client: client.encode(TINY, TEXTS, lora=name))
     for client in gateways.clients:
         assert not same(client.encode(TINY, TEXTS, lora=name), client.encode(TINY, TEXTS))

@@ -24,8 +24,8 @@ from sie_triton import SIEClient
 from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError, LoadError
-from sie_triton.models import loras as known
-from sie_triton.records.loras import RESIDENT, read_loras
+from sie_triton.models import known_loras as known
+from sie_triton.records.lora_states import RESIDENT, read_loras
 from tests.conftest import CROSS_ENCODER, GLINER, MINILM, TINY, Running
 from tests.support.load import percentile
 from tests.support.loras import LEAST_COSINE, least_cosine, save_lora

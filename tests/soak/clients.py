@@ -13,7 +13,7 @@ import openai
 import tritonclient.grpc as triton
 
 from sie_triton.contract.names import triton_name
-from sie_triton.doors.wire import read_msgpack
+from sie_triton.doors.body_codec import read_msgpack
 from tests.soak.history import FAILED, REFUSED, RIGHT, WRONG, Entry
 from tests.support.pictures import pictures
 from tests.support.sounds import sounds

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.uses import if_unused
-from sie_triton.pipeline.stages.loras import HeldLoras
+from sie_triton.pipeline.stages.lora_cache import LoraCache
 from sie_triton.pipeline.worker.messages import Done
 from sie_triton.pipeline.worker.process import WorkerDied
 
@@ -55,7 +55,7 @@ class Model:
         self.status = SimpleNamespace(record={}, loras_path=path)
         self.came = threading.Condition()
         self.removed: set[str] = set()
-        self.loras = HeldLoras(
+        self.loras = LoraCache(
             LIMIT,
             self.fetch,
             self.submit,

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu_check.scope import Finding, Plan
 from benchmarks.gpu_check.shapes import build
 from benchmarks.gpu_check.timing import own_stream
-from sie_triton.engines.torch.captured import SIZES, CapturedPasses
+from sie_triton.engines.torch.cuda_graphs import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.probe import TOLERANCE, relative_error
 

@@ -18,7 +18,7 @@ from benchmarks.gpu_check.scope import Finding, Plan, Row
 from benchmarks.gpu_check.shapes import SIZES as MODELS
 from benchmarks.gpu_check.shapes import lengths_of, sharpened
 from sie_triton.engines.torch.attention.kernels import KERNELS, reason_unusable
-from sie_triton.engines.torch.captured import SIZES, CapturedPasses
+from sie_triton.engines.torch.cuda_graphs import SIZES, CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, PADDED, TorchEncoder
 
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float16", "bfloat16", "float32")}

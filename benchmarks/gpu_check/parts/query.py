@@ -13,7 +13,7 @@ from benchmarks.gpu_check.timing import all_seconds_of
 from benchmarks.gpu_check.work import QUERY_TOKENS, adapter_of, items_of, libraries, query
 from benchmarks.lanes import token_batch
 from sie_triton.contract import Batch
-from sie_triton.engines.torch.captured import SIZES, CapturedPasses
+from sie_triton.engines.torch.cuda_graphs import SIZES, CapturedPasses
 from sie_triton.models.families import Adapter
 
 # Tokens of larger batches, and of each of their items.

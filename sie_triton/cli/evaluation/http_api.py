@@ -7,8 +7,8 @@ from urllib.parse import quote
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_delay
 
+from sie_triton.doors.body_codec import MSGPACK, read_msgpack, write_msgpack
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.wire import MSGPACK, read_msgpack, write_msgpack
 from sie_triton.errors import SIEError, Unreachable
 
 # Statuses of a server that loads the model, or starts a machine for it.

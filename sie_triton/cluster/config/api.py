@@ -14,13 +14,13 @@ from nats.errors import MaxPayloadError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from sie_triton.cluster import subjects
-from sie_triton.cluster.config.book import Book, Outcome, Refused
 from sie_triton.cluster.config.metrics import CHANGES, EPOCH, FILES, REGISTRY
+from sie_triton.cluster.config.model_file_store import ModelFileStore, Outcome, Refused
 from sie_triton.cluster.connection import told
 from sie_triton.cluster.model_files import ALL_POOLS, MAX_FILE_BYTES, ModelFile, key
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.guard import guard, web_page_guard
+from sie_triton.controller.access import guard, web_page_guard
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
 from sie_triton.models.catalog.load import read_sent
 from sie_triton.settings import Settings
@@ -37,7 +37,7 @@ MAX_CHECKS = 2
 Answer = web.Response
 
 
-def application(book: Book, workers: Workers, settings: Settings, admin_token: str) -> web.Application:
+def application(book: ModelFileStore, workers: Workers, settings: Settings, admin_token: str) -> web.Application:
     """Return the application. Changes and the export need `admin_token`, reads one of auth_tokens, if there are any."""
     middlewares = [web_page_guard(settings, settings.host), guard(settings, admin_token, _is_for_all), failures]
     app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=middlewares)
@@ -87,7 +87,7 @@ def _failed(status: int, message: str) -> Answer:
 class Api:
     """Handlers of the routes, on aiohttp's event loop."""
 
-    def __init__(self, book: Book, workers: Workers, settings: Settings) -> None:
+    def __init__(self, book: ModelFileStore, workers: Workers, settings: Settings) -> None:
         self._book, self._workers, self._settings = book, workers, settings
         self._checks = asyncio.Semaphore(MAX_CHECKS)
 

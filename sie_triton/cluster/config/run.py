@@ -9,12 +9,12 @@ from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.config.api import application
-from sie_triton.cluster.config.book import Book
+from sie_triton.cluster.config.model_file_store import ModelFileStore
 from sie_triton.cluster.config.streams import Streams, open_bucket
 from sie_triton.cluster.connection import OwnJetStream, connect, listen
-from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.model_files import MAX_VERSIONS
 from sie_triton.cluster.permissions import CONFIG
+from sie_triton.cluster.restarts import restarted_forever
 from sie_triton.cluster.workers import Workers
 from sie_triton.controller.run import is_not_the_clients_fault, serve
 from sie_triton.controller.token import admin_token
@@ -55,10 +55,10 @@ class ConfigService:
         self._nats = await connect(self._settings, CONFIG, name, self._reconnected, self._closed)
         self._js = OwnJetStream(self._nats, timeout=QUEUE_S)
         await listen(self._nats, subjects.ALL_WORKERS, self.workers.hear)
-        self.book = Book(self._bucket, name, words(self._settings.nats_config_trusted_producers))
+        self.book = ModelFileStore(self._bucket, name, words(self._settings.nats_config_trusted_producers))
         streams = Streams(self._nats, self._js, self._settings, self.workers)
         await streams.listen()
-        self._tasks = [asyncio.create_task(kept_running(work)) for work in (self.book.bucket.watch, streams.keep)]
+        self._tasks = [asyncio.create_task(restarted_forever(work)) for work in (self.book.bucket.watch, streams.keep)]
         return self
 
     async def __aexit__(self, *_: object) -> None:

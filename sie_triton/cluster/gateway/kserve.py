@@ -20,10 +20,10 @@ from sie_triton.cluster.gateway.statistics import summed
 from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
 from sie_triton.cluster.protobuf import fields
 from sie_triton.contract.error_prefix import with_prefix
+from sie_triton.doors.access import Access
 from sie_triton.doors.backend import QUESTION_S
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
-from sie_triton.doors.trust import Trust
 from sie_triton.errors import BusyError, InputError, SIEError
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
@@ -74,7 +74,7 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def __init__(self, settings: Settings, queue: Queue, memory: MemoryBudget, receiving: Receiving) -> None:
         self._queue, self._memory, self._receiving = queue, memory, receiving
-        self._trust = Trust(settings)
+        self._trust = Access(settings)
         self._handlers: dict[str, Handler] = {
             "ModelInfer": self._infer,
             "ModelReady": self._model_ready,

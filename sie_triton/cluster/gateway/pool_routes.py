@@ -12,9 +12,9 @@ from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Lease
 from sie_triton.cluster.subjects import NAME
 from sie_triton.contract.parameters import shown
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
-from sie_triton.doors.wire import JSON
 from sie_triton.settings import Settings
 
 # Kinds of machines of one pool, and workers of one kind.

@@ -9,7 +9,7 @@ from grpc import aio
 
 from sie_triton.cluster.connection import MAX_AGE_S
 from sie_triton.cluster.gateway.receiving import Receiving
-from sie_triton.cluster.kept import kept_running
+from sie_triton.cluster.restarts import restarted_forever
 from sie_triton.doors.connection import HEAD_S
 from sie_triton.doors.run import KEEP_ALIVE_S
 from sie_triton.settings import Settings
@@ -56,7 +56,7 @@ class Port:
 
     async def start(self) -> None:
         await self._add_server()
-        self._watching = asyncio.create_task(kept_running(self._watch))
+        self._watching = asyncio.create_task(restarted_forever(self._watch))
 
     async def stop(self, grace_s: float) -> None:
         """Take no call any more, and return once those in progress have ended, or are cancelled after `grace_s`."""

@@ -30,17 +30,17 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import MAX_AGE_S, OwnJetStream, await_streams, connect, listen, told
 from sie_triton.cluster.gateway import metrics
-from sie_triton.cluster.gateway.figures import Figures
 from sie_triton.cluster.gateway.gate import Gate
 from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
-from sie_triton.cluster.kept import kept_running
+from sie_triton.cluster.gateway.queue_metrics import QueueMetrics
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
 from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.permissions import GATEWAY
+from sie_triton.cluster.restarts import restarted_forever
 from sie_triton.doors.memory import hold
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
 from sie_triton.settings import Settings, words
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 CONFIRM_S = 2.0
 
 # Interval of this gateway's heartbeats, in seconds. Workers drop the requests of a gateway that was silent for
-# GATEWAY_S (cluster/sidecar/awaited.py), so requests that wait are sent again after a silence of SILENT_S.
+# GATEWAY_S (cluster/sidecar/gateways.py), so requests that wait are sent again after a silence of SILENT_S.
 LIVE_S, SILENT_S = 1.0, 10.0
 
 # Time after a request's deadline in which its answer may arrive, in seconds: the stages answer at the deadline, and say
@@ -144,11 +144,11 @@ class Queue:
         self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s)
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools)
-        self._figures = Figures(self._js, self.pools, self.leases, self._settings.pool)
+        self._figures = QueueMetrics(self._js, self.pools, self.leases, self._settings.pool)
         parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
         parts += [self._figures.keep_measuring, self._large.sweep]
         for work in parts:
-            self._start(kept_running(work))
+            self._start(restarted_forever(work))
         return self
 
     async def _reconnected(self) -> None:

@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Work
-from sie_triton.cluster.sidecar.awaited import Awaited
+from sie_triton.cluster.sidecar.gateways import Gateways
 from sie_triton.cluster.sidecar.triton import Response
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ SHORT_RECEIPT = 9
 class Deliveries:
     """Belongs to one event loop. `worker` is the name in answers."""
 
-    def __init__(self, client: Client, awaited: Awaited, worker: str) -> None:
+    def __init__(self, client: Client, awaited: Gateways, worker: str) -> None:
         self._nats, self._awaited, self._worker = client, awaited, worker
 
     async def answer(self, message: Msg, work: Work, response: Response, waited_ms: float) -> None:

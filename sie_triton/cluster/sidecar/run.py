@@ -14,7 +14,7 @@ from sie_triton.cluster.payloads import keep_files_private
 from sie_triton.cluster.sidecar.metrics import REGISTRY
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
-from sie_triton.controller.guard import web_page_guard
+from sie_triton.controller.access import web_page_guard
 from sie_triton.controller.run import is_not_the_clients_fault
 from sie_triton.errors import ServerError
 from sie_triton.settings import Settings

@@ -32,8 +32,8 @@ from sie_triton.cluster.messages import Cancel, Malformed, Work, with_parameters
 from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.sidecar.awaited import Awaited
 from sie_triton.cluster.sidecar.deliveries import AWAY_S, BUSY_S, Deliveries, num_delivered, sequence
+from sie_triton.cluster.sidecar.gateways import Gateways
 from sie_triton.cluster.sidecar.joiner import Joiner, Sent
 from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
@@ -140,7 +140,7 @@ class Runner:
         self.is_draining = False
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], _Open] = {}
-        self.awaited = Awaited()
+        self.awaited = Gateways()
         self.deliveries = Deliveries(client, self.awaited, worker)
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()

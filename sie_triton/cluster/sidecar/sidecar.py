@@ -20,7 +20,6 @@ from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
-from sie_triton.cluster.kept import kept_running
 from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question
 from sie_triton.cluster.model_files import ModelFile, opener, reader
@@ -28,6 +27,7 @@ from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.policies.quantum import Quantum
+from sie_triton.cluster.restarts import restarted_forever
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN
 from sie_triton.cluster.sidecar.model_files import ModelFiles
@@ -138,7 +138,7 @@ class Sidecar:
         parts = [self._live, self._runner.report, self._claims.watch, self._placing.keep_looking]
         parts += [self._files.watch, self._files.keep]
         for work in [*parts, self._leases.watch] if self._may_move else parts:
-            self._start(kept_running(work))
+            self._start(restarted_forever(work))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ from sie_triton.engines.base import Unusable
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx import graph as onnx
 from sie_triton.engines.onnx.session import is_installed
-from sie_triton.engines.torch.captured import CapturedPasses
+from sie_triton.engines.torch.cuda_graphs import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, EncoderGraph, TorchEncoder
 from sie_triton.engines.torch.facts import windows
 from sie_triton.engines.torch.probe import TOLERANCE, largest_error, relative_error

@@ -15,14 +15,14 @@ from sie_triton.contract import SCORE_MODES
 from sie_triton.contract.spec import ANY_LENGTH, REMOTE, ModelSpec, MuveraConfig, Runtime
 from sie_triton.errors import CatalogError, SIEError, UnbuiltFamily
 from sie_triton.models.catalog.family_keys import family_options, option_names, profile_spec, with_defaults
-from sie_triton.models.catalog.loras import Loras, adapters
+from sie_triton.models.catalog.lora_sources import Loras, adapters
 from sie_triton.models.catalog.names import ModelName
 from sie_triton.models.catalog.options import LORA, Frozen, ProfileConfig, RuntimeOptions, extended
 from sie_triton.models.catalog.served import denied, not_needed, refusals, unknown_options, unread, without_effect
 from sie_triton.models.catalog.tasks import SCALED, EncodeConfig, Inputs, Tasks
 from sie_triton.models.environments.venv import check_name as check_environment
 from sie_triton.models.families import Family, family, family_of
-from sie_triton.models.loras import PATHS
+from sie_triton.models.known_loras import PATHS
 from sie_triton.records.serving_file import file_of, is_model_file
 from sie_triton.settings.validation import requirement
 

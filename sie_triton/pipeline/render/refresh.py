@@ -26,7 +26,7 @@ from sie_triton.models.catalog.endpoint import check_key
 from sie_triton.models.catalog.load import SENT, read_sent
 from sie_triton.models.catalog.selection import Selection, first_selection, selection
 from sie_triton.models.families import model_of
-from sie_triton.models.loras import added_path
+from sie_triton.models.known_loras import added_path
 from sie_triton.models.weights.locate import locate
 from sie_triton.pipeline.render.build import checked_options, options_of, specs_of
 from sie_triton.pipeline.render.known import find_mentioned, list_known

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from threading import Condition, Thread, current_thread
 
 from sie_triton.errors import BusyError
-from sie_triton.pipeline.scheduling.lasting import started
+from sie_triton.pipeline.scheduling.threads import started
 
 # A thread that has had no job for this long ends.
 IDLE_S = 10.0

@@ -24,7 +24,7 @@ from typing import Generic
 from sie_triton.contract.spec import REMOTE
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.job import J, Slot, SubBatch, cost
-from sie_triton.pipeline.scheduling.lasting import lasting
+from sie_triton.pipeline.scheduling.threads import lasting
 
 MAX_CPU_LANES = 2
 

@@ -22,15 +22,15 @@ from sie_triton.pipeline.scheduling import balanced, plan
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side, slots_of
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
+from sie_triton.pipeline.stages.inference_job import InferenceCodec, InferenceJob
 from sie_triton.pipeline.stages.loader import Loader
-from sie_triton.pipeline.stages.loras import HeldLoras
+from sie_triton.pipeline.stages.lora_cache import LoraCache
 from sie_triton.pipeline.stages.open_requests import GONE, OpenRequest, expired
 from sie_triton.pipeline.stages.passes import Passes
 from sie_triton.pipeline.stages.request import Origin, Request
 from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.timing import BusyLog
-from sie_triton.pipeline.stages.work import Desk, Work
 from sie_triton.pipeline.worker.expected import expected_bytes
 from sie_triton.pipeline.worker.process import Worker, WorkerDied
 from sie_triton.records.grants import room
@@ -52,7 +52,7 @@ UNDIVIDED_S = 0.003
 # per request. Each deferred answer costs a round trip through Triton; those that `execute` returns share one.
 QUICK_S, QUICK_PER_REQUEST_S = 0.01, 0.001
 
-Batched = SubBatch[Work]
+Batched = SubBatch[InferenceJob]
 
 NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or send shorter items"
 
@@ -71,10 +71,10 @@ class Inference(ColdStage[Worker]):
         self._spec = spec
         self._is_remote = spec.endpoint is not None
         self._is_quick = not (family(spec.family).generates or self._is_remote)
-        self._desk = Desk(spec, Seal(status.directory))
+        self._codec = InferenceCodec(spec, Seal(status.directory))
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
         computed_on, self._max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
-        self._scheduler = Scheduler[Work](computed_on, self._run, 1, cpu, self.fault, self._max_requests)
+        self._scheduler = Scheduler[InferenceJob](computed_on, self._run, 1, cpu, self.fault, self._max_requests)
         self._set_budget(spec.admission_cost)
         self._on_cpu = computed_on == "cpu"
         self._cost_per_s = self._least_s = 0.0  # of one lane
@@ -89,15 +89,15 @@ class Inference(ColdStage[Worker]):
         # Sends deferred answers: each waits for Triton's acknowledgement.
         self._sending = ThreadPoolExecutor(1, "reply")
         self._loader = Loader(spec, device, status, self.closing, self._died)
-        limit, is_known = spec.runtime.max_loras_per_model, self._desk.loras.holds
-        self._loras = HeldLoras(limit, self._loader.fetch_lora, self._submit_late, status, is_known)
+        limit, is_known = spec.runtime.max_loras_per_model, self._codec.loras.holds
+        self._loras = LoraCache(limit, self._loader.fetch_lora, self._submit_late, status, is_known)
 
     def origin(self, request: Request) -> Origin:
-        context = self._desk.context(request)
+        context = self._codec.context(request)
         return Origin("", Trace(), request.arrived_ns) if context is None else context.origin
 
     def entry(self, request: Request) -> tuple[int, str]:
-        context = self._desk.context(request)  # without one, the request fails as soon as it is read
+        context = self._codec.context(request)  # without one, the request fails as soon as it is read
         return (NEVER, "") if context is None else (context.deadline_ns, context.call)
 
     def warm_up(self) -> None:
@@ -192,10 +192,10 @@ class Inference(ColdStage[Worker]):
             if self._loaded is not None:
                 self._loaded.close()
 
-    def _read(self, worker: Worker, request: OpenRequest, now_ns: int) -> Work | None:
+    def _read(self, worker: Worker, request: OpenRequest, now_ns: int) -> InferenceJob | None:
         """Read a request; answer it with its error, and return None, if it is invalid or too late."""
         try:
-            work = self._desk.take(request, worker.loaded)
+            work = self._codec.read(request, worker.loaded)
             self.check_call(work.context.call)
         except Exception as exc:
             request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
@@ -207,7 +207,7 @@ class Inference(ColdStage[Worker]):
             return None
         return work
 
-    def _run_now(self, jobs: Sequence[Work]) -> None:
+    def _run_now(self, jobs: Sequence[InferenceJob]) -> None:
         """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
         slots = sorted(slots_of(jobs), key=cost)
         if len(jobs) <= self._max_requests and len({job.group for job in jobs}) == 1:
@@ -227,17 +227,17 @@ class Inference(ColdStage[Worker]):
             return self._scheduler.reserve_idle_device()
         return nullcontext(0)
 
-    def _submit_late(self, jobs: Sequence[Work]) -> None:
+    def _submit_late(self, jobs: Sequence[InferenceJob]) -> None:
         """Submit jobs that have waited for their adapters."""
         self._submit_bulk(jobs)
         self._scheduler.submit_late(slots_of(job for job in jobs if not job.is_bulk))
 
-    def _submit_bulk(self, jobs: Sequence[Work]) -> None:
+    def _submit_bulk(self, jobs: Sequence[InferenceJob]) -> None:
         for job in jobs:
             if job.is_bulk:
                 self._scheduler.submit_bulk(self._sub_batches([job]))
 
-    def _sub_batches(self, jobs: Sequence[Work]) -> list[Batched]:
+    def _sub_batches(self, jobs: Sequence[InferenceJob]) -> list[Batched]:
         slots = slots_of(jobs)
         costs = list(map(cost, slots))
         budget = balanced(costs, self._scheduler.budget, self._scheduler.num_shares)
@@ -273,12 +273,12 @@ class Inference(ColdStage[Worker]):
         for job, _ in sub_batch:
             self._fail_job(job, told)
 
-    def _fail_job(self, job: Work, error: SIEError) -> None:
+    def _fail_job(self, job: InferenceJob, error: SIEError) -> None:
         """Answer a job with `error`, unless it has failed before."""
         job.error = job.error or error
         job.request.answer(job.error)
 
-    def _cancel_if_over(self, job: Work) -> None:
+    def _cancel_if_over(self, job: InferenceJob) -> None:
         """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""
         if job.request.is_over(asks_triton=job.is_bulk):
             job.error = job.error or Cancelled(GONE)
@@ -293,7 +293,7 @@ class Inference(ColdStage[Worker]):
         parts = again(slots, result, halvings, (InputError, WorkerDied))
         with self._books:
             self._busy.add(started, ended)
-            done = [] if parts else settle(slots, result, (started, ended), self._desk.ragged)
+            done = [] if parts else settle(slots, result, (started, ended), self._codec.ragged)
         for part in parts:
             self._attempt(part, threads, halvings - 1)
         if parts:
@@ -306,11 +306,11 @@ class Inference(ColdStage[Worker]):
             else:
                 self._reply(job)
 
-    def _collect(self, job: Work) -> None:
+    def _collect(self, job: InferenceJob) -> None:
         """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
         if job.error is None:
             try:
-                self._desk.collect(job)
+                self._codec.collect(job)
             except Exception as exc:
                 job.error = exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
 
@@ -344,13 +344,13 @@ class Inference(ColdStage[Worker]):
                 return worker.forward(pack(slots), threads)
             except WorkerDied as exc:
                 self._replace(worker)
-                raise self._desk.deadly.add(slots[0][0]) from exc
+                raise self._codec.quarantine.add(slots[0][0]) from exc
 
-    def _reply(self, job: Work) -> None:
+    def _reply(self, job: InferenceJob) -> None:
         """Answer a job whose rows are complete, or that has failed."""
         try:
             with self._books:
-                answer = job.error or self._desk.hand_on(job, self._busy, self._loads)
+                answer = job.error or self._codec.write(job, self._busy, self._loads)
         except Exception as exc:
             answer = internal_error(self.name, exc)
         job.request.answer(answer)

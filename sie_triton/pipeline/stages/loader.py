@@ -13,7 +13,7 @@ from sie_triton.contract.spec import AUTO, ONNX, ModelSpec
 from sie_triton.errors import LoadError, SIEError
 from sie_triton.models.environments.venv import Venv, find
 from sie_triton.models.families import family
-from sie_triton.models.loras import CONFIG_FILE, WEIGHTS_FILE
+from sie_triton.models.known_loras import CONFIG_FILE, WEIGHTS_FILE
 from sie_triton.models.weights import cache_of, loadable, locate, pin_of
 from sie_triton.models.weights.disk import graphs_record
 from sie_triton.models.weights.listing import listing

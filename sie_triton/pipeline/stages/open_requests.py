@@ -10,8 +10,8 @@ from time import monotonic, monotonic_ns
 
 from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, ModelLoading, SIEError
 from sie_triton.pipeline.scheduling.job import NEVER
-from sie_triton.pipeline.scheduling.lasting import started
-from sie_triton.pipeline.stages.leaving import Leaving
+from sie_triton.pipeline.scheduling.threads import started
+from sie_triton.pipeline.stages.drain_timeout import DrainTimeout
 from sie_triton.pipeline.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.records.calls import Call, Calls
 from sie_triton.records.status import StatusWriter
@@ -94,7 +94,7 @@ class OpenRequests:
     def __init__(self, status: StatusWriter, calls: Calls, failed: Callable[[Request, SIEError], None]) -> None:
         self.loading: str | None = None
         self._status, self._find, self._failed = status, calls.find, failed
-        self._leaving = Leaving(status.is_awaited)
+        self._leaving = DrainTimeout(status.is_awaited)
         self._look_at = 0.0
         self._changed = Condition()
         self._deferred: dict[int, OpenRequest] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.pipeline.scheduling.job import SubBatch, cost
-from sie_triton.pipeline.stages.work import MAX_PASSES, Work
+from sie_triton.pipeline.stages.inference_job import MAX_PASSES, InferenceJob
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import BATCH_COST, BATCH_FILL, BATCH_ITEMS
@@ -26,7 +26,7 @@ class Passes:
         self._model, self._status, self._counting = spec.model, status, counting
         self._log = BatchLog(Path(spec.runtime.cache_dir or status.directory), model_of(status.model))
 
-    def report(self, slots: SubBatch[Work], ran: tuple[int, int], threads: int, budget: int) -> None:
+    def report(self, slots: SubBatch[InferenceJob], ran: tuple[int, int], threads: int, budget: int) -> None:
         """Report a pass over `slots`. `ran`: its start and end, in monotonic nanoseconds; `budget`: that of a lane."""
         if tracing := spans():
             self._record(tracing, slots, ran)
@@ -38,7 +38,7 @@ class Passes:
     def close(self) -> None:
         self._log.close()
 
-    def _record(self, tracing: "Spans", slots: SubBatch[Work], ran: tuple[int, int]) -> None:
+    def _record(self, tracing: "Spans", slots: SubBatch[InferenceJob], ran: tuple[int, int]) -> None:
         """Record the span of a pass, if one of its requests has a recorded trace."""
         jobs = {id(job): job for job, _ in slots}.values()
         traces = {id(job): trace for job in jobs if (trace := Trace.parse(job.context.trace)).is_recorded}
@@ -65,7 +65,9 @@ class Passes:
             traffic.observe(BATCH_COST, total)
             traffic.observe(BATCH_FILL, 1000 * total // budget)
 
-    def _write(self, slots: SubBatch[Work], total: int, ran: tuple[int, int], threads: int, budget: int) -> None:
+    def _write(
+        self, slots: SubBatch[InferenceJob], total: int, ran: tuple[int, int], threads: int, budget: int
+    ) -> None:
         """Write a line about a pass."""
         jobs, (started_ns, ended_ns) = {id(job): job for job, _ in slots}.values(), ran
         detail = BatchDetail(

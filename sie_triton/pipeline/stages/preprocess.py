@@ -17,7 +17,7 @@ from sie_triton.models.inputs import KIND_OF, Processor, kind_of
 from sie_triton.models.inputs.features import to_tensors, truncated
 from sie_triton.models.inputs.pdf_pages import ALL, PageReader, PageSelection
 from sie_triton.models.inputs.request_parts import Framed, RequestParts, blame, check_read, features_of, is_bulk
-from sie_triton.models.loras import KnownLoras
+from sie_triton.models.known_loras import KnownLoras
 from sie_triton.models.weights import cache_of, locate, pin_of
 from sie_triton.models.weights.locate import SMALL_FILES
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
@@ -33,7 +33,7 @@ from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.pipeline.stages.tokenizing import Tokenization
-from sie_triton.records.others import OtherModels
+from sie_triton.records.other_models import OtherModels
 from sie_triton.records.status import StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from sie_triton.system.host.container import num_processors

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from threading import Event, Lock, Thread
 
-from sie_triton.pipeline.scheduling.lasting import started
+from sie_triton.pipeline.scheduling.threads import started
 
 
 class Sweep:

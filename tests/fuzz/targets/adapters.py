@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sie_triton.checkpoints.lora import LoraFiles
 from sie_triton.errors import LoadError
-from sie_triton.models import loras
+from sie_triton.models import known_loras
 from tests.fuzz.damage import damaged
 from tests.fuzz.models import LORAS, saved_models
 from tests.fuzz.quiet import one_thread
@@ -18,7 +18,7 @@ from tests.fuzz.target import Target, check_line
 from tests.fuzz.targets.checkpoints import headers_of, quickly_recognised, resolved
 from tests.fuzz.trees import changed, to_json
 
-CONFIG, WEIGHTS = loras.CONFIG_FILE, loras.WEIGHTS_FILE
+CONFIG, WEIGHTS = known_loras.CONFIG_FILE, known_loras.WEIGHTS_FILE
 
 # Patterns of names of modules, which are regular expressions.
 PATTERNS = (

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sie_triton.errors import InputError
-from sie_triton.models import loras
+from sie_triton.models import known_loras
 from tests.fuzz.damage import damaged, one
 from tests.fuzz.requests import WRITTEN
 from tests.fuzz.target import Target, check_line
@@ -34,7 +34,7 @@ NAMES = (
 def lora_names(directory: Path) -> Iterator[Target]:
     made = spec(model="org/m", loras={"own": "./own"})
     made = replace(made, runtime=replace(made.runtime, loras_dir=str(directory), allow_client_lora=True))
-    path = loras.added_path(directory, made.model)
+    path = known_loras.added_path(directory, made.model)
     listed: list[Any] = [{"banking": "hub://org/banking", "x": "/models/x"}]
     files = st.one_of(changed(listed).map(to_json), damaged([to_json(listed[0])]))
     names = st.one_of(one(NAMES), one([each for each in PLAIN if isinstance(each, str)]), st.text(max_size=20))
@@ -42,10 +42,10 @@ def lora_names(directory: Path) -> Iterator[Target]:
     def run(case: tuple[bytes, str]) -> None:
         content, name = case
         path.write_bytes(content)
-        known = loras.KnownLoras(made)
+        known = known_loras.KnownLoras(made)
         known.names()
         known.holds(name)
-        for check in (loras.check_name, loras.source_of):
+        for check in (known_loras.check_name, known_loras.source_of):
             try:
                 check(name)
             except ValueError as exc:

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from sie_triton.contract.spec import ModelSpec, MuveraConfig
-from sie_triton.controller.room import _was_granted
+from sie_triton.controller.memory_grants import _was_granted
 from sie_triton.engines.measurements import Measurements
 from sie_triton.errors import BusyError, InputError, LoadError
-from sie_triton.models import loras
+from sie_triton.models import known_loras
 from sie_triton.models.environments.venv import Venv
 from sie_triton.models.weights import hub, local_cache
-from sie_triton.records import calls, failures, grants, others, status, traffic
-from sie_triton.records import loras as lora_records
+from sie_triton.records import calls, failures, grants, other_models, status, traffic
+from sie_triton.records import lora_states as lora_records
 from sie_triton.records.known_file import KnownFile
 from sie_triton.records.preloads import Preloads
 from sie_triton.records.serving_file import Served, Serving, read_serving
@@ -84,7 +84,7 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
     for each in found["inference"].get(MODEL, ()):
         assert isinstance(status.process_of(each).is_alive, bool)
         assert isinstance(status.worker_of(each).is_alive, bool)
-    others.OtherModels(home, "x").in_progress()
+    other_models.OtherModels(home, "x").in_progress()
     Preloads(home, ["org/m"]).num_loading()
     for lora in lora_records.read_all_loras(home).values():
         lora_records.resident(lora)
@@ -115,7 +115,7 @@ def json_files(directory: Path) -> Iterator[Target]:
         "measured.json": ({"overhead": 5, "speed": [1.5]}, read_measurements),
         "pin": ({"reference": "org/m@main", "commit": COMMIT, "files": ["a.json"]}, read_pin),
         "names": (["config.json", "model.safetensors"], read_names),
-        "loras.json": ({"x": "hub://org/x"}, lambda path: loras.read(path)),
+        "loras.json": ({"x": "hub://org/x"}, lambda path: known_loras.read(path)),
         "environment.json": ({"name": "x", "packages": ["a"]}, read_environment),
     }
     cases = st.one_of([st.tuples(st.just(name), of_document(document)) for name, (document, _) in readers.items()])

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sie_triton.client import grpc_aio
 from sie_triton.client.calls import EncodeCall, ExtractCall, ScoreCall
+from sie_triton.doors.body_codec import JSON, MSGPACK, num_values, read, write_json, write_msgpack
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.items import item_in, items_in
 from sie_triton.doors.places import EXTRACT
 from sie_triton.doors.sie import parameters_in
-from sie_triton.doors.wire import JSON, MSGPACK, num_values, read, write_json, write_msgpack
 from sie_triton.errors import InputError
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target

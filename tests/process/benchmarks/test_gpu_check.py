@@ -25,7 +25,7 @@ from benchmarks.gpu_check.scope import CannotRun, Plan
 from benchmarks.lanes import token_batch
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.kernels import KERNELS, sdpa_attention
-from sie_triton.engines.torch.captured import CapturedPasses
+from sie_triton.engines.torch.cuda_graphs import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.errors import ModelError
 from sie_triton.models.families.shared.token_batch import tokens

@@ -7,7 +7,7 @@ from http import HTTPStatus
 import pytest
 
 from sie_triton.cluster import bucket, subjects
-from sie_triton.cluster.config import book
+from sie_triton.cluster.config import model_file_store
 from sie_triton.cluster.config import run as config_service
 from sie_triton.cluster.model_files import Version
 from sie_triton.cluster.sidecar import model_files
@@ -217,7 +217,7 @@ def test_two_names_that_triton_could_not_tell_apart_are_refused(run):
 
 
 def test_the_number_of_files_is_limited(run, monkeypatch):
-    monkeypatch.setattr(book, "MAX_FILES", 2)
+    monkeypatch.setattr(model_file_store, "MAX_FILES", 2)
 
     async def test(cluster: Cluster) -> None:
         _, client = await cluster.config()

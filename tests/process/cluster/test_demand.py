@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sie_triton.cluster.gateway import figures, metrics
+from sie_triton.cluster.gateway import metrics, queue_metrics
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.cluster.messages import Lease
@@ -20,7 +20,7 @@ def shown(values: metrics.Values) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch):
-    monkeypatch.setattr(figures, "MEASURE_S", 0.05)
+    monkeypatch.setattr(queue_metrics, "MEASURE_S", 0.05)
 
 
 def test_demand_for_pools_that_can_be_started_is_shown(run):

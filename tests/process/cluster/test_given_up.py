@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.sidecar import awaited
+from sie_triton.cluster.sidecar import gateways
 from sie_triton.errors import BusyError, DeadlinePassed
 from tests.process.cluster.conftest import (
     MODEL,
@@ -71,7 +71,7 @@ def test_clocks_of_machines_that_differ_or_jump_make_no_request_late(run, monkey
 
 
 def test_a_request_of_a_gateway_that_is_gone_is_not_run(run, monkeypatch):
-    monkeypatch.setattr(awaited, "GATEWAY_S", 0.5)
+    monkeypatch.setattr(gateways, "GATEWAY_S", 0.5)
 
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()

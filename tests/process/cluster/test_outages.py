@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from benchmarks.ports import free_ports
-from sie_triton.cluster import connection, kept, subjects
+from sie_triton.cluster import connection, restarts, subjects
 from sie_triton.cluster.gateway import queue as queue_module
-from sie_triton.cluster.sidecar import awaited, runner
+from sie_triton.cluster.sidecar import gateways, runner
 from sie_triton.cluster.sidecar import sidecar as sidecar_module
 from sie_triton.cluster.sidecar.run import probes
 from sie_triton.records.calls import CallBook
@@ -190,7 +190,7 @@ def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypat
 def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypatch, is_confirmed):
     """Its workers take it for gone and drop its work, so it sends the requests that wait again."""
     monkeypatch.setattr(connection, "PING_S", 0.2)
-    monkeypatch.setattr(awaited, "GATEWAY_S", 1.0)
+    monkeypatch.setattr(gateways, "GATEWAY_S", 1.0)
     monkeypatch.setattr(queue_module, "SILENT_S", 0.8)
 
     async def test(cluster: Cluster) -> None:
@@ -279,7 +279,7 @@ def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatc
 
 
 def test_a_sidecar_goes_on_after_an_error_of_its_disk(run, monkeypatch):
-    monkeypatch.setattr(kept, "AGAIN_S", 0.05)
+    monkeypatch.setattr(restarts, "AGAIN_S", 0.05)
 
     async def test(cluster: Cluster) -> None:
         queue, sidecar, _ = await cluster.pair()

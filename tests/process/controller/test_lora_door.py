@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from sie_triton.cli import cli
 from sie_triton.controller.commands import ask, show
-from sie_triton.models.loras import KnownLoras, added_path, read
-from sie_triton.records.loras import write_loras
+from sie_triton.models.known_loras import KnownLoras, added_path, read
+from sie_triton.records.lora_states import write_loras
 from sie_triton.records.serving_file import Served, Serving
 from sie_triton.settings import read_settings
 from tests.support.controller import admin, stage, status_of, wait_for

@@ -8,7 +8,7 @@ from http.client import HTTPResponse
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
-from sie_triton.doors import connection, endpoint, wire
+from sie_triton.doors import body_codec, connection, endpoint
 from tests.support.controller import wait_for
 from tests.support.doors import door_of, listening
 
@@ -88,7 +88,7 @@ def test_a_request_whose_client_disconnects_before_it_is_decoded_is_dropped(monk
     def read_late(body, kind):
         is_read.set()
         wait_for(lambda: not len(door.connections))
-        return wire.read(body, kind)
+        return body_codec.read(body, kind)
 
     monkeypatch.setattr(endpoint, "read", read_late)
     body = b'{"items": ["%b"]}' % (b"a" * endpoint.SMALL_BODY_BYTES)

@@ -12,11 +12,11 @@ import aiohttp
 import msgpack
 import pytest
 
-from sie_triton.doors import body, health, measure, memory
+from sie_triton.doors import body, body_values, health, memory
+from sie_triton.doors.body_codec import read_json, read_msgpack
 from sie_triton.doors.connections import RESERVED_DESCRIPTORS, affordable
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
-from sie_triton.doors.wire import read_json, read_msgpack
 from tests.support.doors import door_of, knock, listening, post
 
 HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
@@ -100,7 +100,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_msgpack_is_measured_before_it_is_decoded(name, monkeypatch):
-    monkeypatch.setattr(measure, "MAX_VALUES", 40)
+    monkeypatch.setattr(body_values, "MAX_VALUES", 40)
     monkeypatch.setattr(msgpack, "unpackb", lambda *_, **__: pytest.fail("it was decoded"))
     door, backend = door_of()
     assert post(door, json=None, content=BOMBS[name], headers=MSGPACK).status_code == 413
@@ -109,13 +109,13 @@ def test_msgpack_is_measured_before_it_is_decoded(name, monkeypatch):
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[1,[{"b":', b"[[],"])
 def test_json_is_measured_before_it_is_decoded(opening, monkeypatch):
-    monkeypatch.setattr(measure, "MAX_VALUES", 40)
+    monkeypatch.setattr(body_values, "MAX_VALUES", 40)
     monkeypatch.setattr("orjson.loads", lambda _: pytest.fail("it was decoded"))
     assert post(door_of()[0], json=None, content=opening * 41).status_code == 413
 
 
 def test_a_body_is_nested_as_deep_as_allowed_and_no_deeper():
-    for deep, is_allowed in ((measure.MAX_DEPTH, True), (measure.MAX_DEPTH + 1, False)):
+    for deep, is_allowed in ((body_values.MAX_DEPTH, True), (body_values.MAX_DEPTH + 1, False)):
         for content in (b"[" * deep + b"]" * deep, b'{"a":' * deep + b"1" + b"}" * deep):
             if is_allowed:
                 read_json(content)
@@ -124,10 +124,10 @@ def test_a_body_is_nested_as_deep_as_allowed_and_no_deeper():
                     read_json(content)
         packed = b"\x91" * deep + b"\xc0"
         if is_allowed:
-            assert measure.msgpack_values(packed) == deep + 1
+            assert body_values.msgpack_values(packed) == deep + 1
         else:
             with pytest.raises(Failure, match="more than 64 levels deep"):
-                measure.msgpack_values(packed)
+                body_values.msgpack_values(packed)
 
 
 def test_every_kind_of_msgpack_is_measured():
@@ -138,9 +138,9 @@ def test_every_kind_of_msgpack_is_measured():
     for value in values:
         members = len(value) * (2 if isinstance(value, dict) else 1) if isinstance(value, (list, dict)) else 0
         packed = msgpack.packb([value, "end"])
-        assert measure.msgpack_values(packed) == 3 + members
+        assert body_values.msgpack_values(packed) == 3 + members
         with pytest.raises(Failure, match="in the middle"):
-            measure.msgpack_values(packed[:-4])
+            body_values.msgpack_values(packed[:-4])
 
 
 @pytest.mark.parametrize(
@@ -242,14 +242,14 @@ def test_no_more_uploads_are_ended_than_needed(monkeypatch):
 
 
 def test_commas_in_strings_are_no_values(monkeypatch):
-    monkeypatch.setattr(measure, "MAX_VALUES", 40)
+    monkeypatch.setattr(body_values, "MAX_VALUES", 40)
     strings = [r"a, b, [c], {d}, \"e\", \\\\" * 20, "", ",", "\\\\", "[{"]
     assert read_json(json.dumps({"items": strings}).encode())
-    assert measure.json_values(json.dumps({"items": strings}).encode()) == 7
+    assert body_values.json_values(json.dumps({"items": strings}).encode()) == 7
     for text in ('{"items": ["' + "," * 100 + '"]}', '["' + r"\"," * 100 + '"]'):
-        assert measure.json_values(text.encode()) <= 4
+        assert body_values.json_values(text.encode()) <= 4
     with pytest.raises(Failure):
-        measure.json_values(b'["' + b"," * 100 + b'"' + b',"a"' * 50)
+        body_values.json_values(b'["' + b"," * 100 + b'"' + b',"a"' * 50)
 
 
 def test_responses_count_towards_the_memory_limit():

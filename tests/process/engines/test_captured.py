@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.architectures import ARCHITECTURES, build
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch import graph_comparison
-from sie_triton.engines.torch.captured import CapturedPasses
+from sie_triton.engines.torch.cuda_graphs import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder, load_encoder
 from sie_triton.engines.torch.graph_comparison import may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error

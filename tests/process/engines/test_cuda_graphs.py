@@ -11,8 +11,8 @@ import torch
 from benchmarks.architectures import build
 from sie_triton.engines.base import Unusable
 from sie_triton.engines.measurements import Measurements
-from sie_triton.engines.torch import captured, graph_comparison
-from sie_triton.engines.torch.captured import WARM_UPS, CapturedPasses, CudaGraphs
+from sie_triton.engines.torch import cuda_graphs, graph_comparison
+from sie_triton.engines.torch.cuda_graphs import WARM_UPS, CapturedPasses, CudaGraphs
 from sie_triton.engines.torch.graph_comparison import MOST_TRIES, may_have_graph, take_graph
 from sie_triton.pipeline.worker import graphs as making
 from sie_triton.pipeline.worker.graphs import Graphs
@@ -74,9 +74,9 @@ def cuda(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(handles)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: None, raising=False)
-    captured.stream_of.cache_clear()
+    cuda_graphs.stream_of.cache_clear()
     yield there
-    captured.stream_of.cache_clear()
+    cuda_graphs.stream_of.cache_clear()
 
 
 def test_recordings_share_a_pool_and_a_stream(cuda):
@@ -148,7 +148,7 @@ def test_out_of_memory_does_not_rule_out_a_graph(monkeypatch, fault):
             pretended.take()
         assert pretended.may
     pretended.fault = None
-    assert pretended.take() == captured.SIZES[-1]
+    assert pretended.take() == cuda_graphs.SIZES[-1]
 
 
 def test_a_stored_measurement_survives_a_later_out_of_memory_error(monkeypatch):

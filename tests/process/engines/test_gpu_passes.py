@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sie_triton.engines.torch.attention import Segments
-from sie_triton.engines.torch.captured import CapturedPasses
+from sie_triton.engines.torch.cuda_graphs import CapturedPasses
 from sie_triton.engines.torch.transfers import Indices, downloaded
 from tests.support.gpu_passes import FAMILIES, LENGTHS, PACKED, batch_of, dense, modules_of, run, splade
 from tests.support.pretended_gpu import DEVICE, OnDevice, PretendedGpu

@@ -15,8 +15,8 @@ import pytest
 
 from sie_triton.errors import ServerError
 from sie_triton.server import serve
+from sie_triton.server.ascii_path import ascii_path
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
-from sie_triton.server.plain import plain
 from sie_triton.server.preflight import check_space, explain
 from sie_triton.settings import read_settings
 from sie_triton.system.processes.pids import is_alive
@@ -26,7 +26,7 @@ from tests.support.limits import full_disk
 @pytest.mark.parametrize("name", ["a b", "it's", "$HOME", 'a"b', "ünï", "a;b", "a:b"])
 def test_a_path_with_special_characters_gets_a_plain_alias(tmp_path, name):
     (tmp_path / name).mkdir()
-    with plain(tmp_path / name) as path:
+    with ascii_path(tmp_path / name) as path:
         assert str(path).isascii()
         assert subprocess.check_output(f"cd {path} && pwd -P", shell=True, text=True).strip() == str(tmp_path / name)
     assert not path.exists()
@@ -34,7 +34,7 @@ def test_a_path_with_special_characters_gets_a_plain_alias(tmp_path, name):
 
 
 def test_a_plain_path_is_taken_as_it_is(tmp_path):
-    with plain(tmp_path) as path:
+    with ascii_path(tmp_path) as path:
         assert path == tmp_path
 
 

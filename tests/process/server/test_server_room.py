@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sie_triton.errors import ServerError
-from sie_triton.server.room import MemoryPlan
+from sie_triton.server.memory_plan import MemoryPlan
 from sie_triton.server.serve import check_machine
 from sie_triton.settings import read_settings
 from tests.support.stages import spec

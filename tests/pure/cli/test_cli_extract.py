@@ -10,7 +10,7 @@ from PIL import Image
 from rich.console import Console
 
 from sie_triton import client
-from sie_triton.cli import cli, findings
+from sie_triton.cli import cli, extract_output
 from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import error_record
 from sie_triton.cli.drawing import drawn, save
@@ -54,9 +54,11 @@ def printed(monkeypatch):
 
     def show(*results, **console):
         stream = io.StringIO()
-        monkeypatch.setattr(findings, "Console", lambda **_: Console(file=stream, width=80, highlight=False, **console))
-        monkeypatch.setattr(findings, "write_out", lambda content: stream.write(content.decode()))
-        findings.FindingsOut().write([Line(i, {"text": TEXT}) for i, _ in enumerate(results, 1)], results)
+        monkeypatch.setattr(
+            extract_output, "Console", lambda **_: Console(file=stream, width=80, highlight=False, **console)
+        )
+        monkeypatch.setattr(extract_output, "write_out", lambda content: stream.write(content.decode()))
+        extract_output.FindingsOut().write([Line(i, {"text": TEXT}) for i, _ in enumerate(results, 1)], results)
         return stream.getvalue()
 
     return show
@@ -124,8 +126,8 @@ def test_skipped_errors_are_printed_in_their_place(printed):
 
 def test_a_label_keeps_its_colour(monkeypatch):
     stream = io.StringIO()
-    monkeypatch.setattr(findings, "Console", lambda **_: Console(file=stream, width=80, **IN_COLOUR))
-    sink = findings.FindingsOut()
+    monkeypatch.setattr(extract_output, "Console", lambda **_: Console(file=stream, width=80, **IN_COLOUR))
+    sink = extract_output.FindingsOut()
     for words in ("York", "Ada Lovelace", "York"):
         label = "name" if words == "York" else "person"
         sink.write([Line(1, {"text": TEXT})], [{**NONE, "entities": [entity(words, label)]}])

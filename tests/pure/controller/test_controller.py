@@ -17,7 +17,7 @@ from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions, private_bytes
-from sie_triton.controller.room import answer
+from sie_triton.controller.memory_grants import answer
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
 from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter

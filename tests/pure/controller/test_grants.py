@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sie_triton.controller.loop import lock
-from sie_triton.controller.room import answer
+from sie_triton.controller.memory_grants import answer
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.records import grants
 from sie_triton.records.grants import (

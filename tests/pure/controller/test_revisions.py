@@ -10,7 +10,7 @@ import pytest
 from sie_triton.controller.api import describe
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_states import models_of, read_stages
-from sie_triton.controller.wanted import Wanted
+from sie_triton.controller.repository_state import Wanted
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.records.grants import GRANTED, answer_path
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter

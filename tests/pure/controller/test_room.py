@@ -12,8 +12,8 @@ from time import monotonic_ns
 import pytest
 
 from sie_triton.controller.memory import DeviceMemory
-from sie_triton.controller.room import MIN_WAIT_S
-from sie_triton.controller.room import answer as give
+from sie_triton.controller.memory_grants import MIN_WAIT_S
+from sie_triton.controller.memory_grants import answer as give
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.pipeline.stages.stage import ColdStage
 from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, GRANTED, answer_path, controller_runs, refusal, room

@@ -8,7 +8,7 @@ from time import monotonic_ns
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import room
+from sie_triton.controller import memory_grants
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
@@ -61,7 +61,9 @@ def test_an_older_process_does_not_evict_its_own_model(controller, control, pids
 def test_a_load_is_refused_if_only_its_own_model_is_evictable(controller, control, pids):
     old, new, *_ = pids
     used(controller, 700)
-    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= int((room.MIN_WAIT_S + 1) * 1e9)
+    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= int(
+        (memory_grants.MIN_WAIT_S + 1) * 1e9
+    )
     resident(controller, "a", new, 400, generation=1)
     round_of(controller)
     assert verdict(controller, old) == "out of memory"
@@ -83,7 +85,7 @@ def overgrown(controller, monkeypatch):
 
     def take(taken):
         monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: taken.get(pid, 400))
-        monkeypatch.setattr(room, "private_bytes", lambda pid: taken.get(pid, 0))
+        monkeypatch.setattr(memory_grants, "private_bytes", lambda pid: taken.get(pid, 0))
         used(controller, 900)
 
     return take
@@ -95,7 +97,7 @@ def growing(controller, pid, worker, **fields):
     return stage(controller, "a", pid, state=RESIDENT, worker_pid=worker, last_used_ns=9, **needs, **fields)
 
 
-MOST = room.OVERDRAWN * (400 + GROWTH_BYTES)
+MOST = memory_grants.OVERDRAWN * (400 + GROWTH_BYTES)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -197,7 +199,7 @@ def test_a_load_continues_if_its_eviction_fails(controller, control, pids):
     ("tokenizer", "inference"), [({"num_open": 1}, {}), ({}, {"num_open": 1}), ({}, {"last_used_ns": 2**62})]
 )
 def test_the_tokenizer_of_a_model_in_use_stays(controller, control, pids, monkeypatch, tokenizer, inference):
-    monkeypatch.setattr(room, "monotonic_ns", lambda: 2**62)
+    monkeypatch.setattr(memory_grants, "monotonic_ns", lambda: 2**62)
     before = stage(controller, "a", pids[0], "preprocess", **{"state": RESIDENT, "last_used_ns": 1, **tokenizer})
     after = stage(controller, "a", pids[1], **inference)
     round_of(controller)

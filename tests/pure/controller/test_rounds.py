@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sie_triton.controller import room
+from sie_triton.controller import memory_grants
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
@@ -184,7 +184,7 @@ def test_without_the_setting_nothing_idle_is_evicted(world):
 
 
 def test_an_idle_tokenizer_of_a_cold_model_is_evicted(world, monkeypatch):
-    monkeypatch.setattr(room, "RECYCLE_AFTER_S", 1.0)
+    monkeypatch.setattr(memory_grants, "RECYCLE_AFTER_S", 1.0)
     world.process("a")
     tokenizer = world.process("a", "preprocess", state=RESIDENT, last_used_ns=time.monotonic_ns() + 60 * SECOND)
     world.resident("b")

@@ -7,8 +7,8 @@ import pytest
 
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.doors.capable import DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.model_choice import DENSE, SCORES, SPARSE, Capable
 from sie_triton.errors import Unreachable
 from sie_triton.settings import Settings
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgpack
 
+from sie_triton.doors.body_codec import read_json, read_msgpack
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.items import items_in
 from sie_triton.doors.sie import parameters_in
-from sie_triton.doors.wire import read_json, read_msgpack
 
 ATOMS = ["", "a", "ü", "\0", 0, -1, 2**63, 1.5, None, True, [], {}, "x" * 300]
 KEYS = ["items", "text", "images", "data", "audio", "params", "options", "output_types", "output_dtype", "id", "query"]

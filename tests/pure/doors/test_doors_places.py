@@ -3,7 +3,7 @@
 import msgpack
 import pytest
 
-from sie_triton.doors import documents
+from sie_triton.doors import openapi_sie
 from sie_triton.doors.openapi import page
 from tests.support.doors import door_of, post
 from tests.support.stages import spec
@@ -126,7 +126,7 @@ def test_a_file_without_bytes_is_refused_in_msgpack(kind):
 
 
 def test_the_list_of_routes_shows_the_fields_of_items():
-    made = documents.encode(9, [spec(family="clip", inputs=("text", "image"), engine="torch")])
+    made = openapi_sie.encode(9, [spec(family="clip", inputs=("text", "image"), engine="torch")])
     shown = page({"info": {"title": "t", "version": "1"}, "paths": {"/v1/encode": {"post": made}}})
     for name, kind in (("items", "list of string; or object"), ("items[].text", "string"), ("items[].image", "file")):
         assert f"<code>{name}</code><td>{kind}<td>" in shown

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from sie_triton.doors import tei
-from sie_triton.doors.capable import Capable
 from sie_triton.doors.fields import BodyFields
-from sie_triton.doors.plain import cut_by
+from sie_triton.doors.json_dialects import cut_by
+from sie_triton.doors.model_choice import Capable
 from sie_triton.doors.tei import rerank_answer, sparse_answer
 from sie_triton.errors import InputError
 from tests.support.doors import door_of, post

@@ -8,10 +8,7 @@ import msgpack_numpy
 import numpy as np
 import pytest
 
-from sie_triton.doors.failures import Failure
-from sie_triton.doors.items import item_in
-from sie_triton.doors.response_bodies import encoded, extracted
-from sie_triton.doors.wire import (
+from sie_triton.doors.body_codec import (
     JSON,
     MEMBERS_A_TURN,
     MSGPACK,
@@ -21,6 +18,9 @@ from sie_triton.doors.wire import (
     write_msgpack,
     written,
 )
+from sie_triton.doors.failures import Failure
+from sie_triton.doors.items import item_in
+from sie_triton.doors.response_bodies import encoded, extracted
 from tests.support.doors import TIMING
 
 ARRAYS = [

@@ -6,9 +6,9 @@ import os
 import pytest
 
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.controller.room import _was_granted
+from sie_triton.controller.memory_grants import _was_granted
 from sie_triton.engines.measurements import Measurements
-from sie_triton.models import loras
+from sie_triton.models import known_loras
 from sie_triton.models.environments.venv import RECORD, Venv
 from sie_triton.models.weights.hub import _read_pin
 from sie_triton.models.weights.local_cache import keep_names, known_names
@@ -74,7 +74,7 @@ def test_damaged_measurements_are_made_again(tmp_path, text):
 def test_a_damaged_list_of_adapters_is_empty(tmp_path, text):
     path = tmp_path / "org__m.json"
     path.write_text(text)
-    assert loras.read(path) == {}
+    assert known_loras.read(path) == {}
 
 
 def test_damaged_names_of_files_are_asked_for_again(tmp_path, text):

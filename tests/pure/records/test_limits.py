@@ -17,7 +17,7 @@ from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records import tickets as limit
 from sie_triton.records.calls import CALL, CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
-from sie_triton.records.others import OtherModels
+from sie_triton.records.other_models import OtherModels
 from sie_triton.records.status import RECORD, StatusReader, StatusWriter
 from sie_triton.records.tickets import RequestLimit
 from tests.support.controller import wait_for

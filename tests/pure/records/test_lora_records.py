@@ -4,7 +4,7 @@ import pytest
 
 from sie_triton.controller.healing import Healing
 from sie_triton.controller.model_states import models_of, read_stages
-from sie_triton.records.loras import read_all_loras, read_loras, resident, write_loras
+from sie_triton.records.lora_states import read_all_loras, read_loras, resident, write_loras
 from sie_triton.records.revisions import steps_name
 from sie_triton.records.status import StatusWriter, status_path
 from sie_triton.records.traffic import traffic_path

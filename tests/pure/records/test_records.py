@@ -10,10 +10,10 @@ import pytest
 
 from sie_triton.controller.loop import lock
 from sie_triton.errors import LoadError
-from sie_triton.records import others, status
+from sie_triton.records import other_models, status
 from sie_triton.records import tickets as limit
 from sie_triton.records.grants import answer_path, room
-from sie_triton.records.others import OtherModels
+from sie_triton.records.other_models import OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
 from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
 from sie_triton.system.processes.pids import ProcessId, is_alive
@@ -157,7 +157,7 @@ def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
 
 def test_the_count_stays_while_no_file_handle_is_left(limited, record, monkeypatch):
     """The requests of this moment are then admitted, or refused, by the latest listing."""
-    monkeypatch.setattr(others, "monotonic_ns", lambda: limited.now)
+    monkeypatch.setattr(other_models, "monotonic_ns", lambda: limited.now)
     record("other").add(num_open=2)
     limited.inference.add(num_open=1)
     assert limited.limit.room() == LIMIT - 3

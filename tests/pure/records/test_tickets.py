@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sie_triton.records import others, status, tickets
-from sie_triton.records.others import AGE_NS, FORGET_NS, OtherModels
+from sie_triton.records import other_models, status, tickets
+from sie_triton.records.other_models import AGE_NS, FORGET_NS, OtherModels
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
 from sie_triton.records.tickets import LISTING_NS, STUCK_NS, RequestLimit
 from sie_triton.system.processes.pids import ProcessId
@@ -18,7 +18,7 @@ LIMIT = 8
 def limited(tmp_path, monkeypatch):
     """The request limit of a model with one process of each stage."""
     made = SimpleNamespace(now=10**12, directory=tmp_path)
-    for module in (tickets, status, others):
+    for module in (tickets, status, other_models):
         monkeypatch.setattr(module, "monotonic_ns", lambda: made.now)
     made.preprocess = StatusWriter(tmp_path, "m", "preprocess", 0)
     made.inference = StatusWriter(tmp_path, "m", "inference", 0)

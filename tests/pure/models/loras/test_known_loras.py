@@ -9,9 +9,9 @@ import pytest
 from sie_triton.contract import VERBS
 from sie_triton.contract.spec import Profile, Runtime
 from sie_triton.errors import InputError
-from sie_triton.models import loras
+from sie_triton.models import known_loras
 from sie_triton.models.families import model_of
-from sie_triton.models.loras import KnownLoras, add, added_path, read, remove
+from sie_triton.models.known_loras import KnownLoras, add, added_path, read, remove
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.records.status import StatusWriter
 from tests.support.lora_families import set_takes_loras
@@ -66,7 +66,7 @@ def test_an_adapter_source_is_kept_while_a_name_refers_to_it(known, path):
 
 def test_an_unchanged_list_of_adapters_is_not_read_again(known, path, monkeypatch):
     num_read = []
-    monkeypatch.setattr(loras, "read", lambda path: num_read.append(path) or read(path))
+    monkeypatch.setattr(known_loras, "read", lambda path: num_read.append(path) or read(path))
     of_model = known()
     add(path, "new", "/x")
     num_read.clear()

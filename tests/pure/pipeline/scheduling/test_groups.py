@@ -68,7 +68,7 @@ def grouped(tmp_path, request):
     stage.worker = EchoWorker()
     stage.load = lambda: stage.worker
     stage.warm_up()
-    take, forward = stage._desk.take, stage.worker.forward
+    take, forward = stage._codec.read, stage.worker.forward
 
     def taken(request, limits):
         work = take(request, limits)
@@ -76,7 +76,7 @@ def grouped(tmp_path, request):
         return work
 
     stage.seen = []
-    stage._desk.take = taken
+    stage._codec.read = taken
     stage.worker.forward = lambda batch, threads: stage.seen.append(batch) or forward(batch, threads)
     yield stage
     stage.close()

@@ -9,8 +9,8 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.errors import LoadError, ModelError, ModelLoading
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
 from sie_triton.pipeline.scheduling.job import Job
-from sie_triton.pipeline.stages.deadly import MAX_KNOWN, REFUSED_S, DeadlyRequests
 from sie_triton.pipeline.stages.inference import Inference
+from sie_triton.pipeline.stages.quarantine import MAX_KNOWN, REFUSED_S, Quarantine
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.pipeline.worker.process import StoppedTwice, WorkerDied
 from sie_triton.records.status import StatusWriter
@@ -71,7 +71,7 @@ def test_a_request_that_kills_its_workers_fails_alone(make):
 def test_the_same_request_again_ends_no_worker_for_a_while(make):
     """Another request is computed meanwhile; after a while this one is tried again."""
     stage, now = make(1), [0.0]
-    stage._desk.deadly = DeadlyRequests(lambda: now[0])
+    stage._codec.quarantine = Quarantine(lambda: now[0])
     assert isinstance(run(stage, [tokens([POISON] * 10)])[0], ModelError)
     num_workers = len(stage.workers)
     refused, other, good = run(stage, [tokens([POISON] * 10), tokens([3] * 10), tokens([1] * 10)])
@@ -85,12 +85,12 @@ def test_the_same_request_again_ends_no_worker_for_a_while(make):
 
 
 def test_only_so_many_requests_are_remembered():
-    deadly, jobs = DeadlyRequests(lambda: 0.0), [Job({}, [False], [each], lora=str(each)) for each in range(300)]
+    quarantine, jobs = Quarantine(lambda: 0.0), [Job({}, [False], [each], lora=str(each)) for each in range(300)]
     for job in jobs:
-        deadly.add(job)
-    deadly.check(jobs[300 - MAX_KNOWN - 1])
+        quarantine.add(job)
+    quarantine.check(jobs[300 - MAX_KNOWN - 1])
     with pytest.raises(ModelError, match="ended twice"):
-        deadly.check(jobs[300 - MAX_KNOWN])
+        quarantine.check(jobs[300 - MAX_KNOWN])
 
 
 def test_a_poisonous_request_spoils_none_on_another_lane(make):

@@ -7,12 +7,12 @@ from time import monotonic_ns
 
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.uses import Uses
-from sie_triton.pipeline.stages.work import Work
-from sie_triton.records.loras import LOADING, Lora, State
+from sie_triton.pipeline.stages.inference_job import InferenceJob
+from sie_triton.records.lora_states import LOADING, Lora, State
 
 
 @dataclass(slots=True, eq=False)
-class HeldLora:
+class CachedLora:
     """A LoRA adapter and its jobs.
 
     `users`: unanswered jobs that were passed to the scheduler; `waiting`: jobs that were not. While the adapter is
@@ -29,8 +29,8 @@ class HeldLora:
     retry_at: float = 0.0
     leaving: bool = False
     num_running: int = 0
-    waiting: list[Work] = field(default_factory=list)
-    users: set[Work] = field(default_factory=set)
+    waiting: list[InferenceJob] = field(default_factory=list)
+    users: set[InferenceJob] = field(default_factory=set)
     uses: Uses = field(default_factory=Uses)
 
     def as_record(self) -> Lora:
@@ -42,7 +42,7 @@ class HeldLora:
             last_used_ns=self.last_used_ns,
         )
 
-    def is_used(self, is_wanted: Callable[[Work], bool]) -> bool:
+    def is_used(self, is_wanted: Callable[[InferenceJob], bool]) -> bool:
         """True if a forward pass runs with it, or a job whose response `is_wanted` uses it. Other jobs are dropped."""
         self.users = set(filter(is_wanted, self.users))
         return bool(self.users or self.num_running)

@@ -6,11 +6,11 @@ from typing import Any
 from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
+from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.response_bodies import timing_headers
-from sie_triton.doors.wire import JSON
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
 

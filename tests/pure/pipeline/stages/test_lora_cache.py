@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sie_triton.errors import BusyError, LoadError
-from sie_triton.pipeline.stages import loras
+from sie_triton.pipeline.stages import lora_cache
 from tests.support.controller import wait_for
 from tests.support.held_loras import SIZE, FakeWorker, Model
 
@@ -59,7 +59,7 @@ def test_loading_and_reused_adapters_are_in_the_record(model, monkeypatch):
     def written():
         return {each["name"]: each for each in json.loads(model.status.loras_path.read_text()).values()}
 
-    monkeypatch.setattr(loras, "WRITE_EVERY_S", 0.0)
+    monkeypatch.setattr(lora_cache, "WRITE_EVERY_S", 0.0)
     model.worker.may_add.clear()
     job = model.ask("a")
     wait_for(lambda: model.status.loras_path.exists())
@@ -138,18 +138,18 @@ def test_a_failure_is_reported_remembered_and_retried(model, monkeypatch):
     model.use("good")
     assert model.worker.orders == ["+bad", "+good"]
     now = time.monotonic()
-    monkeypatch.setattr(loras, "monotonic", lambda: now + 31)
+    monkeypatch.setattr(lora_cache, "monotonic", lambda: now + 31)
     again = model.ask("bad")
     model.wait_for(lambda: again.request.told is not None)
     assert model.worker.orders == ["+bad", "+good", "+bad"]
-    monkeypatch.setattr(loras, "monotonic", lambda: now + 62)
+    monkeypatch.setattr(lora_cache, "monotonic", lambda: now + 62)
     other = model.ask("bad too")
     model.wait_for(lambda: other.request.told is not None)
     assert "bad" not in model.loras._known, "clients may name any number of them"
 
 
 def test_the_number_of_requests_waiting_for_an_adapter_is_limited(model, monkeypatch):
-    monkeypatch.setattr(loras, "MOST_WAITING", 2)
+    monkeypatch.setattr(lora_cache, "MOST_WAITING", 2)
     model.worker.may_add.clear()
     model.ask("a"), model.ask("a")
     with pytest.raises(BusyError, match="lora a: is being loaded, and 2 requests wait; retry"):
@@ -239,7 +239,7 @@ def test_an_adapter_added_just_before_the_worker_died_goes_to_the_next_worker(mo
 
 
 def test_waiting_requests_get_an_error_if_no_worker_can_be_started(model, monkeypatch):
-    monkeypatch.setattr(loras, "WORKER_S", 0.05)
+    monkeypatch.setattr(lora_cache, "WORKER_S", 0.05)
     model.worker.is_dead = True
     job = model.ask("a")
     model.wait_for(lambda: job.request.told is not None)
@@ -289,7 +289,7 @@ def test_an_adapter_that_was_removed_goes_as_soon_as_it_is_idle(model, monkeypat
 
 
 def test_removed_adapters_are_looked_for_without_any_request(tmp_path, monkeypatch):
-    monkeypatch.setattr(loras, "SWEEP_S", 0.01)
+    monkeypatch.setattr(lora_cache, "SWEEP_S", 0.01)
     model = Model(tmp_path / "m-inference.1.loras")
     model.use("a")
     model.removed = {"a"}

@@ -25,7 +25,7 @@ class _Heard:
     clock: float
 
 
-class Awaited:
+class Gateways:
     """Belongs to one event loop."""
 
     def __init__(self) -> None:

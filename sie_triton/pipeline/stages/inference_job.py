@@ -9,14 +9,14 @@ from sie_triton.contract.tensors import LENGTHS, lengths_of
 from sie_triton.errors import InputError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.models.inputs.features import from_tensors, num_pieces
-from sie_triton.models.loras import KnownLoras
+from sie_triton.models.known_loras import KnownLoras
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.job import Job
 from sie_triton.pipeline.stages.checks import check_features, check_limits
 from sie_triton.pipeline.stages.context import Context
-from sie_triton.pipeline.stages.deadly import DeadlyRequests
 from sie_triton.pipeline.stages.message import Messages
 from sie_triton.pipeline.stages.open_requests import OpenRequest
+from sie_triton.pipeline.stages.quarantine import Quarantine
 from sie_triton.pipeline.stages.request import Outputs, Request
 from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.timing import BusyLog, covered_ns
@@ -34,7 +34,7 @@ MAX_PASSES = 64
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Work(Job):
+class InferenceJob(Job):
     """The job of one request. `computed`: the tensors that its verb has made from the rows, once these are complete.
     `batches`: its forward passes, if its trace is recorded.
 
@@ -56,7 +56,7 @@ class Work(Job):
         return str(self.context.options.get(LORA.name, ""))
 
 
-class Desk:
+class InferenceCodec:
     """Reads requests from preprocess and makes outputs for postprocess. Holds no request; any thread may call it."""
 
     def __init__(self, spec: ModelSpec, seal: Seal) -> None:
@@ -65,7 +65,7 @@ class Desk:
         self._sent = Messages.from_inference(self._model, seal)
         self._is_ours = spec.family in FAMILIES
         self.loras = KnownLoras(spec)
-        self.deadly = DeadlyRequests()
+        self.quarantine = Quarantine()
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._own = [parameter.name for parameter in self._model.parameters]
         computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
@@ -78,7 +78,7 @@ class Desk:
         except InputError:
             return None
 
-    def take(self, request: OpenRequest, loaded: Loaded) -> Work:
+    def read(self, request: OpenRequest, loaded: Loaded) -> InferenceJob:
         """Read a request. Raise InputError if the loaded model cannot read it, ModelError if it ends workers."""
         context, rows = self._received.read(request.request, copy=True)
         features = from_tensors(rows, self._model.features)
@@ -88,7 +88,7 @@ class Desk:
             check_features(features, self._model.features, loaded.max_length, loaded.limits)
         lengths = self._model.lengths_of(features)
         verb, options = context.verb, context.options
-        work = Work(
+        job = InferenceJob(
             request=request,
             context=context,
             features=features,
@@ -99,36 +99,36 @@ class Desk:
             options={name: options[name] for name in self._own if name in options} if self._own else None,
             lora=self.loras.source(str(lora)) if (lora := options.get(LORA.name)) else "",
         )
-        self.deadly.check(work)
-        return work
+        self.quarantine.check(job)
+        return job
 
-    def collect(self, work: Work) -> None:
+    def collect(self, job: InferenceJob) -> None:
         """Compute the tensors that the verb forwards, from the rows."""
-        context = work.context
-        pieces = num_pieces(work.features, work.num_items)
-        work.computed = context.verb.collect(self._model, context.options, work.rows, pieces)
+        context = job.context
+        pieces = num_pieces(job.features, job.num_items)
+        job.computed = context.verb.collect(self._model, context.options, job.rows, pieces)
 
-    def hand_on(self, work: Work, busy: BusyLog, loads: BusyLog) -> Outputs:
+    def write(self, job: InferenceJob, busy: BusyLog, loads: BusyLog) -> Outputs:
         """Return the outputs for postprocess. `busy`: times when the instance was busy; `loads`: when it loaded."""
-        context = work.context
-        context.inference_ns = covered_ns(work.ran)
-        starts, ends = zip(*work.ran, strict=True)
+        context = job.context
+        context.inference_ns = covered_ns(job.ran)
+        starts, ends = zip(*job.ran, strict=True)
         waited = max(ends) - context.preprocessed_ns - context.inference_ns
         since, until = context.preprocessed_ns, min(starts)
         context.batch_wait_ns = busy.idle_ns(since, until)
         context.loading_ns = max(0, until - since - loads.idle_ns(since, until))
         context.queue_ns = max(0, waited - context.batch_wait_ns - context.loading_ns)
-        _record(work, until)
-        return self._sent.write(context, {**work.computed, LENGTHS.name: self._model.lengths_of(work.features)})
+        _record(job, until)
+        return self._sent.write(context, {**job.computed, LENGTHS.name: self._model.lengths_of(job.features)})
 
 
-def _record(work: Work, began_ns: int) -> None:
+def _record(job: InferenceJob, began_ns: int) -> None:
     """Record the spans of a finished job, whose first forward pass began at `began_ns`."""
-    context = work.context
+    context = job.context
     if (found := recorded(context.trace)) is None:
         return
     tracing, trace = found
     waits = {"sie.loading_ms": context.loading_ns / 1e6, "sie.batch_wait_ms": context.batch_wait_ns / 1e6}
     tracing.add(trace, "queue", context.preprocessed_ns, began_ns, waits)
-    for started, ended, batch in work.batches:
+    for started, ended, batch in job.batches:
         tracing.add(trace, "forward pass", started, ended, links=[batch])

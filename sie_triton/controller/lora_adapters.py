@@ -14,7 +14,7 @@ from typing import Any
 from sie_triton.contract.names import sie_name
 from sie_triton.controller.changes import NO_CHANGES, Changes
 from sie_triton.controller.refresh import ChangeRefused
-from sie_triton.models.loras import (
+from sie_triton.models.known_loras import (
     CONFIG_FILE,
     HUB,
     PATHS,
@@ -26,7 +26,7 @@ from sie_triton.models.loras import (
     remove,
     source_of,
 )
-from sie_triton.records.loras import Lora, read_all_loras, read_loras, resident
+from sie_triton.records.lora_states import Lora, read_all_loras, read_loras, resident
 from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG, Served
 
 LONGEST_SOURCE = 4096  # characters

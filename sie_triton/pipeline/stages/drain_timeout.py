@@ -6,10 +6,10 @@ from time import monotonic
 from sie_triton.errors import BusyError
 
 # Timeout in seconds. Requests that are not done by then end with an error.
-LEAVING_S = 60.0
+DRAIN_S = 60.0
 
 
-class Leaving:
+class DrainTimeout:
     """Measures how long `is_awaited()` has been true without a break. One thread calls it."""
 
     def __init__(self, is_awaited: Callable[[], bool], clock: Callable[[], float] = monotonic) -> None:
@@ -22,8 +22,6 @@ class Leaving:
             self._since = None
             return None
         self._since = self._clock() if self._since is None else self._since
-        if self._clock() - self._since < LEAVING_S:
+        if self._clock() - self._since < DRAIN_S:
             return None
-        return BusyError(
-            f"the model was changed or evicted, and this request was not done within {LEAVING_S:g} s; retry"
-        )
+        return BusyError(f"the model was changed or evicted, and this request was not done within {DRAIN_S:g} s; retry")

@@ -9,6 +9,7 @@ from sie_triton.contract.model import Model
 from sie_triton.contract.outputs import OUTPUT_DTYPES
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import IMAGE, ITEMS, LABELS, QUERY, TEXT
+from sie_triton.doors.body_codec import JSON, MEDIA_TYPES, MSGPACK
 from sie_triton.doors.item_errors import KINDS
 from sie_triton.doors.items import MEDIA
 from sie_triton.doors.openapi import TIMEOUT, model_parameter, posted
@@ -28,7 +29,6 @@ from sie_triton.doors.schemas import (
     parameters,
     several,
 )
-from sie_triton.doors.wire import JSON, MEDIA_TYPES, MSGPACK
 
 # Content types of a request and of a response; requests may use several names of msgpack.
 READ = tuple(MEDIA_TYPES)

@@ -17,7 +17,7 @@ from sie_triton.cluster.gateway.pools import Pools
 MEASURE_S = 5.0
 
 
-class Figures:
+class QueueMetrics:
     """Belongs to one event loop. `own` is the pool of requests that ask for none."""
 
     def __init__(self, js: JetStreamContext, pools: Pools, leases: Leases, own: str) -> None:

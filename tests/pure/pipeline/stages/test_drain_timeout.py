@@ -4,9 +4,9 @@ import pytest
 
 from sie_triton.errors import BusyError
 from sie_triton.pipeline.scheduling.job import NEVER
-from sie_triton.pipeline.stages import leaving
+from sie_triton.pipeline.stages import drain_timeout
 from sie_triton.pipeline.stages import open_requests as module
-from sie_triton.pipeline.stages.leaving import LEAVING_S, Leaving
+from sie_triton.pipeline.stages.drain_timeout import DRAIN_S, DrainTimeout
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.clocks import Clock
@@ -16,23 +16,23 @@ from tests.support.stages import Counts, FakeRequest, open_requests
 
 def test_only_time_while_the_memory_is_awaited_counts():
     clock, awaited = Clock(), [True]
-    leaving = Leaving(lambda: awaited[0], clock)
-    assert leaving.overdue() is None
-    clock.now += LEAVING_S - 1
-    assert leaving.overdue() is None
+    draining = DrainTimeout(lambda: awaited[0], clock)
+    assert draining.overdue() is None
+    clock.now += DRAIN_S - 1
+    assert draining.overdue() is None
     awaited[0] = False
     clock.now += 2
-    assert leaving.overdue() is None
+    assert draining.overdue() is None
     awaited[0] = True
-    assert leaving.overdue() is None
-    clock.now += LEAVING_S
-    assert isinstance(leaving.overdue(), BusyError)
-    assert "retry" in str(leaving.overdue())
+    assert draining.overdue() is None
+    clock.now += DRAIN_S
+    assert isinstance(draining.overdue(), BusyError)
+    assert "retry" in str(draining.overdue())
 
 
 def test_remaining_requests_get_an_error_even_without_a_deadline(monkeypatch):
     monkeypatch.setattr(module, "LOOK_S", 0.01)
-    monkeypatch.setattr(leaving, "LEAVING_S", 0.0)
+    monkeypatch.setattr(drain_timeout, "DRAIN_S", 0.0)
     counts = Counts()
     requests, waiting = open_requests(counts), [FakeRequest(), FakeRequest()]
     opened = [requests.enter(each) for each in waiting]

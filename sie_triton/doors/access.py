@@ -11,7 +11,7 @@ from sie_triton.settings.web_pages import WebPages
 ONE_OF_TOKENS = "one of SIE_AUTH_TOKENS"
 
 
-class Trust:
+class Access:
     """Checks callers against the settings, which hold at least one token if authentication is on."""
 
     def __init__(self, settings: Settings) -> None:

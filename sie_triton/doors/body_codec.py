@@ -11,8 +11,8 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import orjson
 
+from sie_triton.doors.body_values import check_depth, json_values, msgpack_values
 from sie_triton.doors.failures import Failure, invalid
-from sie_triton.doors.measure import check_depth, json_values, msgpack_values
 
 Body = bytes | bytearray
 

@@ -11,11 +11,11 @@ from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
 from sie_triton.pipeline.scheduling.job import NEVER, pack
 from sie_triton.pipeline.stages.context import Context
+from sie_triton.pipeline.stages.inference_job import InferenceCodec
 from sie_triton.pipeline.stages.message import Messages
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.timing import BusyLog
-from sie_triton.pipeline.stages.work import Desk
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.traffic import TrafficWriter
 from tests.support.family_double import NAME
@@ -34,8 +34,8 @@ OWN = spec(
 
 
 @pytest.fixture
-def desk(tmp_path):
-    return Desk(OWN, Seal(tmp_path))
+def codec(tmp_path):
+    return InferenceCodec(OWN, Seal(tmp_path))
 
 
 def sent(context, lengths=(2, 600), **changes):
@@ -61,9 +61,9 @@ def loaded(limits=None):
     return Loaded(limits or {}, 10_000, 1, 0)
 
 
-def test_work_takes_its_options_from_the_context(desk):
+def test_work_takes_its_options_from_the_context(codec):
     options = {"threshold": 0.5, "labels": "near", "normalize": False, "output_types": "tags"}
-    work = desk.take(entered(sent(Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5))), loaded())
+    work = codec.read(entered(sent(Context(ENCODE, options, num_items=2, deadline_ns=77, ticket=5))), loaded())
     assert work.deadline_ns == 77
     assert work.options == {"threshold": 0.5, "labels": "near"}
     assert work.wanted == {"tags"}
@@ -74,28 +74,31 @@ def test_work_takes_its_options_from_the_context(desk):
     assert work.features["letters"].lengths is work.features["pairs"].lengths
 
 
-def test_the_query_of_a_score_is_its_last_element(desk):
-    work = desk.take(entered(sent(Context(SCORE, {}, num_items=1))), loaded())
+def test_the_query_of_a_score_is_its_last_element(codec):
+    work = codec.read(entered(sent(Context(SCORE, {}, num_items=1))), loaded())
     assert work.is_query == [False, True]
     assert (work.wanted, work.options, work.deadline_ns) == ({"dense"}, {}, NEVER)
 
 
-def test_is_query_applies_to_every_item_of_an_encode_request(desk):
-    assert desk.take(entered(sent(Context(ENCODE, {"is_query": True}, num_items=2))), loaded()).is_query == [True, True]
+def test_is_query_applies_to_every_item_of_an_encode_request(codec):
+    assert codec.read(entered(sent(Context(ENCODE, {"is_query": True}, num_items=2))), loaded()).is_query == [
+        True,
+        True,
+    ]
 
 
-def test_a_familys_parameters_reach_its_batch_item_by_item(desk):
-    first = desk.take(entered(sent(Context(ENCODE, {"threshold": 0.5}, num_items=2))), loaded())
-    second = desk.take(entered(sent(Context(ENCODE, {"labels": "far"}, num_items=1), [3])), loaded())
+def test_a_familys_parameters_reach_its_batch_item_by_item(codec):
+    first = codec.read(entered(sent(Context(ENCODE, {"threshold": 0.5}, num_items=2))), loaded())
+    second = codec.read(entered(sent(Context(ENCODE, {"labels": "far"}, num_items=1), [3])), loaded())
     batch = pack([(first, 0), (second, 0), (first, 1)])
     assert batch.options == [{"threshold": 0.5}, {"labels": "far"}, {"threshold": 0.5}]
     assert batch.features["letters"].lengths.tolist() == [2, 3, 600]
 
 
-def test_the_deadline_is_known_before_the_request_is_read(desk):
+def test_the_deadline_is_known_before_the_request_is_read(codec):
     request = sent(Context(ENCODE, {}, num_items=2, deadline_ns=77), letters=np.zeros(0, np.int32))
-    assert desk.context(request).deadline_ns == 77
-    assert desk.context(FakeRequest()) is None
+    assert codec.context(request).deadline_ns == 77
+    assert codec.context(FakeRequest()) is None
 
 
 @pytest.mark.parametrize(
@@ -107,29 +110,29 @@ def test_the_deadline_is_known_before_the_request_is_read(desk):
         ({"weight": np.zeros((3, 2), np.float32)}, {}, "weight: has 3 rows; there are 2 items"),
     ],
 )
-def test_features_of_another_packages_processor_are_checked_one_by_one(desk, changes, limits, complaint):
+def test_features_of_another_packages_processor_are_checked_one_by_one(codec, changes, limits, complaint):
     with pytest.raises(InputError, match=complaint):
-        desk.take(entered(sent(Context(ENCODE, {}, num_items=2), **changes)), loaded(limits))
+        codec.read(entered(sent(Context(ENCODE, {}, num_items=2), **changes)), loaded(limits))
 
 
-def computed(desk, context):
+def computed(codec, context):
     """Return the response to a request of two items, as if a pass had run from 10 to 15."""
-    work = desk.take(entered(sent(context)), loaded())
+    work = codec.read(entered(sent(context)), loaded())
     for item in range(2):
         rows = np.full((item + 1, 4), item, np.float32)
         work.put(item, {"dense": np.full(2, item, np.float32), "tags": rows, "tags_lengths": np.int32(item + 1)})
     work.ran.append((10, 15))
-    desk.collect(work)
+    codec.collect(work)
     loads = BusyLog()
     loads.add(5, 7)
-    return desk.hand_on(work, BusyLog(), loads)
+    return codec.write(work, BusyLog(), loads)
 
 
 @pytest.mark.parametrize(("verb", "num_items"), [(ENCODE, 2), (SCORE, 1)])
-def test_postprocess_accepts_only_outputs_of_inference(desk, verb, num_items):
+def test_postprocess_accepts_only_outputs_of_inference(codec, verb, num_items):
     """Both verbs share the step; only tokens of items are counted."""
     stage = Postprocess(OWN, Seal(Path()), TrafficWriter.private())
-    of_inference = computed(desk, Context(verb, {}, num_items=num_items, preprocessed_ns=4))
+    of_inference = computed(codec, Context(verb, {}, num_items=num_items, preprocessed_ns=4))
     of_preprocess = sent(Context(verb, {}, num_items=num_items))
     good, bad = run(stage, [FakeRequest(message=of_inference["message"][None]), of_preprocess])
     assert good["token_count"].tolist() == [2, 600][:num_items]
@@ -137,16 +140,16 @@ def test_postprocess_accepts_only_outputs_of_inference(desk, verb, num_items):
         raise bad
 
 
-def test_an_output_of_a_familys_own_is_handed_on_with_its_lengths(desk):
-    _, handed = received(computed(desk, Context(ENCODE, {"output_types": "tags"}, num_items=2)))
+def test_an_output_of_a_familys_own_is_handed_on_with_its_lengths(codec):
+    _, handed = received(computed(codec, Context(ENCODE, {"output_types": "tags"}, num_items=2)))
     assert handed["tags"].tolist() == [[0] * 4, [1] * 4, [1] * 4]
     assert handed["tags_lengths"].tolist() == [1, 2]
     assert len(handed["dense"]) == 0
-    assert desk.ragged == {"tags": "tags_lengths"}
+    assert codec.ragged == {"tags": "tags_lengths"}
 
 
-def test_the_context_from_inference_has_its_times(desk):
-    found, _ = received(computed(desk, Context(ENCODE, {}, num_items=2, preprocessed_ns=4)))
+def test_the_context_from_inference_has_its_times(codec):
+    found, _ = received(computed(codec, Context(ENCODE, {}, num_items=2, preprocessed_ns=4)))
     assert (found.inference_ns, found.queue_ns, found.batch_wait_ns) == (5, 0, 6)
 
 

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.doors.capable import DENSE, SCORES, SPARSE, able
 from sie_triton.doors.fields import (
     EMBEDDING_TYPES,
     INPUT_TYPES,
@@ -15,6 +14,7 @@ from sie_triton.doors.fields import (
     OURS,
     TASKS,
 )
+from sie_triton.doors.model_choice import DENSE, SCORES, SPARSE, able
 from sie_triton.doors.openapi import TIMEOUT, Document, failures, operation, posted
 from sie_triton.doors.schemas import (
     BOOLEAN,

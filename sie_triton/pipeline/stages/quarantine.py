@@ -18,7 +18,7 @@ MAX_KNOWN = 256
 ENDED_TWICE = "inference: the worker process ended twice while it computed this request"
 
 
-class DeadlyRequests:
+class Quarantine:
     """Hashes of such requests, by what their pass reads, and when each may run again. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:

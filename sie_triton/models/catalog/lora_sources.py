@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 from sie_triton.contract.verb import LONGEST_LORA
 from sie_triton.errors import CatalogError
 from sie_triton.models.catalog.options import LORA, RuntimeOptions
-from sie_triton.models.loras import check_name, source_of
+from sie_triton.models.known_loras import check_name, source_of
 
 Loras = dict[Annotated[str, AfterValidator(check_name)], Annotated[str, AfterValidator(source_of)]]
 

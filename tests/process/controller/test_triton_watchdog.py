@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sie_triton.controller import watch
+from sie_triton.controller import triton_watchdog
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.watch import MAX_SILENT, TritonWatch
+from sie_triton.controller.triton_watchdog import MAX_SILENT, TritonWatchdog
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.controller import wait_for
 from tests.support.doubles import FakeTriton
@@ -21,12 +21,12 @@ def fake() -> Iterator[FakeTriton]:
 
 
 @pytest.fixture
-def watching(fake: FakeTriton, child: subprocess.Popen[bytes], monkeypatch) -> Iterator[TritonWatch]:
+def watching(fake: FakeTriton, child: subprocess.Popen[bytes], monkeypatch) -> Iterator[TritonWatchdog]:
     """A watch of `child`, whose thread does not look."""
-    monkeypatch.setattr(watch, "LOOK_S", 3600.0)
-    monkeypatch.setattr(watch, "TIMEOUT_S", 30.0)
+    monkeypatch.setattr(triton_watchdog, "LOOK_S", 3600.0)
+    monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 30.0)
     control = ModelControl(fake.url.removeprefix("grpc://"))
-    watching = TritonWatch(control)
+    watching = TritonWatchdog(control)
     watching.triton = ProcessId.of(child.pid)
     yield watching
     watching.close()
@@ -34,16 +34,16 @@ def watching(fake: FakeTriton, child: subprocess.Popen[bytes], monkeypatch) -> I
 
 
 @pytest.fixture
-def silent(watching: TritonWatch, fake: FakeTriton, monkeypatch) -> Callable[[int], None]:
+def silent(watching: TritonWatchdog, fake: FakeTriton, monkeypatch) -> Callable[[int], None]:
     """Return a function that looks so many times while Triton is silent."""
 
     def silent(number: int) -> None:
-        monkeypatch.setattr(watch, "TIMEOUT_S", 0.05)
+        monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 0.05)
         fake.is_silent = True
         for _ in range(number):
             watching.look()
         fake.is_silent = False
-        monkeypatch.setattr(watch, "TIMEOUT_S", 30.0)
+        monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 30.0)
 
     return silent
 
@@ -81,11 +81,11 @@ def test_one_that_is_stopped_may_go_on(watching, silent, child):
 
 
 def test_the_thread_looks(watching, fake, child, monkeypatch):
-    monkeypatch.setattr(watch, "LOOK_S", 0.01)
-    with_thread = TritonWatch(watching._control)
+    monkeypatch.setattr(triton_watchdog, "LOOK_S", 0.01)
+    with_thread = TritonWatchdog(watching._control)
     with_thread.triton = ProcessId.of(child.pid)
     wait_for(lambda: with_thread._has_answered)
-    monkeypatch.setattr(watch, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 0.05)
     fake.is_silent = True
     assert child.wait(60) == -signal.SIGKILL
     with_thread.close()

@@ -10,11 +10,11 @@ from time import monotonic, monotonic_ns
 
 from sie_triton.errors import BusyError, LoadError, LoraLoading, SIEError
 from sie_triton.models.weights.uses import Uses
-from sie_triton.pipeline.stages.held_lora import HeldLora
+from sie_triton.pipeline.stages.cached_lora import CachedLora
+from sie_triton.pipeline.stages.inference_job import InferenceJob
 from sie_triton.pipeline.stages.sweep import Sweep
-from sie_triton.pipeline.stages.work import Work
 from sie_triton.pipeline.worker.process import Worker, WorkerDied
-from sie_triton.records.loras import FAILED, RESIDENT, write_loras
+from sie_triton.records.lora_states import FAILED, RESIDENT, write_loras
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.telemetry.spans import event
 
@@ -38,7 +38,7 @@ SWEEP_S = 2.0
 MOST_WAITING = 100
 
 
-class HeldLoras:
+class LoraCache:
     """The LoRA adapters in one model's worker, at most `limit`.
 
     A job whose adapter is missing is deferred and waits; `submit` gets it once the adapter is loaded. An adapter in use
@@ -54,7 +54,7 @@ class HeldLoras:
         self,
         limit: int,
         fetch: Callable[[str, Uses], Path],
-        submit: Callable[[Sequence[Work]], None],
+        submit: Callable[[Sequence[InferenceJob]], None],
         status: StatusWriter,
         is_known: Callable[[str], bool] = lambda source: True,
     ) -> None:
@@ -63,13 +63,13 @@ class HeldLoras:
         self._changed = Condition()
         self._placing, self._writing = Lock(), Lock()
         self._written_at = 0.0
-        self._known: dict[str, HeldLora] = {}
+        self._known: dict[str, CachedLora] = {}
         self._worker: Worker | None = None
         self._closed, self._is_known = False, is_known
         self._sweep = Sweep("lora-sweep", SWEEP_S, self.free_removed)
         self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
 
-    def ready(self, jobs: Sequence[Work]) -> list[Work]:
+    def ready(self, jobs: Sequence[InferenceJob]) -> list[InferenceJob]:
         """Return the jobs that can run. The others have failed, or are deferred and wait."""
         ready = []
         for work in jobs:
@@ -84,7 +84,7 @@ class HeldLoras:
             self.wait(work)
         return ready
 
-    def take(self, work: Work) -> bool:
+    def take(self, work: InferenceJob) -> bool:
         """False if `work` must `wait`. LoadError if its adapter has failed recently, LoraLoading if too many wait."""
         if not work.lora:
             return True
@@ -102,13 +102,13 @@ class HeldLoras:
                 raise LoraLoading(f"lora {work.lora_name}: is being loaded, and {MOST_WAITING} requests wait; retry")
             return False
 
-    def wait(self, work: Work) -> None:
+    def wait(self, work: InferenceJob) -> None:
         """Queue a deferred job for which `take` returned False, and load its adapter if needed."""
         with self._changed:
             each = self._known.get(work.lora)
             is_new = each is None or each.state == FAILED
             if each is None or is_new:
-                each = self._known[work.lora] = HeldLora(work.lora_name, work.lora)
+                each = self._known[work.lora] = CachedLora(work.lora_name, work.lora)
             each.name, each.last_used_ns = work.lora_name, monotonic_ns()
             is_here = each.state == RESIDENT and not each.leaving
             if is_here:
@@ -171,7 +171,7 @@ class HeldLoras:
         if removed:
             self._write_records()
 
-    def _load(self, each: HeldLora) -> None:
+    def _load(self, each: CachedLora) -> None:
         self._write_records()
         try:
             each.directory = self._fetch(each.source, each.uses)
@@ -184,7 +184,7 @@ class HeldLoras:
             self._fail(each, LoadError(f"loading failed with {type(exc).__name__}; tritonserver.log has the details"))
         self._write_records()
 
-    def _place(self, each: HeldLora) -> None:
+    def _place(self, each: CachedLora) -> None:
         """Load an adapter into the worker, and submit the jobs that wait for it."""
         self._make_room()
         while True:
@@ -222,43 +222,43 @@ class HeldLoras:
                 return
         self._take_out(victim, "unloaded, to make room for another")
 
-    def _take_out(self, each: HeldLora, why: str) -> None:
+    def _take_out(self, each: CachedLora, why: str) -> None:
         log.info("lora %s: %s", each.name, why)
         if self._worker is not None:
             with suppress(SIEError):
                 self._worker.remove_lora(each.source)
 
-    def _victim(self) -> HeldLora:
+    def _victim(self) -> CachedLora:
         """Return the adapter to remove: a leaving one if any, idle before used, least recently used first."""
         leaving = [each for each in self._resident() if each.leaving]
         return min(leaving or self._resident(), key=lambda each: (self._is_used(each), each.last_used_ns))
 
-    def _is_used(self, each: HeldLora) -> bool:
+    def _is_used(self, each: CachedLora) -> bool:
         return each.is_used(self._is_wanted)
 
-    def _is_wanted(self, work: Work) -> bool:
+    def _is_wanted(self, work: InferenceJob) -> bool:
         return work.request.is_open if work.request.is_deferred else not work.is_done
 
-    def _use(self, each: HeldLora, jobs: Sequence[Work]) -> None:
+    def _use(self, each: CachedLora, jobs: Sequence[InferenceJob]) -> None:
         each.users.update(jobs)
         each.last_used_ns = monotonic_ns()
         if monotonic() - self._written_at > WRITE_EVERY_S and not self._closed:
             self._written_at = monotonic()
             self._loaders.submit(self._write_records)
 
-    def _resident(self) -> list[HeldLora]:
+    def _resident(self) -> list[CachedLora]:
         return [each for each in self._known.values() if each.state == RESIDENT]
 
-    def _forget(self, each: HeldLora) -> None:
+    def _forget(self, each: CachedLora) -> None:
         """Forget an adapter. Load it again for jobs that arrived while it was leaving."""
         if self._known.get(each.source) is each:
             del self._known[each.source]
             each.uses.release()
             if each.waiting:
-                again = self._known[each.source] = HeldLora(each.name, each.source, waiting=each.waiting)
+                again = self._known[each.source] = CachedLora(each.name, each.source, waiting=each.waiting)
                 self._loaders.submit(self._load, again)
 
-    def _fail(self, each: HeldLora, error: SIEError) -> None:
+    def _fail(self, each: CachedLora, error: SIEError) -> None:
         remedy = f"the first request after {RETRY_AFTER_S:g} s tries again"
         told = error.refusal(remedy, f"the LoRA adapter {each.name}") if isinstance(error, LoadError) else error
         log.error("%s", told)

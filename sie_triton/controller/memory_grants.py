@@ -42,7 +42,7 @@ OVERTAKING_S = 10.0
 OVERDRAWN = 2
 
 
-class Room:
+class MemoryGrants:
     """The grants and evictions of one round, whose thread calls every method.
 
     Reads the `models`, their `stages` and the `memory` of the device. Answers go to the stages as files; one that

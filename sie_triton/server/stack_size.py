@@ -13,7 +13,7 @@ OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 STRICT = "2"  # every page counts, used or not
 
 
-def deepen() -> None:
+def raise_stack_limit() -> None:
     """Raise the stack limit in a child before it starts tritonserver, whose threads take the limit as their size."""
     if OVERCOMMIT.read_text().strip() == STRICT:
         return

@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 AGAIN_S, QUIET_S = 1.0, 30.0
 
 
-async def kept_running(work: Callable[[], Awaitable[None]]) -> None:
+async def restarted_forever(work: Callable[[], Awaitable[None]]) -> None:
     """Await `work`, and again after each failure, until it returns: a full disk or a lack of file handles passes."""
     quiet_until = 0.0
     while True:

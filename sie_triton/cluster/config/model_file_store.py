@@ -50,7 +50,7 @@ class Done(NamedTuple):
         return cls(file.version.model, file.version.pool, file.digest, epoch)
 
 
-class Book:
+class ModelFileStore:
     """Belongs to one event loop. Several config services, `producer` and `others`, may change the same bucket.
 
     A change is one write, which names the revision it replaces: whoever is killed leaves nothing half done.

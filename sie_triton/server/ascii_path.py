@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PLAIN = re.compile(r"[\w@%+=,./-]+", re.ASCII)
+ASCII = re.compile(r"[\w@%+=,./-]+", re.ASCII)
 
 
 @contextmanager
-def plain(path: Path) -> Iterator[Path]:
+def ascii_path(path: Path) -> Iterator[Path]:
     """Yield `path` itself if it is plain, else a link to it that only this user can reach."""
-    if PLAIN.fullmatch(str(path)):
+    if ASCII.fullmatch(str(path)):
         yield path
         return
-    usual = PLAIN.fullmatch(tempfile.gettempdir())
+    usual = ASCII.fullmatch(tempfile.gettempdir())
     with tempfile.TemporaryDirectory(prefix="sie-triton-", dir=None if usual else "/tmp") as directory:
         link = Path(directory) / "data"
         link.symlink_to(path)

@@ -17,7 +17,7 @@ LOOK_S, TIMEOUT_S = 5.0, 5.0
 MAX_SILENT = 6
 
 
-class TritonWatch:
+class TritonWatchdog:
     """Asks Triton whether it is alive, over gRPC, on a thread of its own: an answer may take as long as a timeout.
 
     A tritonserver whose heap is damaged may hang in its own handler of SIGABRT, for ever: gRPC stands still, HTTP says
