@@ -78,7 +78,9 @@ PROGRAMS = {
         [(2, "no such command: sie-triton gone"), (3, "no such setting: SIE_GONE")],
     ),
 }
-LIVING_PROGRAM = '''"""See tests/server/test_door.py, sie_triton.engines.Engine and `sie-triton serve`.
+LIVING_PROGRAM = '''"""See tests/server/test_door.py, sie_triton.models.families.Options and
+
+`sie-triton serve`.
 
     >>> "gone.py"
     gone

@@ -34,7 +34,7 @@ MAY_IMPORT = {
 # The same for folders and modules of one room.
 WITHIN = {
     "system": {"native": {"host"}, "processes": {"host"}},
-    "models": {"catalog": {"environments", "families", "loras", "weights"}, "families": {"inputs"}},
+    "models": {"catalog": {"environments", "families", "known_loras", "weights"}, "families": {"inputs"}},
     "pipeline": {"render": {"scheduling"}, "worker": {"scheduling"}, "stages": {"scheduling", "worker"}},
 }
 
