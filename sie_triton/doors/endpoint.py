@@ -23,14 +23,14 @@ from sie_triton.doors.backend import Backend, forwarded, tenant, wishes
 from sie_triton.doors.body import read_body
 from sie_triton.doors.body_codec import JSON, MSGPACK, answer_type, media_type, num_values, read, write_json, written
 from sie_triton.doors.body_values import VALUE_BYTES
-from sie_triton.doors.connection import CONNECTION, Connection
-from sie_triton.doors.connections import Connections, affordable
 from sie_triton.doors.counts import count
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
 from sie_triton.doors.memory import Held, MemoryBudget
 from sie_triton.doors.request_log import MAX_URL, DoorLog
 from sie_triton.doors.served import ServedModels
 from sie_triton.errors import SIEError
+from sie_triton.http.connection import CONNECTION, Connection
+from sie_triton.http.connections import Connections, affordable
 from sie_triton.records.preloads import Preloads
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry.identity import MAX_ID, REQUEST_ID, TRACEPARENT

@@ -3,24 +3,19 @@
 They need podman and the CPU image; `scripts/try-chart` builds it and runs these tests.
 """
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-import yaml
 from openai import OpenAI
 
-from benchmarks.ports import free_ports
 from sie_triton import SIEClient
 from tests.conftest import MINILM
 from tests.support.killing import Clients
 from tests.support.pods import IMAGE, NAMESPACE, Pods, has_image
+from tests.support.prometheus import Prometheus, prometheus
 
 pytestmark = [
     pytest.mark.slow,
@@ -98,47 +93,22 @@ def start(pods: Pods, *numbers: int) -> None:
         wait_for(lambda number=number: f"{WORKERS}-{number}" in workers(), pods, f"{WORKERS}-{number}")
 
 
-@contextmanager
-def prometheus(root: Path) -> Iterator[httpx.Client]:
-    """A Prometheus that scrapes the gateway, with the label that Kubernetes gives its metrics."""
-    program = shutil.which("prometheus") or pytest.skip("prometheus is not installed")
-    (port,) = free_ports(1)
-    target = {"targets": [f"127.0.0.1:{HTTP}"], "labels": {"namespace": NAMESPACE}}
-    config = {"global": {"scrape_interval": "1s"}, "scrape_configs": [{"job_name": "sie", "static_configs": [target]}]}
-    (root / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    flags = [f"--storage.tsdb.path={root / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"]
-    process = subprocess.Popen(
-        [program, f"--config.file={root / 'prometheus.yaml'}", *flags], stderr=subprocess.DEVNULL
-    )
-    try:
-        yield httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def wanted(pods: Pods, client: httpx.Client) -> dict[str, list[float]]:
+def wanted(pods: Pods, client: Prometheus) -> dict[str, list[float]]:
     """Return what each rule of the chart's ScaledObjects asks for, in workers; nothing if a query has no answer."""
     found: dict[str, list[float]] = {}
     for scaled in (each for each in pods.objects if each["kind"] == "ScaledObject"):
         for trigger in scaled["spec"]["triggers"]:
             rule = trigger["metadata"]
-            try:
-                answer = client.get("/api/v1/query", params={"query": rule["query"]}).json()
-            except httpx.HTTPError:
+            if not (values := client.query(rule["query"])):
                 return {}
-            assert answer["status"] == "success", answer
-            if not answer["data"]["result"]:
-                return {}
-            (sample,) = answer["data"]["result"]
-            number = float(sample["value"][1]) / float(rule["threshold"])
-            found.setdefault(scaled["metadata"]["name"], []).append(number)
+            (value,) = values
+            found.setdefault(scaled["metadata"]["name"], []).append(value / float(rule["threshold"]))
     return found
 
 
 def test_pods_serve_scale_drain_and_die_without_a_lost_request(pods, tmp_path):
     gateway = f"http://127.0.0.1:{HTTP}"
-    with prometheus(tmp_path) as client:
+    with prometheus(tmp_path, [f"127.0.0.1:{HTTP}"], labels={"namespace": NAMESPACE}) as client:
         # From zero: a request is told to wait, and a rule wants a worker.
         refused = httpx.post(f"{gateway}/v1/encode/{MINILM}", json={"items": [{"text": "a"}]})
         assert (refused.status_code, refused.json()["detail"]["code"]) == (503, "PROVISIONING")

@@ -4,12 +4,14 @@ The request's bytes go through the queue to a worker's Triton, and its response'
 request for inference the gateway reads the model's name and the parameters.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
+from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
@@ -22,6 +24,7 @@ from sie_triton.cluster.protobuf import fields
 from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.doors.access import Access
 from sie_triton.doors.backend import QUESTION_S
+from sie_triton.doors.counts import count
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.errors import BusyError, InputError, SIEError
@@ -41,6 +44,21 @@ REFUSED = {
 NO_METHOD = "the gateway has no such method: it serves models, and controls none"
 
 STATUSES = {code.value[0]: code for code in grpc.StatusCode}
+
+# HTTP's status for each of gRPC, so that calls are counted as requests to the door are; 500 for others.
+OF_HTTP = {
+    grpc.StatusCode.OK: 200,
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.CANCELLED: 499,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+
+# Methods of probes, which are not counted, as at the door.
+PROBES = ("ServerLive", "ServerReady")
 
 # Status of each of our errors' codes.
 OF_ERRORS = {"INVALID_ARG": grpc.StatusCode.INVALID_ARGUMENT}
@@ -64,6 +82,7 @@ MAX_NAME = 200
 
 Context = Any  # grpc.aio.ServicerContext
 Handler = Callable[[bytes, Context], Awaitable[bytes]]
+Behavior = Callable[[Any, Context], Awaitable[bytes]]
 
 
 class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -85,19 +104,22 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        service, _, method = details.method.lstrip("/").partition("/")
+        handler = self._handlers.get(method) if service == SERVICE else None
         try:
             self._trust.check_token(_metadata(details.invocation_metadata).get("authorization", "").encode())
         except Failure as exc:
-            return _refusal(grpc.StatusCode.UNAUTHENTICATED, exc.message)
-        service, _, method = details.method.lstrip("/").partition("/")
-        if service != SERVICE:
-            return None
-        handler = self._handlers.get(method)
-        if handler is None:
-            return _refusal(grpc.StatusCode.UNIMPLEMENTED, f"{method[:80]}: {REFUSED.get(method, NO_METHOD)}")
-        return grpc.stream_unary_rpc_method_handler(self._received(handler))
+            behavior = _refusal(grpc.StatusCode.UNAUTHENTICATED, exc.message)
+        else:
+            if service != SERVICE:
+                return None
+            text = f"{method[:80]}: {REFUSED.get(method, NO_METHOD)}"
+            behavior = self._received(handler) if handler else _refusal(grpc.StatusCode.UNIMPLEMENTED, text)
+        if handler and method not in PROBES:
+            behavior = _counted(f"/{SERVICE}/{method}", behavior)
+        return grpc.stream_unary_rpc_method_handler(behavior)
 
-    def _received(self, handler: Handler) -> Any:
+    def _received(self, handler: Handler) -> Behavior:
         """Return the handler with the reception of its request, and our errors as Triton's statuses."""
 
         async def handle(_: Any, context: Context) -> bytes:
@@ -199,13 +221,35 @@ def _left_s(context: Context, message: Any) -> float:
     return min(given or NETWORK_TIMEOUT_S, NETWORK_TIMEOUT_S if of_call is None else of_call)
 
 
-def _refusal(status: grpc.StatusCode, text: str) -> grpc.RpcMethodHandler:
-    """Return a handler that refuses a call without reading anything of it."""
+def _refusal(status: grpc.StatusCode, text: str) -> Behavior:
+    """Return a behavior that refuses a call without reading anything of it."""
 
-    async def refuse(_: Any, context: Context) -> None:
+    async def refuse(_: Any, context: Context) -> bytes:
         await context.abort(status, text)
+        raise AssertionError("abort raises")
 
-    return grpc.stream_unary_rpc_method_handler(refuse)
+    return refuse
+
+
+def _counted(route: str, behavior: Behavior) -> Behavior:
+    """Return a behavior whose calls are counted with the requests to the door."""
+
+    async def behave(requests: Any, context: Context) -> bytes:
+        began, status = monotonic(), grpc.StatusCode.UNKNOWN
+        try:
+            answer = await behavior(requests, context)
+            status = grpc.StatusCode.OK
+            return answer
+        except aio.AbortError:
+            status = context.code()
+            raise
+        except asyncio.CancelledError:
+            status = grpc.StatusCode.CANCELLED
+            raise
+        finally:
+            count(route, OF_HTTP.get(status, 500), monotonic() - began)
+
+    return behave
 
 
 def _bytes(message: Any) -> bytes:

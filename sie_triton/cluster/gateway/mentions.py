@@ -61,11 +61,13 @@ class Mentions:
     async def ask(self, pool: str, method: str, request: bytes, seconds: float) -> tuple[Answer, bytes]:
         """Return the answer of a worker to a question, which may be about a model that no worker serves yet.
 
-        Raise what model_of and Questions.ask raise.
+        Raise what model_of and Questions.ask raise, and Unreachable if the workers that serve the model are not ready.
         """
         answer, body = await self._questions.ask(pool, method, request, seconds)
         if answer.status == NOT_FOUND and await self.model_of(pool, model_in(method, request)):
-            return await self._questions.ask(pool, method, request, seconds)
+            answer, body = await self._questions.ask(pool, method, request, seconds)
+            if answer.status == NOT_FOUND:
+                raise Unreachable(f"no worker of pool {pool} has it any more ({answer.text}); retry")
         return answer, body
 
     async def _is_served_now(self, pool: str, model: str) -> bool:

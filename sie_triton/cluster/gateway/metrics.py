@@ -28,6 +28,7 @@ def _gauge(name: str, text: str, labels: list[str], mode: str = "livemax") -> Va
 
 # What all gateways see alike is the largest value of their processes.
 DEPTH = _gauge("worker_queue_depth", "Requests of a pool in the queue, those at workers included.", ["pool"])
+FILL = _gauge("queue_fill_ratio", "Messages or bytes of a pool's queue, by their limit.", ["pool"])
 DEMAND = _gauge(
     "pending_demand", "1 if a pool or a kind of machine was asked for lately, and has no worker.", ["pool", "profile"]
 )
@@ -39,6 +40,13 @@ WAITING = _gauge("waiting_requests", "Requests that wait at gateways for a place
 REJECTED = Counter(
     "sie_gateway_rejected_requests",
     "Requests that were refused because too many wait, or the queue is full or too slow.",
+    ["pool"],
+    registry=None,
+)
+
+UNSTORED = Counter(
+    "sie_gateway_unstored_requests",
+    "Attempts to store a request that the queue did not confirm, for another reason than that it is full.",
     ["pool"],
     registry=None,
 )

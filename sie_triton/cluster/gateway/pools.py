@@ -131,9 +131,10 @@ class Pools:
         return bool(self._startable)
 
     def _check_can_start(self, pool: str) -> None:
-        """Raise Provisioning, and note the demand, for a pool that can be started."""
-        if pool in self._startable:
+        """Note the demand for a pool of the settings that has no worker; raise Provisioning if it can be started."""
+        if pool == self._own or pool in self._startable:
             self.demand.note(pool, "")
+        if pool in self._startable:
             raise Provisioning(f"{POOL}: pool {pool} has no worker yet; retry")
 
     def known(self) -> Set[str]:

@@ -1,9 +1,11 @@
 """Calls of Triton other than inference, which workers answer without the stream: what is lost is asked again."""
 
 import asyncio
-import random
+import re
 from contextlib import suppress
+from itertools import count
 from time import monotonic
+from zlib import crc32
 
 from google.protobuf.message import DecodeError
 from grpc import StatusCode
@@ -13,10 +15,12 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from tritonclient.grpc import service_pb2
 
+from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Malformed, Question
 from sie_triton.cluster.workers import Workers
 from sie_triton.errors import InputError, Unreachable
+from sie_triton.records.revisions import MARK
 
 # Time of one worker to answer, in seconds; then another one is asked, after a pause.
 TRY_S, PAUSE_S = 2.0, 0.25
@@ -26,6 +30,9 @@ MAX_ASKED = 1000
 
 # Questions about a model, whose requests begin with its name.
 OF_MODELS = ("ModelMetadata", "ModelConfig")
+
+# End of a step's name (records/revisions.py).
+STEP = re.compile(rf"({MARK}\d+)?({'|'.join(STEP_SUFFIXES)})$")
 
 # Largest request, in bytes; that of a model's name is far smaller.
 MAX_BYTES = 64 * 1024
@@ -43,27 +50,32 @@ class Questions:
     async def ask(self, pool: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
         """Return the answer of any worker whose Triton is there."""
         message, ends_at, failure = _message(method, request), monotonic() + left_s, ""
-        while (seconds := min(TRY_S, ends_at - monotonic())) > 0:
+        for attempt in count():
+            if (seconds := min(TRY_S, ends_at - monotonic())) <= 0:
+                break
+            subject = self._subject(pool, model_in(method, request), attempt)
             try:
-                answered = await self._nats.request(self._subject(pool, method, request), message, timeout=seconds)
+                answered = await self._nats.request(subject, message, timeout=seconds)
                 answer, body = Answer.read(answered.data)
                 if answer.status != UNAVAILABLE:
                     return answer, body
                 failure = answer.text
-            except NoRespondersError as exc:
-                raise Unreachable(f"no worker of pool {pool} is there; retry") from exc
             except (NatsError, TimeoutError, Malformed) as exc:
+                if isinstance(exc, NoRespondersError) and subject == subjects.questions(pool):
+                    raise Unreachable(f"no worker of pool {pool} is there; retry") from exc
                 failure = type(exc).__name__
             await asyncio.sleep(PAUSE_S)
         raise Unreachable(f"no worker of pool {pool} answers ({failure[:200]}); retry")
 
-    def _subject(self, pool: str, method: str, request: bytes) -> str:
-        """Return the subject of a question: that of any worker, or of one which serves the model, if not all do."""
-        if name := model_in(method, request):
-            ready = [each for each in self._workers.alive(pool) if each.is_ready]
-            serving = [each.worker for each in ready if name in each.models or name in each.ensembles]
-            if 0 < len(serving) < len(ready):
-                return subjects.questions_of(pool, random.choice(serving))
+    def _subject(self, pool: str, model: str, attempt: int) -> str:
+        """Return the subject of a question: that of any worker, or, about a model, of one that serves it.
+
+        Workers may differ in the names of a model's steps, so the first attempts of all questions about a model ask the
+        same worker.
+        """
+        ready = [each for each in self._workers.alive(pool) if each.is_ready]
+        if serving := [each.worker for each in ready if model in each.models or model in each.ensembles]:
+            return subjects.questions_of(pool, serving[(crc32(model.encode()) + attempt) % len(serving)])
         return subjects.questions(pool)
 
     async def ask_at(self, subject: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
@@ -90,9 +102,14 @@ class Questions:
 
 
 def model_in(method: str, request: bytes) -> str:
-    """Return the model that a question is about; empty if it is about none, or cannot be read."""
+    """Return the model that a question, or a question about a step, is about; empty if there is none.
+
+    >>> model_in("ModelConfig", service_pb2.ModelConfigRequest(name="org__name@2-preprocess").SerializeToString())
+    'org__name'
+    """
     with suppress(DecodeError):
-        return str(service_pb2.ModelMetadataRequest.FromString(request).name) if method in OF_MODELS else ""
+        name = service_pb2.ModelMetadataRequest.FromString(request).name if method in OF_MODELS else ""
+        return STEP.sub("", name)
     return ""
 
 

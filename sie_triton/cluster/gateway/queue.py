@@ -3,7 +3,8 @@
 submit → stream → sidecar → answer → the request is deleted from the stream
 
 It is deleted once the gateway has the whole answer. An answer that gets lost therefore leaves the request in the
-stream, which gives it to another worker. A second answer finds nobody who waits; the request is deleted, too.
+stream, which gives it to another worker; so does the death of a worker, for which the gateway sends nothing again. A
+second answer finds nobody who waits; the request is deleted, too.
 """
 
 import asyncio
@@ -51,8 +52,8 @@ log = logging.getLogger(__name__)
 CONFIRM_S = 2.0
 
 # Interval of this gateway's heartbeats, in seconds. Workers drop the requests of a gateway that was silent for
-# GATEWAY_S (cluster/sidecar/gateways.py), so requests that wait are sent again after a silence of SILENT_S.
-LIVE_S, SILENT_S = 1.0, 10.0
+# GATEWAY_S (cluster/sidecar/gateways.py), so requests that wait are sent again after a silence of OWN_SILENCE_S.
+LIVE_S, OWN_SILENCE_S = 1.0, 10.0
 
 # Time after a request's deadline in which its answer may arrive, in seconds: the stages answer at the deadline, and say
 # what the request waited for.
@@ -144,7 +145,7 @@ class Queue:
         self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s)
         self.pools.model_files = self.model_files.values
         self.leases = Leases(self._settings, self._js, self.pools)
-        self._figures = QueueMetrics(self._js, self.pools, self.leases, self._settings.pool)
+        self._figures = QueueMetrics(self._js, self.pools, self.leases)
         parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
         parts += [self._figures.keep_measuring, self._large.sweep]
         for work in parts:
@@ -238,11 +239,11 @@ class Queue:
         await self.pools.hear_gateway(message)
         if message.subject == subjects.gateway_health(self.name):
             now = time.monotonic()
-            if now - self._heard_at > SILENT_S:
-                self._send_all_again()
+            if now - self._heard_at > OWN_SILENCE_S:
+                self._send_again_after_own_silence()
             self._heard_at = now
 
-    def _send_all_again(self) -> None:
+    def _send_again_after_own_silence(self) -> None:
         """Send the requests that wait as new messages. A worker that still has one drops the second message.
 
         A message that was not confirmed may have been stored and dropped, too: under its id it would be a double.
@@ -277,6 +278,7 @@ class Queue:
                 raise BusyError("the queue is away, and too many requests wait for it; retry") from exc
             except (NatsError, TimeoutError):
                 pass
+            metrics.UNSTORED.labels(pool).inc()
             await asyncio.sleep(ANNOUNCE_S)
 
     async def _confirmed(self, sending: "asyncio.Task[PubAck]") -> None:

@@ -8,10 +8,10 @@ from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.payloads import keep_files_private
 from sie_triton.doors import counts
-from sie_triton.doors.connections import affordable
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.doors.run import DRAIN_S, serve
+from sie_triton.http.connections import affordable
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry import logs
 

@@ -5,6 +5,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 REGISTRY = CollectorRegistry()
 
 _WORK = Counter("sie_sidecar_work", "Requests from the queue, by what became of them.", ["outcome"], registry=REGISTRY)
+for outcome in ("answered", "failed", "returned", "dropped", "withdrawn", "dead"):
+    _WORK.labels(outcome)  # a rate needs the 0 before the first request
 _WAIT = Histogram(
     "sie_sidecar_triton_wait_seconds",
     "Time that a request waited in Triton's queues and before its call.",

@@ -1,12 +1,15 @@
 """The server beside a sidecar."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.request import Request
 
 from sie_triton.cluster.sidecar.model_files import ServerModels
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.triton import LocalTriton
 from sie_triton.doors.backend import States
+from sie_triton.doors.server_metrics import read_parts
 from sie_triton.doors.triton import TritonBackend
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings
@@ -17,7 +20,8 @@ class LocalServer:
     """The parts of the server that a sidecar uses. Belongs to one event loop.
 
     `states` returns the states of all models. `calls` is the record in which the stages look whether a client still
-    waits; `receipts` that of the work in progress.
+    waits; `receipts` that of the work in progress. `metric_parts` are requests for the metrics of its parts, by name,
+    whose answers are in memory for one scraper at a time.
     """
 
     triton: LocalTriton
@@ -25,11 +29,19 @@ class LocalServer:
     models: ServerModels
     calls: CallBook
     receipts: Receipts
+    metric_parts: Mapping[str, Request] = field(default_factory=dict)
+    _scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
     def of(cls, settings: Settings) -> "LocalServer":
-        models, calls = ServerModels(settings), CallBook(settings.status_dir)
-        return cls(LocalTriton(settings), TritonBackend(settings).states, models, calls, Receipts(settings.data_dir))
+        backend, models, calls = TritonBackend(settings), ServerModels(settings), CallBook(settings.status_dir)
+        receipts = Receipts(settings.data_dir)
+        return cls(LocalTriton(settings), backend.states, models, calls, receipts, backend.metric_parts)
+
+    async def metrics(self) -> bytes:
+        """Return the metrics of Triton and the controller."""
+        async with self._scraping:
+            return await read_parts(self.metric_parts)
 
     async def close(self) -> None:
         await self.triton.close()

@@ -1,6 +1,7 @@
 """A known model that no worker serves: one of them begins to serve it once a request names it."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 from tritonclient.grpc import service_pb2
@@ -61,6 +62,43 @@ def test_questions_about_a_model_go_to_a_worker_that_serves_it(run):
         for _ in range(20):
             answer, _ = await queue.questions.ask("default", "ModelMetadata", request, 5)
             assert answer.status == 0, answer.text
+
+    run(test)
+
+
+def test_questions_about_a_step_go_where_those_about_its_model_went(run):
+    """Each worker has names of its own for the steps of models that came while it ran."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, a, b = await two_workers(cluster)
+        for server, revision in ((a, 2), (b, 7)):
+            server.triton.further |= {"t__new", f"t__new@{revision}-preprocess"}
+        await until(lambda: all("t__new" in each.models for each in queue.pools.workers.alive("default")))
+        told, steps = set(), []
+        for name in ("t__new", "t__new@2-preprocess", "t__new@7-preprocess"):
+            request = service_pb2.ModelConfigRequest(name=name).SerializeToString()
+            for _ in range(10):
+                with suppress(Unreachable):
+                    answer, _ = await queue.mentions.ask("default", "ModelConfig", request, 5)
+                    told.add(answer.worker)
+                    steps.append(name)
+        assert len(told) == 1
+        assert len(steps) == 20  # of the model and of its steps at that worker; the others are to be asked for again
+
+    run(test)
+
+
+def test_a_step_that_its_worker_has_not_told_of_yet_is_to_be_asked_for_again(run):
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await two_workers(cluster)
+        for server in cluster.servers.values():
+            server.answers[model_file("t/new")] = 503, "busy; retry"
+        _, config = await cluster.config()
+        assert (await config.request("POST", "/v1/configs/models", data=model_file("t/new"))).status == 201
+        await until(lambda: queue.model_files.epoch == 1)
+        request = service_pb2.ModelConfigRequest(name="t__new-preprocess").SerializeToString()
+        with pytest.raises(Unreachable, match="has got the model file of t__new yet; retry"):
+            await queue.mentions.ask("default", "ModelConfig", request, 5)
 
     run(test)
 

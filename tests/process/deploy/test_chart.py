@@ -14,6 +14,7 @@ from helm_python.errors import HelmError
 from sie_triton.cluster.policies import scaling
 from sie_triton.settings import Settings
 from sie_triton.system.host.private import TRUSTED
+from tests.support.prometheus import ALERTS
 from tools.pages.chart import CHART, files
 
 KUBERNETES = ("1.28", "1.32", "1.37")
@@ -270,6 +271,14 @@ def test_prometheus_gets_a_token_if_gateways_need_one():
     assert endpoint["authorization"]["credentials"] == {"name": "tokens", "key": "metricsToken"}
     (endpoint,) = named(list(rendered({"monitors": {"enabled": True}})), "ServiceMonitor", "sie")["spec"]["endpoints"]
     assert "authorization" not in endpoint
+
+
+def test_prometheus_scrapes_each_part_under_the_job_of_the_rules():
+    objects = list(rendered(EVERYTHING))
+    endpoints = named(objects, "ServiceMonitor", "sie")["spec"]["endpoints"]
+    endpoints += named(objects, "PodMonitor", "sie-workers")["spec"]["podMetricsEndpoints"]
+    assert [each["relabelings"] for each in endpoints] == [[{"targetLabel": "job", "replacement": "sie"}]] * 2
+    assert 'up{job="sie"}' in ALERTS["SieDown"]
 
 
 def test_batching_values_have_the_names_of_sie():

@@ -1,107 +1,103 @@
-"""A real Prometheus scrapes the server: each query of the dashboard returns data, and the rules load."""
+"""A real Prometheus scrapes a server, and a cluster: each query of the dashboard returns data, and the rules load."""
 
 import json
 import re
-import shutil
-import subprocess
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from functools import cache
+from typing import NamedTuple
 
 import httpx
 import pytest
-import yaml
 
-from benchmarks.ports import free_ports
 from tests.support.controller import wait_for
-from tests.support.counted_server import ENCODER, TOKEN, Served
+from tests.support.counted_server import ENCODER, RERANKER, TOKEN, Counted
+from tests.support.prometheus import ALERTS, EXPRESSIONS, RULES, Prometheus, needs, prometheus
 
-DOCKER = Path(__file__).parents[3] / "docker"
-DASHBOARD = json.loads((DOCKER / "grafana" / "dashboard.json").read_text())
-RULES = DOCKER / "prometheus" / "rules.yaml"
+DASHBOARD = json.loads((RULES.parents[1] / "grafana" / "dashboard.json").read_text())
 
-QUERIES = {
-    f"{panel['title']}, {target['refId']}": target["expr"]
-    for panel in DASHBOARD["panels"]
-    for target in panel["targets"]
-}
-EXPRESSIONS = {
-    rule.get("alert") or rule["record"]: rule["expr"]
-    for g in yaml.safe_load(RULES.read_text())["groups"]
-    for rule in g["rules"]
-}
+# What the title of a row says whose queries are for clusters.
+FOR_CLUSTERS = "no data for one server"
 
-# Names of metrics in an expression of Prometheus; those that it makes itself stand alone.
+
+class Query(NamedTuple):
+    """A query of the dashboard, with the title of its row."""
+
+    row: str
+    expression: str
+
+
+def queries() -> Iterator[tuple[str, Query]]:
+    row = ""
+    for panel in DASHBOARD["panels"]:
+        row = panel["title"] if panel["type"] == "row" else row
+        for target in panel.get("targets", ()):
+            yield f"{panel['title']}, {target['refId']}", Query(row, target["expr"])
+
+
+QUERIES = dict(queries())
+
+# Names of metrics in an expression of Prometheus; those that it makes itself stand alone. Those of clusters only.
 METRIC = re.compile(r"\b(?:sie|nv)_\w+\b(?!:)")
+OF_CLUSTERS = ("sie_gateway_", "sie_sidecar_", "sie_config_")
+
+# Series in an expression, and their labels that exclude values, which a server without faults may have alone.
+SERIES = re.compile(r"\b(?:(?:sie|nv)_\w+|up)\b(?:\{[^}]*\})?")
+EXCLUDING = re.compile(r"\w+!~?\"[^\"]*\"")
 
 
-def needs(program: str) -> str:
-    if (path := shutil.which(program)) is None:
-        pytest.skip(f"{program} is not installed (Debian: apt install prometheus)")
-    return path
+class Watched(NamedTuple):
+    """A server or cluster, and the Prometheus that scrapes it."""
+
+    counted: Counted
+    prometheus: Prometheus
+
+    def has_data(self, expression: str) -> bool:
+        """Make traffic, and return True if an expression has a value that is a number."""
+        self.counted.be_busy()
+        return bool(self.prometheus.query(expression))
 
 
-def busy(served: Served) -> None:
-    """Make traffic of every kind that the dashboard shows."""
-    served.encode("a", "b")
-    served.http.post(f"/v1/encode/{ENCODER}", json={"items": [{"text": "a"}], "params": {"options": {"dimensions": 0}}})
+Watching = Callable[[str], Watched]
 
 
 @pytest.fixture(scope="module")
-def prometheus(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A Prometheus that scrapes the door twice a second, with the rules."""
-    program, root, (port,) = needs("prometheus"), tmp_path_factory.mktemp("prometheus"), free_ports(1)
-    job = {
-        "job_name": "sie",
-        "authorization": {"credentials": TOKEN},
-        "static_configs": [{"targets": [f"127.0.0.1:{served.ports[4]}"]}],
-    }
-    times = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
-    (root / "prometheus.yaml").write_text(
-        json.dumps({"global": times, "rule_files": [str(RULES)], "scrape_configs": [job]})
-    )
-    command = [program, f"--config.file={root}/prometheus.yaml", f"--storage.tsdb.path={root}/data"]
-    with (root / "log").open("w") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
-        try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=30) as client:
-                busy(served)
-                wait_for(lambda: is_ready(client))
-                served.evict(ENCODER)
-                for _ in range(10):
-                    busy(served)
-                    time.sleep(0.5)  # between two scrapes
-                yield client
-        finally:
-            process.terminate()
-            process.wait()
+def watched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watching]:
+    """Return a function that returns a server or a cluster, by the name of its fixture, with its Prometheus."""
+    needs("prometheus")
+    with ExitStack() as stack:
+
+        @cache
+        def watched(kind: str) -> Watched:
+            counted = request.getfixturevalue(kind)
+            running = stack.enter_context(prometheus(tmp_path_factory.mktemp(kind), counted.targets, TOKEN))
+            wait_for(lambda: running.query('sum(up{job="sie"})') == [len(counted.targets)])
+            counted.be_busy()
+            if kind == "served":
+                counted.evict(ENCODER)
+            else:
+                rerank(counted)  # that model is idle from now on
+            return Watched(counted, running)
+
+        yield watched
 
 
-def is_ready(client: httpx.Client) -> bool:
-    try:
-        return any(each["value"][1] == "1" for each in results(client, 'up{job="sie"}'))
-    except httpx.HTTPError:
-        return False
-
-
-def results(client: httpx.Client, expression: str) -> list[dict[str, Any]]:
-    answer = client.get("/query", params={"query": expression})
-    answer.raise_for_status()
-    found: list[dict[str, Any]] = answer.json()["data"]["result"]
-    return found
+def rerank(counted: Counted) -> None:
+    body = {"model": RERANKER, "query": "a", "documents": ["b"]}
+    counted.http.post("/v1/rerank", json=body).raise_for_status()
 
 
 def test_every_metric_of_the_dashboard_and_the_rules_exists(served):
-    busy(served)
+    served.be_busy()
     served.evict(ENCODER)
     served.encode("a")
-    used = {name for expression in (*QUERIES.values(), *EXPRESSIONS.values()) for name in METRIC.findall(expression)}
-    assert len(used) > 15
+    expressions = [query.expression for query in QUERIES.values()] + [*EXPRESSIONS.values()]
+    used = {name for expression in expressions for name in METRIC.findall(expression)}
+    assert len(used) > 25
+    of_servers = {name for name in used if not name.startswith(OF_CLUSTERS)}
 
     def missing() -> set[str]:
-        return plain(used) - plain(sample.name for family in served.families() for sample in family.samples)
+        return plain(of_servers) - plain(sample.name for family in served.families() for sample in family.samples)
 
     with suppress(AssertionError):
         wait_for(lambda: not missing())
@@ -113,22 +109,39 @@ def plain(names: Iterable[str]) -> set[str]:
     return {name.removesuffix("_total") for name in names}
 
 
-@pytest.mark.parametrize("title", QUERIES)
-def test_each_query_of_the_dashboard_returns_data(prometheus, title):
-    expression = QUERIES[title].replace("$__rate_interval", "1m").replace("$model", ".*")
-    wait_for(lambda: results(prometheus, expression))
+CASES = [
+    (kind, title)
+    for kind in ("served", "cluster")
+    for title, query in QUERIES.items()
+    if kind == "cluster" or FOR_CLUSTERS not in query.row
+]
 
 
-def test_the_rules_load_and_no_alert_fires_without_a_reason(prometheus):
-    answer = prometheus.get("/rules").json()["data"]["groups"]
-    rules = {rule["name"]: rule for group in answer for rule in group["rules"]}
-    assert rules.keys() == EXPRESSIONS.keys()
-    wait_for(lambda: results(prometheus, "sie:request_duration_seconds:p99_1m"))
-    rules = {r["name"]: r for g in prometheus.get("/rules").json()["data"]["groups"] for r in g["rules"]}
+@pytest.mark.parametrize(("kind", "title"), CASES)
+def test_each_query_of_the_dashboard_returns_data(watched, kind, title):
+    expression = QUERIES[title].expression.replace("$__rate_interval", "1m").replace("$model", ".*")
+    wait_for(lambda: watched(kind).has_data(expression))
+
+
+@pytest.mark.parametrize("kind", ["served", "cluster"])
+def test_the_rules_load_and_no_alert_fires_without_a_reason(watched, kind):
+    running = watched(kind).prometheus
+    assert running.rules().keys() == EXPRESSIONS.keys()
+    wait_for(lambda: watched(kind).has_data("sie:request_duration_seconds:p99_1m"))
+    rules = running.rules()
     assert {rule["health"] for rule in rules.values()} == {"ok"}
     assert [name for name, rule in rules.items() if rule.get("state") == "firing"] == []
 
 
-def test_promtool_accepts_the_rules():
-    done = subprocess.run([needs("promtool"), "check", "rules", str(RULES)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_watches_series_that_a_cluster_has(watched, alert):
+    series = [EXCLUDING.sub("", found) for found in SERIES.findall(ALERTS[alert])]
+    assert series
+    for each in series:
+        wait_for(lambda each=each: watched("cluster").has_data(each))
+
+
+def test_a_sidecar_gives_metrics_for_a_token_only(cluster):
+    *_, sidecar = cluster.targets
+    assert httpx.get(f"http://{sidecar}/metrics").status_code == 401
+    assert httpx.get(f"http://{sidecar}/healthz").status_code == 200

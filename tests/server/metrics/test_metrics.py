@@ -11,7 +11,7 @@ from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError
 from tests.support.controller import wait_for
-from tests.support.counted_server import ENCODER, RERANKER
+from tests.support.counted_server import ENCODER, RERANKER, TOKEN
 
 
 def test_metrics_need_the_token(served):
@@ -100,3 +100,16 @@ def test_no_client_can_add_labels(served):
         ask(number)
     assert series() == before
     assert "evil" not in served.http.get("/metrics").text
+
+
+def test_a_gateway_counts_calls_over_grpc_beside_requests_over_http(cluster):
+    def counted(route: str) -> float:
+        return cluster.figure("sie_door_request_duration_seconds_count", route=route, status="200")
+
+    routes = "/inference.GRPCInferenceService/ModelInfer", "/v1/encode/{model:path}"
+    before = [*map(counted, routes)]
+    with SIEClient(cluster.grpc, token=TOKEN, controller_url="") as client:
+        for _ in range(5):
+            client.encode(ENCODER, "a")
+    cluster.encode("a")
+    wait_for(lambda: [*map(counted, routes)] == [before[0] + 5, before[1] + 1])

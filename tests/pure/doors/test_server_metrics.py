@@ -1,0 +1,78 @@
+"""Metrics of a server's parts, read for a door or a sidecar: those that can be had, within limits."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.request import Request
+
+import pytest
+
+from benchmarks.ports import free_ports
+from sie_triton.cluster.sidecar.server import LocalServer
+from sie_triton.doors import server_metrics
+from sie_triton.doors.server_metrics import read_parts
+
+
+class Part:
+    """An HTTP server that answers with `text`; `num_most` is the number of its requests at a time."""
+
+    def __init__(self) -> None:
+        self.text, self.num_most, self._num, self._lock = b"a_metric 1\n", 0, 0, threading.Lock()
+        part = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                part.enter(1)
+                self.send_response(200)
+                self.end_headers()
+                part.enter(-1)
+                self.wfile.write(part.text)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.request = Request(f"http://127.0.0.1:{self.server.server_port}/metrics")
+
+    def enter(self, number: int) -> None:
+        with self._lock:
+            self._num += number
+            self.num_most = max(self.num_most, self._num)
+
+
+@pytest.fixture
+def part() -> Iterator[Part]:
+    part = Part()
+    yield part
+    part.server.shutdown()
+    part.server.server_close()
+
+
+def test_parts_that_do_not_answer_are_left_out_and_named(part):
+    away = Request(f"http://127.0.0.1:{free_ports(1)[0]}/metrics")
+    text = asyncio.run(read_parts({"triton": part.request, "controller": away}))
+    assert text.endswith(b'sie_up{part="triton"} 1\nsie_up{part="controller"} 0\na_metric 1\n')
+
+
+@pytest.mark.parametrize(("size", "is_up"), [(100, True), (101, False)])
+def test_a_part_that_answers_too_much_is_left_out(part, monkeypatch, size, is_up):
+    monkeypatch.setattr(server_metrics, "MAX_PART_BYTES", 100)
+    part.text = b"#" * size
+    text = asyncio.run(read_parts({"triton": part.request}))
+    assert f'sie_up{{part="triton"}} {int(is_up)}\n'.encode() in text
+    assert (b"###" in text) == is_up
+
+
+def test_scrapers_of_a_sidecar_take_turns(part):
+    double: Any = None
+    server = LocalServer(double, double, double, double, double, {"triton": part.request})
+
+    async def scrape(read: Callable[[], Any]) -> list[bytes]:
+        return await asyncio.gather(*(read() for _ in range(20)))
+
+    texts = asyncio.run(scrape(server.metrics))
+    assert all(text.endswith(b"a_metric 1\n") for text in texts)
+    assert part.num_most == 1
