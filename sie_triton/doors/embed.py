@@ -2,118 +2,122 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import numpy as np
+from pydantic import Field, SkipValidation
 from starlette.routing import Route
 
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract import TRUNCATION_SIDE
 from sie_triton.contract.parameters import LONGEST_NAME
 from sie_triton.contract.tensors import DENSE, IMAGE, TEXT
-from sie_triton.doors import openapi_dialects
-from sie_triton.doors.body_codec import JSON
-from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.fields import EMBEDDING_TYPES, INPUT_TYPES, ROLES, BodyFields
+from sie_triton.doors.endpoint import Answer, Door, DoorRequest
+from sie_triton.doors.fields import Body, Count, Ignored, Items, ModelName
 from sie_triton.doors.items import item_in
-from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, fields_of, items_of
+from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, items_of
 from sie_triton.doors.model_choice import Explaining
 from sie_triton.doors.openai import as_base64
-from sie_triton.doors.rerank import COHERE
+from sie_triton.doors.openapi_dialects import TEXTS, Operation
+from sie_triton.doors.rerank import FAILURE, cohere_routes
 from sie_triton.doors.response_bodies import timing_of
+from sie_triton.doors.schemas import STRING, record, several
 from sie_triton.errors import InputError
 
-# Where texts are cut.
+# Meanings of input_type and truncate, and the output_dtype of types that are no output_dtype themselves.
+ROLES = {"search_query": True, "search_document": False}
 SIDES = {"END": "right", "START": "left"}
+DTYPES = {"float": "float32", "base64": "float32", "binary": "ubinary"}
+
+EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 PARTS = 'a list of at most one {"type": "text"} and one {"type": "image_url"}'
 
 
+class Embed(Body):
+    """Body of a request; one of texts, images and inputs is given."""
+
+    model: ModelName
+    texts: Items[str] | None = Field(None, description="a list of strings")
+    images: Items[str] | None = Field(None, description="a list of data: URLs")
+    inputs: Items[SkipValidation[dict[str, Any]]] | None = Field(
+        None, description="objects with content, of a text and an image at most"
+    )
+    input_type: Literal["search_document", "search_query", "classification", "clustering", "image"] | None = None
+    embedding_types: Annotated[list[EmbeddingType], Field(min_length=1, fail_fast=True)] | None = None
+    output_dimension: Count | None = None
+    truncate: Literal["END", "NONE", "START"] | None = None
+    max_tokens: None = Field(None, description="a text is read once, up to the model's maximum length")
+    priority: Ignored = None
+
+    @property
+    def types(self) -> list[EmbeddingType]:
+        return list(dict.fromkeys(self.embedding_types or ["float"]))
+
+    @cached_property
+    def content(self) -> tuple[str, list[dict[str, Any]]]:
+        """Name of the field with the items, and the items; InputError or Failure names the invalid field."""
+        given = [name for name in ("texts", "images", "inputs") if getattr(self, name)]
+        if len(given) != 1:
+            problem = f"give one of texts, images and inputs (texts with images); got {' and '.join(given) or 'none'}"
+            raise InputError.at((given[1:] or ["texts"])[0], problem)
+        if self.images:
+            return "images", [item_in({IMAGE.name: image}, f"images[{i}]") for i, image in enumerate(self.images)]
+        if self.inputs:
+            return "inputs", [_item(each, f"inputs[{i}]") for i, each in enumerate(self.inputs)]
+        return "texts", items_of(self.texts or [])
+
+    def translated(self) -> dict[str, Any]:
+        return {
+            "dimensions": self.output_dimension,
+            "is_query": ROLES.get(self.input_type or ""),
+            TRUNCATION_SIDE.name: SIDES.get(self.truncate or ""),
+        }
+
+
+OPERATION = Operation(
+    Embed,
+    "Vectors, in Cohere's format; give one of texts, images and inputs.",
+    {"texts": TEXTS, "input_type": "search_document"},
+    record(
+        id=STRING,
+        embeddings={"description": "vectors by their type; in the first version without embedding_types, vectors"},
+        texts=several(STRING),
+        meta={"type": "object"},
+        response_type={"enum": ["embeddings_floats", "embeddings_by_type"]},
+    ),
+    FAILURE,
+)
+
+
 def routes(door: Door) -> list[Route]:
-    document = partial(openapi_dialects.embed, door.settings.door_max_items)
-    return [
-        Route(
-            f"/v{version}/embed",
-            DoorEndpoint(door, partial(embed, version), dialect=COHERE, types=[JSON], document=document),
-            methods=["POST"],
-            name=f"embed_v{version}",
-        )
-        for version in ("1", "2")
-    ]
+    return cohere_routes(door, "embed", embed, OPERATION)
 
 
 async def embed(version: str, request: DoorRequest) -> Answer:
-    wanted = await _cut(request, read_request(fields_of(request)))
-    dtypes = list(dict.fromkeys(EMBEDDING_TYPES[each] for each in wanted.types))
-    results = await asyncio.gather(*(_encoded(request, wanted, dtype) for dtype in dtypes))
-    if wanted.refuses_long:
-        check_lengths(results[0], wanted.field, "use truncate END")
+    wanted = Embed.of(request)
+    (field, _), parameters = wanted.content, await _parameters(request, wanted)
+    dtypes = list(dict.fromkeys(DTYPES.get(each, each) for each in wanted.types))
+    results = await asyncio.gather(*(_encoded(request, wanted, parameters | {"output_dtype": d}) for d in dtypes))
+    if wanted.truncate == "NONE":
+        check_lengths(results[0], field, "use truncate END")
     return answered(request, answer(version, wanted, dict(zip(dtypes, results, strict=True))), timing_of(results[0]))
 
 
-async def _cut(request: DoorRequest, wanted: "Embed") -> "Embed":
-    """Return the request without the side on which texts are cut, if the model always cuts there."""
-    if TRUNCATION_SIDE.name not in wanted.options:
-        return wanted
-    spec = await request.door.served.spec(wanted.model)
-    return wanted._replace(options=cut_by(spec, wanted.options, "truncate"))
+async def _parameters(request: DoorRequest, wanted: Embed) -> dict[str, Any]:
+    """Return the request parameters without the side on which texts are cut, if the model always cuts there."""
+    parameters = wanted.parameters() | {"output_types": DENSE.name}
+    if TRUNCATION_SIDE.name not in parameters:
+        return parameters
+    return cut_by(await request.door.served.spec(wanted.model), parameters, "truncate")
 
 
-async def _encoded(request: DoorRequest, wanted: "Embed", dtype: str) -> list[EncodeResult]:
-    door = request.door
-    parameters = wanted.options | {"output_types": DENSE.name, "output_dtype": dtype}
-    async with Explaining(door, wanted.model, "encode", wanted.items, DENSE.name):
-        return await door.backend.encode(wanted.model, wanted.items, request.seconds, parameters)
-
-
-class Embed(NamedTuple):
-    """Content of a request: `items` from its field `field`, the `types` of its vectors, and request parameters.
-
-    `is_plain`: vectors without their type, as the first version returns them by default. `refuses_long`: an item beyond
-    the model's maximum length is an error.
-    """
-
-    model: str
-    field: str
-    items: list[dict[str, Any]]
-    types: list[str]
-    is_plain: bool
-    refuses_long: bool
-    options: dict[str, Any]
-
-
-def read_request(fields: BodyFields) -> Embed:
-    """Read a request; InputError or Failure names the invalid field."""
-    model = fields.model()
-    field, items = _items(fields)
-    types = _types(fields.given("embedding_types"))
-    input_type = fields.choice("input_type", *INPUT_TYPES)
-    truncate = fields.choice("truncate", *SIDES, "NONE")
-    if fields.count("max_tokens") is not None:
-        raise InputError.at("max_tokens", "is not supported: a text is read up to the model's maximum length; omit it")
-    fields.given("priority")
-    options = fields.options(
-        dimensions=fields.count("output_dimension"),
-        is_query=ROLES.get(input_type or ""),
-        truncation_side=SIDES.get(truncate or ""),
-    )
-    return Embed(model, field, items, types or ["float"], not types, truncate == "NONE", options)
-
-
-def _items(fields: BodyFields) -> tuple[str, list[dict[str, Any]]]:
-    """Take the items, and the field that holds them: texts, images or inputs."""
-    given = [name for name in ("texts", "images", "inputs") if fields.look(name)]
-    if len(given) > 1:
-        raise InputError.at(given[1], f"cannot be combined with {given[0]}; send inputs for texts with images")
-    if given == ["images"]:
-        images = fields.several("images")
-        return "images", [item_in({IMAGE.name: image}, f"images[{i}]") for i, image in enumerate(images)]
-    if given == ["inputs"]:
-        inputs = fields.items("inputs", "a list of objects with content")
-        return "inputs", [_item(each, f"inputs[{i}]") for i, each in enumerate(inputs)]
-    return "texts", items_of(fields.several("texts"))
+async def _encoded(request: DoorRequest, wanted: Embed, parameters: Mapping[str, Any]) -> list[EncodeResult]:
+    door, (_, items) = request.door, wanted.content
+    async with Explaining(door, wanted.model, "encode", items, DENSE.name):
+        return await door.backend.encode(wanted.model, items, request.seconds, parameters)
 
 
 def _item(given: Any, name: str) -> dict[str, Any]:
@@ -139,28 +143,16 @@ def _check_keys(given: Mapping[Any, Any], name: str, *allowed: str) -> None:
         raise InputError.at(f"{name}.{str(key)[:LONGEST_NAME]}", f"is not read here; allowed: {', '.join(allowed)}")
 
 
-def _types(given: Any) -> list[str]:
-    if given is None:
-        return []
-    if (
-        not isinstance(given, list)
-        or not given
-        or not all(isinstance(each, str) and each in EMBEDDING_TYPES for each in given)
-    ):
-        raise InputError.at("embedding_types", f"must be a list of one or more of {', '.join(EMBEDDING_TYPES)}")
-    return list(dict.fromkeys(given))
-
-
 def answer(version: str, wanted: Embed, results: Mapping[str, Sequence[EncodeResult]]) -> dict[str, Any]:
     """Return the response body; `results` are those of each output_dtype."""
-    by_type = {each: [_vector(result, each) for result in results[EMBEDDING_TYPES[each]]] for each in wanted.types}
-    is_plain = wanted.is_plain and version == "1"
+    by_type = {each: [_vector(result, each) for result in results[DTYPES.get(each, each)]] for each in wanted.types}
+    is_plain = wanted.embedding_types is None and version == "1"
     num_tokens = sum(result["token_count"] for result in next(iter(results.values())))
     meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": num_tokens}}
     return {
         "id": str(uuid4()),
         "embeddings": by_type["float"] if is_plain else by_type,
-        "texts": [item.get(TEXT.name, "") for item in wanted.items],
+        "texts": [item.get(TEXT.name, "") for item in wanted.content[1]],
         "meta": meta,
         "response_type": "embeddings_floats" if is_plain else "embeddings_by_type",
     }

@@ -1,10 +1,14 @@
-"""Take the fields of a request's body one by one, and check them before any work begins."""
+"""Bodies of other HTTP dialects as pydantic models, and checks of fields before any work begins."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 from sie_triton.contract.parameters import LONGEST_NAME, shown
+from sie_triton.doors.endpoint import DoorRequest
 from sie_triton.errors import InputError
+from sie_triton.settings.validation import requirement
 
 # Parameters that choose the form of a response. Only SIE's own routes take them: other dialects have one form.
 OURS = ("output_types", "output_dtype")
@@ -17,126 +21,114 @@ LONGEST_MODEL = 512
 MAX_OPTIONS = 64
 LONGEST_OPTIONS = 250_000
 
-# Maximum number of rank_fields, and of characters in each: every document is searched once for each of them.
-MAX_RANK_FIELDS = 16
-LONGEST_FIELD = 100
-
-# Cohere's types of vectors, each with the output_dtype that it is made of, and its types of input.
-EMBEDDING_TYPES = {
-    "float": "float32",
-    "base64": "float32",
-    "int8": "int8",
-    "uint8": "uint8",
-    "binary": "ubinary",
-    "ubinary": "ubinary",
-}
-INPUT_TYPES = ("search_document", "search_query", "classification", "clustering", "image")
-
-# Values of fields of other dialects that mean is_query. Without it, a text is a document.
-ROLES = {"search_query": True, "search_document": False}  # Cohere's input_type
-TASKS = {"retrieval.query": True, "retrieval.passage": False}  # Jina's task
-PROMPT_NAMES = {"query": True, "document": False}  # prompt_name of text-embeddings-inference
-
 LARGEST_COUNT = 2**31 - 1
 
 # Bytes of a query file that count as one character of a query text.
 FILE_BYTES_A_CHARACTER = 16
 
+# What a value must be, by the type of pydantic's error, where clients of HTTP need other words than files of settings.
+WORDS = {
+    "string_type": "must be a string",
+    "too_short": "is empty; give at least one",
+    "none_required": "is not supported",
+}
 
-class BodyFields:
-    """Fields of a JSON object. A null field counts as absent. Fields that a route does not take are request parameters.
+# Types of errors whose words leave nothing to say about the value.
+COMPLETE = ("missing", "too_long", "too_short", "value_error")
 
-    `max_items` is the maximum length of a list. The message of an InputError begins with the name of the field.
+# Stands in schemas for SIE_DOOR_MAX_ITEMS, which validation reads from its context.
+MAX_ITEMS = 0
+
+
+class Body(BaseModel):
+    """Body of a request, checked without conversions. Undeclared fields are request parameters.
+
+    /openapi.json describes the fields by the same declarations. A field's description is a part of its errors.
     """
 
-    def __init__(self, body: Any, max_items: int) -> None:
-        if not isinstance(body, Mapping):
-            raise InputError.at("body", f"must be a JSON object, not {kind_of(body)}")
-        self._left = {name: value for name, value in body.items() if value is not None}
-        self._max_items = max_items
+    model_config = ConfigDict(extra="allow", strict=True)
 
-    def model(self) -> str:
-        return checked_model(self.text("model"))
+    @classmethod
+    def of(cls, request: DoorRequest) -> Self:
+        return cls.read(request.content, request.door.settings.door_max_items)
 
-    def text(self, name: str) -> str:
-        value = self._required(name, "a string")
-        if not isinstance(value, str):
-            raise InputError.at(name, f"must be a string, not {kind_of(value)}")
-        return value
+    @classmethod
+    def read(cls, content: Any, max_items: int) -> Self:
+        """Return the body in a JSON value, where null counts as absent; InputError names the first invalid field."""
+        if not isinstance(content, dict):
+            raise InputError.at("body", f"must be a JSON object; got {shown_json(content)}")
+        given = {name: value for name, value in content.items() if value is not None}
+        _check_number(len(given) - len(given.keys() & cls.model_fields.keys()))  # pydantic is slow with many
+        try:
+            return cls.model_validate(given, context=max_items)
+        except ValidationError as exc:
+            raise cls._first(exc) from None
 
-    def texts(self, name: str) -> list[str]:
-        """Take one string or a list of at least one string, as a list."""
-        value = self._required(name, "a string or a list of strings")
-        return [value] if isinstance(value, str) else self._texts(value, name, "a string or a list of strings")
+    @classmethod
+    def _first(cls, invalid: ValidationError) -> InputError:
+        error = invalid.errors(include_url=False)[0]
+        name, *inner = error["loc"]
+        place = "".join([str(name), *(f"[{i}]" for i in inner)])
+        meaning = None if inner else cls.model_fields[str(name)].description
+        problem = (WORDS.get(error["type"]) or requirement(error)) + (f" ({meaning})" if meaning else "")
+        got = "" if error["type"] in COMPLETE else f"; got {shown_json(error['input'])}"
+        return InputError.at(place, problem + got)
 
-    def several(self, name: str) -> list[str]:
-        """Take a list of at least one string."""
-        return self._texts(self._required(name, "a list of strings"), name, "a list of strings")
-
-    def items(self, name: str, wanted: str) -> list[Any]:
-        """Take a list of at least one value; `wanted` describes it in errors."""
-        return self._counted(self._required(name, wanted), name, wanted)
-
-    def boolean(self, name: str, default: bool) -> bool:
-        value = self._left.pop(name, default)
-        if not isinstance(value, bool):
-            raise InputError.at(name, f"must be true or false, not {kind_of(value)}")
-        return value
-
-    def count(self, name: str) -> int | None:
-        """Take an integer of at least 1; None if absent."""
-        value = self._left.pop(name, None)
-        number = whole(value)
-        if value is not None and (number is None or not 1 <= number <= LARGEST_COUNT):
-            raise InputError.at(name, f"must be an integer from 1 to {LARGEST_COUNT}, not {shown(value)}")
-        return number
-
-    def choice(self, name: str, *choices: str) -> str | None:
-        """Take one of `choices`; None if absent."""
-        value: str | None = self._left.pop(name, None)
-        if value is not None and value not in choices:
-            raise InputError.at(name, f"must be one of {', '.join(choices)}; got {shown(value)}")
-        return value
-
-    def look(self, name: str) -> Any:
-        """Return the value without taking it; None if absent."""
-        return self._left.get(name)
-
-    def given(self, name: str) -> Any:
-        """Take any value; None if absent."""
-        return self._left.pop(name, None)
-
-    def options(self, **given: Any) -> dict[str, Any]:
-        """Return the request parameters: the remaining fields, overridden by those `given` that are not None."""
+    def parameters(self) -> dict[str, Any]:
+        """Return the request parameters: undeclared fields, and those that declared ones stand for."""
+        others = self.model_extra or {}
         for name in OURS:
-            if name in self._left:
+            if name in others:
                 raise InputError.at(name, "cannot be set here; use /v1/encode")
-        named = {name: value for name, value in given.items() if value is not None}
+        named = {name: value for name, value in self.translated().items() if value is not None}
         for name, value in named.items():
-            if self._left.get(name, value) != value:
+            if others.get(name, value) != value:
                 raise InputError.at(name, f"contradicts another field, which makes it {shown(value)}; send one of them")
-        return checked_options(self._left | named)
+        return checked_options(others | named)
 
-    def _required(self, name: str, wanted: str) -> Any:
-        value = self._left.pop(name, None)
-        if value is None:
-            raise InputError.at(name, f"is missing; give {wanted}")
+    def translated(self) -> dict[str, Any]:
+        """Return the request parameters that declared fields stand for; None: unset."""
+        return {}
+
+
+def _counted(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, list):
+        check_count(len(value), str(info.field_name), int(info.context or 0))
+    return value
+
+
+def _integral(value: Any) -> Any:
+    number = whole(value)
+    return value if number is None or abs(number) > LARGEST_COUNT else number
+
+
+def allowing(is_allowed: Callable[[Any], bool], problem: str) -> AfterValidator:
+    """Return a check of a field's value, with what an error says of values that are not allowed."""
+
+    def check(value: Any) -> Any:
+        if not is_allowed(value):
+            raise ValueError(problem)
         return value
 
-    def _counted(self, value: Any, name: str, wanted: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise InputError.at(name, f"must be {wanted}, not {kind_of(value)}")
-        if not value:
-            raise InputError.at(name, "is empty; give at least one")
-        check_count(len(value), name, self._max_items)
-        return value
+    return AfterValidator(check)
 
-    def _texts(self, value: Any, name: str, wanted: str) -> list[str]:
-        for i, each in enumerate(self._counted(value, name, wanted)):
-            if not isinstance(each, str):
-                raise InputError.at(f"{name}[{i}]", f"must be a string, not {kind_of(each)}")
-        found: list[str] = value
-        return found
+
+Item = TypeVar("Item")
+
+# Of a list of at least one entry, and at most SIE_DOOR_MAX_ITEMS.
+ITEMS = Field(min_length=1, fail_fast=True, json_schema_extra={"maxItems": MAX_ITEMS})
+Items = Annotated[list[Item], ITEMS, BeforeValidator(_counted)]
+Texts = Annotated[
+    Items[str],
+    BeforeValidator(
+        lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | Items[str]
+    ),
+    Field(description="a string or a list of strings"),
+]
+INTEGRAL = BeforeValidator(_integral)
+Count = Annotated[int, Field(ge=1, le=LARGEST_COUNT), INTEGRAL]
+ModelName = Annotated[str, Field(max_length=LONGEST_MODEL, description="org/name, or org/name:profile")]
+Ignored = Annotated[Any, Field(description="ignored")]
 
 
 def check_count(number: int, name: str, max_items: int) -> None:
@@ -166,8 +158,7 @@ def checked_model(name: str) -> str:
 
 def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the request parameters; InputError if they are too many or too long. The model checks their values."""
-    if len(options) > MAX_OPTIONS:
-        raise InputError.at("body", f"has {len(options)} request parameters; send at most {MAX_OPTIONS}")
+    _check_number(len(options))
     for name in options:
         if not isinstance(name, str) or len(name) > LONGEST_NAME:
             raise InputError.at("body", f"{shown(name)} is not a request parameter")
@@ -178,6 +169,11 @@ def checked_options(options: Mapping[Any, Any]) -> dict[str, Any]:
             name, f"has {sizes[name]} characters; send at most {LONGEST_OPTIONS} in all parameters together"
         )
     return dict(options)
+
+
+def _check_number(num_options: int) -> None:
+    if num_options > MAX_OPTIONS:
+        raise InputError.at("body", f"has {num_options} request parameters; send at most {MAX_OPTIONS}")
 
 
 def whole(value: Any) -> int | None:
@@ -191,11 +187,10 @@ def whole(value: Any) -> int | None:
     return value if type(value) is int else None
 
 
-def kind_of(value: Any) -> str:
-    """Return what JSON calls the type of `value`.
+def shown_json(value: Any) -> str:
+    """Return a value as `shown`, or what JSON calls its type.
 
-    >>> kind_of({}), kind_of(True), kind_of(1.5), kind_of(None)
-    ('an object', 'a boolean', 'a number', 'null')
+    >>> shown_json({}), shown_json(None), shown_json(1.5)
+    ('an object', 'null', '1.5')
     """
-    names = {dict: "an object", list: "a list", bool: "a boolean", str: "a string", type(None): "null"}
-    return names.get(type(value), "a number")
+    return {dict: "an object", list: "a list", type(None): "null"}.get(type(value)) or shown(value)

@@ -9,14 +9,9 @@ from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, DoorRequest
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.response_bodies import timing_headers
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
-
-
-def fields_of(request: DoorRequest) -> BodyFields:
-    return BodyFields(request.content, request.door.settings.door_max_items)
 
 
 def items_of(texts: Sequence[str]) -> list[dict[str, Any]]:

@@ -3,21 +3,23 @@
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 from starlette.routing import Route
 
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import DENSE
-from sie_triton.doors import openapi_dialects
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import TASKS, BodyFields
-from sie_triton.doors.json_dialects import answered, fields_of, items_of
+from sie_triton.doors.fields import Body, Ignored, ModelName, Texts
+from sie_triton.doors.json_dialects import answered, items_of
 from sie_triton.doors.model_choice import Explaining
+from sie_triton.doors.openapi_dialects import TEXTS, USAGE, Operation
 from sie_triton.doors.response_bodies import timing_of
+from sie_triton.doors.schemas import INTEGER, NUMBERS, STRING, any_of, fields, optional, record, several
 from sie_triton.errors import InputError
 
 # OpenAI's clients send ids of OpenAI's tokenizer. A model would read them as other words, and nothing would detect it.
@@ -36,54 +38,60 @@ FULL = 429
 FIELDS = {"text": "input", "items": "input"}
 
 
+def _refuse_ids(given: Any) -> Any:
+    first = given[0] if isinstance(given, list) and given else None
+    first = first[0] if isinstance(first, list) and first else first
+    if type(first) is int:
+        raise InputError.at("input", IDS_REFUSED)
+    return given
+
+
+class Embeddings(Body):
+    """Body of an embeddings request."""
+
+    model: ModelName
+    input: Annotated[Texts, BeforeValidator(_refuse_ids)] = Field(
+        description="a string or a list of strings; token ids are refused"
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    user: Ignored = None
+    task: Literal["retrieval.query", "retrieval.passage"] | None = Field(
+        None, description="is_query, as Jina's clients send it"
+    )
+
+    def translated(self) -> dict[str, Any]:
+        return {"is_query": self.task and self.task == "retrieval.query"}
+
+
+VECTOR = any_of(NUMBERS, STRING | {"contentEncoding": "base64", "description": "little-endian float32"})
+EMBEDDING = record(object={"const": "embedding"}, index=INTEGER, embedding=VECTOR)
+OPERATION = Operation(
+    Embeddings,
+    "Vectors, in OpenAI's format.",
+    {"input": TEXTS},
+    record(object={"const": "list"}, data=several(EMBEDDING), model=STRING, usage=USAGE),
+    record(error=fields({"message": STRING, "type": STRING, "param": optional(STRING), "code": STRING}, "message")),
+)
+
+
 def routes(door: Door) -> list[Route]:
-    document = partial(openapi_dialects.embeddings, door.settings.door_max_items)
+    document = partial(OPERATION.document, door.settings.door_max_items)
     endpoint = DoorEndpoint(door, embeddings, dialect=OPENAI, types=[JSON], document=document)
     return [Route(path, endpoint, methods=["POST"], name=path[1:]) for path in ("/v1/embeddings", "/embeddings")]
 
 
 async def embeddings(request: DoorRequest) -> Answer:
-    wanted = read_request(fields_of(request))
+    wanted = Embeddings.of(request)
     results = await _encoded(request, wanted)
-    return answered(request, answer(wanted.model, results, wanted.is_base64), timing_of(results))
+    is_base64 = wanted.encoding_format == "base64"
+    return answered(request, answer(wanted.model, results, is_base64), timing_of(results))
 
 
-async def _encoded(request: DoorRequest, wanted: "Embeddings") -> list[EncodeResult]:
-    door, items = request.door, items_of(wanted.texts)
-    parameters = wanted.options | {"output_types": DENSE.name}
+async def _encoded(request: DoorRequest, wanted: Embeddings) -> list[EncodeResult]:
+    door, items = request.door, items_of(wanted.input)
+    parameters = wanted.parameters() | {"output_types": DENSE.name}
     async with Explaining(door, wanted.model, "encode", items, DENSE.name):
         return await door.backend.encode(wanted.model, items, request.seconds, parameters)
-
-
-class Embeddings(NamedTuple):
-    """Content of an embeddings request; `options` are request parameters."""
-
-    model: str
-    texts: list[str]
-    options: dict[str, Any]
-    is_base64: bool
-
-
-def read_request(fields: BodyFields) -> Embeddings:
-    """Read an embeddings request; InputError names the invalid field."""
-    model = fields.model()
-    if _holds_ids(fields.look("input")):
-        raise InputError.at("input", IDS_REFUSED)
-    texts = fields.texts("input")
-    fields.given("user")
-    is_base64 = fields.choice("encoding_format", "float", "base64") == "base64"
-    task = fields.choice("task", *TASKS)
-    return Embeddings(model, texts, fields.options(is_query=TASKS.get(task or "")), is_base64)
-
-
-def _holds_ids(given: Any) -> bool:
-    """
-    >>> _holds_ids([15339]), _holds_ids([[15339], [1917]]), _holds_ids(["x"]), _holds_ids([[]]), _holds_ids("x")
-    (True, True, False, False, False)
-    """
-    first = given[0] if isinstance(given, list) and given else None
-    first = first[0] if isinstance(first, list) and first else first
-    return type(first) is int
 
 
 def answer(model: str, results: Sequence[Mapping[str, Any]], is_base64: bool) -> dict[str, Any]:

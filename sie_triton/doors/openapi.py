@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.body_codec import JSON, MSGPACK
 from sie_triton.doors.endpoint import MAX_TIMEOUT_S, TIMEOUT_HEADER, Answer, Door, DoorEndpoint, DoorRequest
-from sie_triton.doors.schemas import STRING, fields
+from sie_triton.doors.schemas import STRING, record
 
 # Makes a route's operation from the specifications of the served models.
 Document = Callable[[Sequence[ModelSpec]], Mapping[str, Any]]
@@ -24,7 +24,7 @@ STYLE = "body{font:15px sans-serif;max-width:60em;margin:2em auto;padding:0 1em}
 overflow:auto}h2{font:bold 16px monospace;border-top:1px solid #ccc;padding-top:1em}td{padding:.1em 1em .1em 0;\
 vertical-align:top}"
 
-FAILURE = fields({"detail": fields({"code": STRING, "message": STRING}, "code", "message")}, "detail")
+FAILURE = record(detail=record(code=STRING, message=STRING))
 
 STATUSES = {
     "400": "the request is invalid, or this model does not support it; the message names the field",

@@ -27,6 +27,7 @@ from sie_triton.doors.schemas import (
     models_of,
     optional,
     parameters,
+    record,
     several,
 )
 
@@ -51,7 +52,7 @@ CUT = BOOLEAN | {"const": True, "description": "present if the model read only t
 NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
 
 TIMES = ("total_ms", "queue_ms", "batch_wait_ms", "tokenization_ms", "inference_ms", "postprocessing_ms")
-TIMING = fields(dict.fromkeys(TIMES, NUMBER), *TIMES)
+TIMING = record(**dict.fromkeys(TIMES, NUMBER))
 
 
 def encode(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
@@ -81,7 +82,7 @@ def extract(max_items: int, specs: Sequence[ModelSpec]) -> Schema:
         params["required"] = [LABELS.name]
     body = {"items": _items(models, max_items), "params": params if is_required else optional(params)}
     schema = closed(body, "items", *(["params"] if is_required else []))
-    error = fields(dict.fromkeys(("code", "message"), STRING), "code", "message")
+    error = record(code=STRING, message=STRING)
     answer = {"items": several(fields(found | {"truncated": CUT, "error": error}, *found))}
     return _operation("extract", "Findings in items.", models, schema, answer)
 
@@ -95,7 +96,7 @@ def _operation(verb: str, summary: str, models: Sequence[Model], body: Schema, a
     tried = next((model for model in models if TEXT.name in model.spec.inputs and not model.extraction.entities), None)
     example = None if tried is None else _example(verb, tried)
     first = sorted(models, key=lambda model: model is not tried)
-    own = {"usage": fields({"input_tokens": INTEGER}, "input_tokens"), "timing": TIMING}
+    own = {"usage": record(input_tokens=INTEGER), "timing": TIMING}
     answered = fields({"model": STRING, **answer, **own}, "model", *list(answer)[:1], *own)
     path = model_parameter([model.spec.model for model in first])
     return posted(summary, body, example, answered, parameters=[path, TIMEOUT], read=READ, written=WRITTEN)
@@ -139,7 +140,7 @@ def _item(models: Sequence[Model]) -> Schema:
         item = closed(others | given, *given)
     else:
         item = closed(others | {name: optional(schema) for name, schema in given.items()})
-        item["anyOf"] = [fields({name: schema}, name) for name, schema in given.items()]
+        item["anyOf"] = [record(**{name: schema}) for name, schema in given.items()]
     return any_of(STRING, item) if TEXT.name in kinds else item
 
 
@@ -157,5 +158,4 @@ def _vector(name: str) -> Schema:
     values = several(NUMBERS) if name == "multivector" else NUMBERS
     sizes = ("token_dims", "num_tokens") if name == "multivector" else ("dims",)
     indices = {"indices": several(INTEGER)} if name == "sparse" else {}
-    described = {**dict.fromkeys(sizes, INTEGER), "dtype": {"enum": kinds}, **indices, "values": values}
-    return fields(described, *described)
+    return record(**dict.fromkeys(sizes, INTEGER), dtype={"enum": kinds}, **indices, values=values)

@@ -4,107 +4,115 @@
 a logit if they name Identity (cross-encoder/ms-marco-*), the sum of MaxSim for a late-interaction model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 from uuid import uuid4
 
+from pydantic import Field, SkipValidation, WithJsonSchema
 from starlette.routing import Route
 
 from sie_triton.contract.tensors import TEXT
-from sie_triton.doors import openapi_dialects
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import LONGEST_FIELD, MAX_RANK_FIELDS, BodyFields, check_query
-from sie_triton.doors.json_dialects import answered, fields_of, in_order, items_of
-from sie_triton.doors.model_choice import Explaining
+from sie_triton.doors.fields import INTEGRAL, Body, Count, Ignored, Items, ModelName, allowing, check_query
+from sie_triton.doors.json_dialects import answered, in_order, items_of
+from sie_triton.doors.model_choice import SCORES, Explaining
+from sie_triton.doors.openapi_dialects import QUERY, TEXTS, USAGE, Operation
 from sie_triton.doors.response_bodies import sie_timing
+from sie_triton.doors.schemas import INTEGER, NUMBER, STRING, fields, record, several
 from sie_triton.errors import InputError
 
 # Maximum number of documents in one of Cohere's search units.
 DOCUMENTS_PER_UNIT = 100
 
-ONCE = "is not supported, because a document is read once, up to the model's maximum length; omit it"
+# Maximum number of rank_fields, and of characters in each: every document is searched once for each of them.
+MAX_RANK_FIELDS = 16
+LONGEST_FIELD = 100
+
+ONCE = "a document is read once, up to the model's maximum length"
+
+
+RankFields = Annotated[
+    list[Annotated[str, Field(max_length=LONGEST_FIELD)]],
+    Field(min_length=1, max_length=MAX_RANK_FIELDS, fail_fast=True, json_schema_extra={"uniqueItems": True}),
+    allowing(lambda names: len(set(names)) == len(names), "must not contain a name twice"),
+]
+Spans = Annotated[
+    Any,
+    allowing(
+        lambda spans: isinstance(spans, Mapping) and spans.get("mode") == "disabled", "are not supported; omit it"
+    ),
+    WithJsonSchema(fields({"mode": {"const": "disabled"}}, "mode")),
+]
+
+
+class Rerank(Body):
+    """Body of a rerank request."""
+
+    model: ModelName
+    query: str
+    documents: Items[SkipValidation[str | dict[str, Any]]] = Field(
+        description="strings, or objects with at least one of rank_fields"
+    )
+    top_n: Count | None = None
+    return_documents: bool | None = None
+    rank_fields: RankFields | None = Field(
+        None, description="fields that are read from documents that are objects, one line each; default: text"
+    )
+    max_chunks_per_doc: Annotated[int, Field(ge=1, le=1), INTEGRAL] | None = Field(None, description=ONCE)
+    max_tokens_per_doc: None = Field(None, description=ONCE)
+    relevant_spans: Spans | None = None
+    priority: Ignored = None
+
+    def texts(self) -> list[str]:
+        """Return the texts of the documents; InputError names the document that has none."""
+        names = self.rank_fields or ["text"]
+        return [_text(document, f"documents[{i}]", names) for i, document in enumerate(self.documents)]
+
+
+FAILURE = fields(dict.fromkeys(("message", "detail", "code"), STRING), "message")
+RESULT = fields({"index": INTEGER, "relevance_score": NUMBER, "document": {}}, "index")
+OPERATION = Operation(
+    Rerank,
+    "Documents by relevance, in Cohere's and Jina's format; relevance_score is the model's own score.",
+    {"query": QUERY, "documents": TEXTS},
+    record(id=STRING, model=STRING, results=several(RESULT), meta={"type": "object"}, usage=USAGE),
+    FAILURE,
+    SCORES,
+)
 
 
 def routes(door: Door) -> list[Route]:
-    document = partial(openapi_dialects.rerank, door.settings.door_max_items)
+    return cohere_routes(door, "rerank", rerank, OPERATION)
+
+
+def cohere_routes(
+    door: Door, name: str, handler: Callable[[str, DoorRequest], Awaitable[Answer]], operation: Operation
+) -> list[Route]:
+    """Return the routes of both versions of Cohere's API; `handler` takes the version."""
+    document = partial(operation.document, door.settings.door_max_items)
     return [
         Route(
-            f"/v{version}/rerank",
-            DoorEndpoint(
-                door,
-                partial(rerank, version),
-                dialect=COHERE,
-                types=[JSON],
-                document=document,
-            ),
+            f"/v{version}/{name}",
+            DoorEndpoint(door, partial(handler, version), dialect=COHERE, types=[JSON], document=document),
             methods=["POST"],
-            name=f"rerank_v{version}",
+            name=f"{name}_v{version}",
         )
         for version in ("1", "2")
     ]
 
 
 async def rerank(version: str, request: DoorRequest) -> Answer:
-    door, wanted = request.door, read_request(fields_of(request))
-    check_query(wanted.query, wanted.texts, "query", door.settings.door_max_body_bytes)
-    items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
+    door, wanted = request.door, Rerank.of(request)
+    texts, parameters = wanted.texts(), wanted.parameters()
+    check_query(wanted.query, texts, "query", door.settings.door_max_body_bytes)
+    items, query = items_of(texts), {TEXT.name: wanted.query}
     async with Explaining(door, wanted.model, "score", items):
-        result = await door.backend.score(wanted.model, query, items, request.seconds, wanted.options)
+        result = await door.backend.score(wanted.model, query, items, request.seconds, parameters)
     body = answer(version, wanted, in_order(result), result["token_count"])
     return answered(request, body, sie_timing(result["timing"]))
-
-
-class Rerank(NamedTuple):
-    """Content of a rerank request; `texts` are read from `documents`, and `options` are request parameters."""
-
-    model: str
-    query: str
-    documents: list[Any]
-    texts: list[str]
-    top_n: int | None
-    returns_documents: bool
-    options: dict[str, Any]
-
-
-def read_request(fields: BodyFields) -> Rerank:
-    """Read a rerank request; InputError names the invalid field."""
-    model, query = fields.model(), fields.text("query")
-    documents = fields.items("documents", "a list of strings or of objects with text")
-    texts = _texts(documents, _rank_fields(fields.given("rank_fields")))
-    top_n, returns_documents = fields.count("top_n"), fields.boolean("return_documents", False)
-    _refuse_unsupported(fields)
-    fields.given("priority")
-    return Rerank(model, query, documents, texts, top_n, returns_documents, fields.options())
-
-
-def _refuse_unsupported(fields: BodyFields) -> None:
-    if fields.count("max_chunks_per_doc") not in (None, 1):
-        raise InputError.at("max_chunks_per_doc", f"{ONCE}, or give 1")
-    if fields.count("max_tokens_per_doc") is not None:
-        raise InputError.at("max_tokens_per_doc", ONCE)
-    spans = fields.given("relevant_spans")
-    if spans is not None and not (isinstance(spans, Mapping) and spans.get("mode") == "disabled"):
-        raise InputError.at("relevant_spans", "are not supported; omit the field")
-
-
-def _rank_fields(given: Any) -> list[str]:
-    if given is None:
-        return ["text"]
-    if not isinstance(given, list) or not 0 < len(given) <= MAX_RANK_FIELDS:
-        raise InputError.at("rank_fields", f"must be a list of 1 to {MAX_RANK_FIELDS} names of document fields")
-    for i, name in enumerate(given):
-        if not isinstance(name, str) or len(name) > LONGEST_FIELD:
-            raise InputError.at(f"rank_fields[{i}]", f"must be a name of at most {LONGEST_FIELD} characters")
-    if len(set(given)) < len(given):
-        raise InputError.at("rank_fields", "a name occurs twice; give each name once")
-    return given
-
-
-def _texts(documents: Sequence[Any], rank_fields: Sequence[str]) -> list[str]:
-    return [_text(document, f"documents[{i}]", rank_fields) for i, document in enumerate(documents)]
 
 
 def _text(document: Any, name: str, rank_fields: Sequence[str]) -> str:
@@ -126,7 +134,7 @@ def answer(version: str, wanted: Rerank, scores: Sequence[float], num_tokens: in
     """Return the response body, for clients of both. `scores` are in the order of the documents."""
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: wanted.top_n]
     results = [{"index": index, "relevance_score": scores[index]} for index in ranked]
-    if wanted.returns_documents:
+    if wanted.return_documents:
         results = [each | {"document": _returned(wanted.documents[int(each["index"])])} for each in results]
     units = -(-len(scores) // DOCUMENTS_PER_UNIT)
     meta = {"api_version": {"version": version}, "billed_units": {"search_units": units}}

@@ -28,6 +28,11 @@ def fields(properties: Mapping[str, Any], *required: str) -> Schema:
     return {"type": "object", "required": list(required), "properties": dict(properties)}
 
 
+def record(**properties: Any) -> Schema:
+    """Return the schema of an object that has all of these fields, and maybe others."""
+    return fields(properties, *properties)
+
+
 def closed(properties: Mapping[str, Any], *required: str) -> Schema:
     """Return the schema of an object without additional fields."""
     return {**fields(properties, *required), "additionalProperties": False}

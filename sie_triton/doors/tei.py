@@ -1,24 +1,28 @@
 """Routes of Hugging Face's text-embeddings-inference, which serves a single model, so that requests name none."""
 
+import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, WithJsonSchema
 from starlette.routing import Route
 
 from sie_triton.contract import TRUNCATION_SIDE
-from sie_triton.contract.parameters import shown
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import TEXT
-from sie_triton.doors import openapi_dialects, rerank
+from sie_triton.doors import rerank
 from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
-from sie_triton.doors.fields import PROMPT_NAMES, BodyFields, check_query
-from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, entries_of, fields_of, in_order, items_of
+from sie_triton.doors.fields import Body, Count, Items, Texts, allowing, check_query
+from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, entries_of, in_order, items_of
 from sie_triton.doors.model_choice import DENSE, SCORES, SPARSE, Capable
+from sie_triton.doors.openapi import Document, failures, operation
+from sie_triton.doors.openapi_dialects import QUERY, TEXTS, Operation
 from sie_triton.doors.response_bodies import sie_timing, timing_of
-from sie_triton.errors import InputError
+from sie_triton.doors.schemas import INTEGER, NUMBER, NUMBERS, STRING, Schema, fields, record, several
 from sie_triton.settings import words
 
 TOKENS_HEADER = "X-Compute-Tokens"
@@ -26,31 +30,90 @@ TOKENS_HEADER = "X-Compute-Tokens"
 # The API's types of error by status; all others are VALIDATION.
 TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy", 504: "Unhealthy"}
 VALIDATION = "Validation"
+STATUSES = {"400": "422", "404": "424", "502": "424"}
 
-DIRECTION, DIRECTIONS = "truncation_direction", ("Left", "Right", "left", "right")
+# Meanings of prompt_name; other names are prompts of the model's own.
+PROMPT_NAMES = {"query": True, "document": False}
+
+DIRECTION = "truncation_direction"
 
 # How a client allows truncation, in the words of errors.
 OMIT = "omit truncate to cut it"
 
 
+class Truncating(Body):
+    """Body with the fields that say whether and where a text beyond the model's maximum length is cut."""
+
+    truncate: bool | None = Field(
+        None, description="false: a text beyond the model's maximum length is an error; else it is truncated"
+    )
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+
+    def translated(self) -> dict[str, Any]:
+        return {TRUNCATION_SIDE.name: self.truncation_direction and self.truncation_direction.lower()}
+
+
+class Embed(Truncating):
+    """Body of a request to /embed or /embed_sparse."""
+
+    inputs: Texts
+    prompt_name: str | None = Field(None, description="query, document, or another prompt in the model's own files")
+
+    def translated(self) -> dict[str, Any]:
+        is_query = PROMPT_NAMES.get(self.prompt_name or "")
+        return super().translated() | {
+            "is_query": is_query,
+            "prompt_name": self.prompt_name if is_query is None else None,
+        }
+
+
+NotRaw = Annotated[bool, allowing(operator.not_, "is not supported"), WithJsonSchema({"enum": [False]})]
+
+
+class Rerank(Truncating):
+    """Body of a rerank request."""
+
+    query: str
+    texts: Items[str] = Field(description="a list of strings")
+    return_text: bool | None = None
+    raw_scores: NotRaw | None = Field(None, description="a model's files define its scores")
+    top_n: Count | None = None
+
+
+FAILURE = record(error=STRING, error_type=STRING)
+OF_MODEL = "of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
+WEIGHTS = several(several(record(index=INTEGER, value=NUMBER)))
+RANKS = several(fields({"index": INTEGER, "score": NUMBER, "text": STRING}, "index", "score"))
+EMBED = Operation(Embed, f"Dense vectors {OF_MODEL}", {"inputs": TEXTS}, several(NUMBERS), FAILURE)
+EMBED_SPARSE = Operation(Embed, f"Sparse vectors {OF_MODEL}", {"inputs": TEXTS}, WEIGHTS, FAILURE, SPARSE)
+RERANK = Operation(Rerank, f"Scores {OF_MODEL}", {"query": QUERY, "texts": TEXTS}, RANKS, FAILURE, SCORES)
+INFO = operation("The model, in text-embeddings-inference's format.", answer={"type": "object"}, error=FAILURE)
+
+
 def routes(door: Door) -> list[Route]:
-    tei, settings = Tei(Capable(door)), door.settings
-    documents = openapi_dialects.tei_documents(settings.door_max_items, words(settings.door_tei_model))
+    tei, given = Tei(Capable(door)), (door.settings.door_max_items, words(door.settings.door_tei_model))
     return [
         Route(
             path,
-            DoorEndpoint(door, handler, dialect=TEI, types=[JSON], document=documents.get(path)),
+            DoorEndpoint(door, handler, dialect=TEI, types=[JSON], document=document and partial(_document, document)),
             methods=[method],
             name=f"tei_{path[1:]}",
         )
-        for method, path, handler in (
-            ("POST", "/", tei.embed),
-            ("POST", "/embed", tei.embed),
-            ("POST", "/embed_sparse", tei.embed_sparse),
-            ("POST", "/rerank", tei.rerank),
-            ("GET", "/info", tei.info),
+        for method, path, handler, document in (
+            ("POST", "/", tei.embed, None),
+            ("POST", "/embed", tei.embed, partial(EMBED.document_of_one, *given)),
+            ("POST", "/embed_sparse", tei.embed_sparse, partial(EMBED_SPARSE.document_of_one, *given)),
+            ("POST", "/rerank", tei.rerank, partial(RERANK.document_of_one, *given)),
+            ("GET", "/info", tei.info, INFO),
         )
     ]
+
+
+def _document(document: Document, specs: Sequence[ModelSpec]) -> Schema:
+    """Return a document with the statuses of the API."""
+    made = document(specs)
+    responses = {STATUSES.get(status, status): told for status, told in made["responses"].items()}
+    return {**made, "responses": responses | failures("429", schema=FAILURE)}
 
 
 class Tei:
@@ -72,13 +135,13 @@ class Tei:
         if isinstance(request.content, dict) and "documents" in request.content:
             request.dialect = rerank.COHERE
             return await rerank.rerank("1", request)
-        wanted = read_rerank_request(fields_of(request))
+        wanted = Rerank.of(request)
         check_query(wanted.query, wanted.texts, "query", request.door.settings.door_max_body_bytes)
         items, query = items_of(wanted.texts), {TEXT.name: wanted.query}
-        spec = await self._capable.spec(SCORES)
-        options = cut_by(spec, wanted.options, DIRECTION)
+        parameters, spec = wanted.parameters(), await self._capable.spec(SCORES)
+        options = cut_by(spec, parameters, DIRECTION)
         result = await request.door.backend.score(spec.model, query, items, request.seconds, options)
-        if wanted.refuses_long:
+        if wanted.truncate is False:
             check_lengths(entries_of(result), "texts", f"{OMIT} (with the query)")
         headers = {TOKENS_HEADER: str(result["token_count"])}
         return answered(request, rerank_answer(wanted, in_order(result)), sie_timing(result["timing"]), headers)
@@ -88,10 +151,11 @@ class Tei:
         return request.answer(described(what, spec, request.door.settings.door_max_items))
 
     async def _encoded(self, request: DoorRequest, output: str, what: str) -> list[Any]:
-        wanted, spec = read_embed_request(fields_of(request)), await self._capable.spec(what)
-        parameters = cut_by(spec, wanted.options, DIRECTION) | {"output_types": output}
-        results = await request.door.backend.encode(spec.model, items_of(wanted.texts), request.seconds, parameters)
-        if wanted.refuses_long:
+        wanted = Embed.of(request)
+        parameters, spec = wanted.parameters(), await self._capable.spec(what)
+        parameters = cut_by(spec, parameters, DIRECTION) | {"output_types": output}
+        results = await request.door.backend.encode(spec.model, items_of(wanted.inputs), request.seconds, parameters)
+        if wanted.truncate is False:
             check_lengths(results, "inputs", OMIT)
         return results
 
@@ -101,68 +165,17 @@ def _embedded(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answ
     return answered(request, answer, timing_of(results), {TOKENS_HEADER: str(num_tokens)})
 
 
-class Embed(NamedTuple):
-    """Content of an embed request. `refuses_long`: a text beyond the model's maximum length is an error."""
-
-    texts: list[str]
-    refuses_long: bool
-    options: dict[str, Any]
-
-
-class TeiRerank(NamedTuple):
-    """Content of a rerank request; `refuses_long` as for embed, `top_n` the number of results, None: all."""
-
-    query: str
-    texts: list[str]
-    refuses_long: bool
-    returns_text: bool
-    top_n: int | None
-    options: dict[str, Any]
-
-
-def read_embed_request(fields: BodyFields) -> Embed:
-    """Read a request to /embed or /embed_sparse; InputError names the invalid field."""
-    refuses_long, texts = not fields.boolean("truncate", True), fields.texts("inputs")
-    options = fields.options(**_side(fields), **_role(fields.given("prompt_name")))
-    return Embed(texts, refuses_long, options)
-
-
-def read_rerank_request(fields: BodyFields) -> TeiRerank:
-    """Read a rerank request; InputError names the invalid field."""
-    refuses_long = not fields.boolean("truncate", True)
-    if fields.boolean("raw_scores", False):
-        raise InputError.at("raw_scores", "is not supported, because a model's files define its scores; omit it")
-    query, texts = fields.text("query"), fields.several("texts")
-    returns_text, top_n = fields.boolean("return_text", False), fields.count("top_n")
-    return TeiRerank(query, texts, refuses_long, returns_text, top_n, fields.options(**_side(fields)))
-
-
-def _side(fields: BodyFields) -> dict[str, Any]:
-    direction = fields.choice(DIRECTION, *DIRECTIONS)
-    return {} if direction is None else {TRUNCATION_SIDE.name: direction.lower()}
-
-
-def _role(prompt_name: Any) -> dict[str, Any]:
-    """Return the request parameters of a prompt's name: a role, or a prompt of the model's own."""
-    if prompt_name is None:
-        return {}
-    if not isinstance(prompt_name, str):
-        raise InputError.at("prompt_name", f"must be a string; got {shown(prompt_name)}")
-    is_query = PROMPT_NAMES.get(prompt_name)
-    return {"prompt_name": prompt_name} if is_query is None else {"is_query": is_query}
-
-
 def sparse_answer(results: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
     """Return the response body of /embed_sparse for encode's results."""
     rows = [(result["sparse"]["indices"].tolist(), result["sparse"]["values"]) for result in results]
     return [[{"index": i, "value": value} for i, value in zip(*row, strict=True)] for row in rows]
 
 
-def rerank_answer(asked: TeiRerank, scores: Sequence[float]) -> list[dict[str, Any]]:
+def rerank_answer(asked: Rerank, scores: Sequence[float]) -> list[dict[str, Any]]:
     """Return the response body of /rerank, the most relevant first; `scores` are in the order of the texts."""
     ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.top_n]
     results = [{"index": index, "score": scores[index]} for index in ranked]
-    return [each | {"text": asked.texts[int(each["index"])]} for each in results] if asked.returns_text else results
+    return [each | {"text": asked.texts[int(each["index"])]} for each in results] if asked.return_text else results
 
 
 def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:

@@ -38,4 +38,4 @@ def requirement(error: Any) -> str:
     """
     if error["type"] in WORDS:
         return WORDS[error["type"]]
-    return re.sub(r"^\w+ should ", "must ", error["msg"].removeprefix("Value error, "))
+    return re.sub(r"^\w+ should ", "must ", error["msg"].removeprefix("Value error, ").replace(" after validation", ""))

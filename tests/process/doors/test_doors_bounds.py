@@ -6,31 +6,33 @@ import msgpack
 import msgpack_numpy
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from sie_triton.client.failures import NotServed
 from sie_triton.contract.parameters import Parameter, check_parameters, shown
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.doors import openai, rerank, tei
-from sie_triton.doors.fields import LONGEST_MODEL, MAX_OPTIONS, BodyFields, check_query
+from sie_triton.doors import embed, openai, rerank, tei
+from sie_triton.doors.fields import LONGEST_MODEL, MAX_OPTIONS, check_query
 from sie_triton.errors import InputError
 from tests.support.doors import door_of, post
 
 USUAL = {
-    openai.read_request: {"model": "m", "input": "x"},
-    rerank.read_request: {"model": "m", "query": "q", "documents": ["a"]},
-    tei.read_embed_request: {"inputs": "x"},
-    tei.read_rerank_request: {"query": "q", "texts": ["a"]},
+    openai.Embeddings: {"model": "m", "input": "x"},
+    rerank.Rerank: {"model": "m", "query": "q", "documents": ["a"]},
+    embed.Embed: {"model": "m", "texts": ["x"]},
+    tei.Embed: {"inputs": "x"},
+    tei.Rerank: {"query": "q", "texts": ["a"]},
 }
 DEEP = [
-    (openai.read_request, "encoding_format"),
-    (openai.read_request, "model"),
-    (openai.read_request, "input"),
-    (rerank.read_request, "top_n"),
-    (rerank.read_request, "rank_fields"),
-    (rerank.read_request, "relevant_spans"),
-    (tei.read_embed_request, "prompt_name"),
-    (tei.read_embed_request, "truncation_direction"),
-    (tei.read_rerank_request, "raw_scores"),
+    (openai.Embeddings, "encoding_format"),
+    (openai.Embeddings, "model"),
+    (openai.Embeddings, "input"),
+    (rerank.Rerank, "top_n"),
+    (rerank.Rerank, "rank_fields"),
+    (rerank.Rerank, "relevant_spans"),
+    (tei.Embed, "prompt_name"),
+    (tei.Embed, "truncation_direction"),
+    (tei.Rerank, "raw_scores"),
 ]
 
 
@@ -42,10 +44,29 @@ def nested(depth):
     return found
 
 
-@pytest.mark.parametrize(("read", "field"), DEEP, ids=lambda each: getattr(each, "__module__", each))
-def test_a_deep_value_is_named(read, field):
+@pytest.mark.parametrize(("body", "field"), DEEP, ids=lambda each: getattr(each, "__module__", each))
+def test_a_deep_value_is_named(body, field):
     with pytest.raises(InputError, match=f"^{field}"):
-        read(BodyFields({**USUAL[read], field: nested(100_000)}, 10))
+        body.read({**USUAL[body], field: nested(100_000)}, 10)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (openai.Embeddings, "input"),
+        (embed.Embed, "texts"),
+        (embed.Embed, "images"),
+        (embed.Embed, "embedding_types"),
+        (rerank.Rerank, "rank_fields"),
+        (tei.Embed, "inputs"),
+        (tei.Rerank, "texts"),
+    ],
+)
+def test_the_first_bad_entry_of_a_list_ends_its_check(body, field):
+    with pytest.raises(ValidationError) as caught:
+        body.model_validate({**USUAL[body], field: [0.5] * 50_000}, context=100_000)
+    assert caught.value.error_count() == 1
+    assert caught.value.errors()[0]["loc"] == (field, 0)
 
 
 def test_a_deep_request_parameter_is_named():
@@ -96,13 +117,15 @@ def test_a_deep_document_is_refused_before_it_is_scored():
 
 def test_names_and_parameters_are_bounded():
     long = "x" * (LONGEST_MODEL + 1)
-    with pytest.raises(InputError, match=r"^model: has 513 characters"):
-        openai.read_request(BodyFields({"model": long, "input": "x"}, 10))
+    with pytest.raises(InputError, match=r"^model: must have at most 512 characters .*513 characters"):
+        openai.Embeddings.read({"model": long, "input": "x"}, 10)
     many = {f"p{i}": i for i in range(MAX_OPTIONS + 1)}
     with pytest.raises(InputError, match=r"^body: has 65 request parameters"):
-        openai.read_request(BodyFields({"model": "m", "input": "x", **many}, 10))
+        openai.Embeddings.read({"model": "m", "input": "x", **many}, 10)
+    with pytest.raises(InputError, match=r"^body: has 65 request parameters"):
+        openai.Embeddings.read({"input": [3], **many}, 10)  # before the fields are read
     with pytest.raises(InputError, match=r"^instruction: has 1000001 characters"):
-        openai.read_request(BodyFields({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10))
+        openai.Embeddings.read({"model": "m", "input": "x", "instruction": "x" * 1_000_001}, 10).parameters()
     for verb, more in (("encode", {}), ("score", {"query": "q"}), ("extract", {})):
         assert "model: has 513 characters" in post(door_of()[0], {"items": ["a"], **more}, f"/v1/{verb}/{long}").text
 

@@ -8,7 +8,8 @@ from http.client import HTTPResponse
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
-from sie_triton.doors import body_codec, connection, endpoint
+from sie_triton.doors import body_codec, endpoint
+from sie_triton.http import connection
 from tests.support.controller import wait_for
 from tests.support.doors import door_of, listening
 

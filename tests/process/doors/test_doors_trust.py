@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from sie_triton.cli import cli
-from sie_triton.doors import body, connection
+from sie_triton.doors import body
 from sie_triton.errors import SettingsError
+from sie_triton.http import connection
 from sie_triton.settings import read_settings
 from tests.support.controller import wait_for
 from tests.support.doors import door_of, knock, listening, post

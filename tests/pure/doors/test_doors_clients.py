@@ -12,7 +12,7 @@ import pytest
 from sie_triton.doors.app import application
 from sie_triton.doors.endpoint import Door
 from sie_triton.errors import LoadError, ModelError, ModelLoading
-from sie_triton.records.tickets import too_many
+from sie_triton.records.request_limit import too_many
 from sie_triton.settings import Settings
 
 TIMING = dict.fromkeys(

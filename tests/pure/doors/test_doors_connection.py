@@ -6,7 +6,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from sie_triton.doors.connection import Connection
+from sie_triton.http.connection import Connection
 
 
 class Clock:

@@ -3,8 +3,11 @@
 import asyncio
 
 import pytest
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
+from sie_triton.doors import embed, openai, rerank, tei
+from sie_triton.errors import InputError
 from tests.pure.doors.test_doors_capable import EMBEDDER, OTHER, RERANKER
 from tests.pure.doors.test_doors_hostile import FIELDS, Triton, client_before
 
@@ -48,3 +51,38 @@ def test_answers_have_the_fields_that_are_promised():
         assert set(promised["properties"]) <= answers[path].json().keys()
         assert "429" in document["paths"][path]["post"]["responses"]
     assert {*map(int, document["paths"]["/embed"]["post"]["responses"])} > {200, 422, 424, 429, 503}
+
+
+BODIES = {
+    "/v1/embeddings": (openai.Embeddings, {"model": "a/other", "input": "x"}),
+    "/v2/embed": (embed.Embed, {"model": "a/other", "texts": ["x"]}),
+    "/v2/rerank": (rerank.Rerank, {"model": "a/reranker", "query": "q", "documents": ["a"]}),
+    "/embed": (tei.Embed, {"inputs": "x"}),
+    "/rerank": (tei.Rerank, {"query": "q", "texts": ["a"]}),
+}
+WORDS = ("float", "base64", "int8", "NONE", "Left", "retrieval.query", "clustering", "query", "1", "true")
+NUMBERS = (0, 1, 8, -1, 0.0, 1.0, 8.0, 8.5, 1e300, 2**31 - 1, 2**31)
+LISTS = ([], ["x"], ["text", "title"], ["x", "x"], ["x"] * 17, ["x" * 101], ["int8"], [3], [None], [["x"]], ["x", 3])
+VALUES = (None, True, False, {}, {"mode": "disabled"}, {"mode": "on"}, "", *WORDS, *NUMBERS, *LISTS, ["x"] * 10_001)
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_body_is_read_if_its_document_allows_it(path):
+    """One field at a time; not those that depend on the model, or on each other."""
+    document, _ = document_and_answers(OTHER, EMBEDDER, RERANKER)
+    content = document["paths"][path]["post"]["requestBody"]["content"]
+    schema = Draft202012Validator(content["application/json"]["schema"])
+    body, usual = BODIES[path]
+    for name in body.model_fields.keys() - {"model", "output_dimension", "inputs" if body is embed.Embed else ""}:
+        found = [{**usual, name: value} for value in VALUES]
+        assert [each for each in found if reads(body, each)] == [each for each in found if schema.is_valid(each)], name
+
+
+def reads(body, content):
+    try:
+        read = body.read(content, max_items=10_000)
+        if body is rerank.Rerank:
+            read.texts()
+    except InputError:
+        return False
+    return True

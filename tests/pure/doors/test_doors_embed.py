@@ -5,9 +5,8 @@ import base64
 import numpy as np
 import pytest
 
-from sie_triton.doors.embed import answer, read_request
+from sie_triton.doors.embed import Embed, answer
 from sie_triton.doors.failures import Failure
-from sie_triton.doors.fields import BodyFields
 from sie_triton.errors import InputError
 
 BODY = {"model": "org/name", "texts": ["a", "b"]}
@@ -15,52 +14,63 @@ PIXEL = "data:image/png;base64," + base64.b64encode(b"pixel").decode()
 
 
 def asked(body):
-    return read_request(BodyFields(body, max_items=100))
+    return Embed.read(body, max_items=100)
+
+
+def read(body):
+    """Read all of a body, as the route does."""
+    wanted = asked(body)
+    return wanted.content, wanted.parameters()
 
 
 def test_a_request_is_read_with_its_options():
     plain = asked(BODY)
-    assert (plain.model, plain.items, plain.types) == ("org/name", [{"text": "a"}, {"text": "b"}], ["float"])
-    assert (plain.is_plain, plain.refuses_long, plain.options) == (True, False, {})
+    assert (plain.model, plain.content) == ("org/name", ("texts", [{"text": "a"}, {"text": "b"}]))
+    assert (plain.types, plain.truncate, plain.parameters()) == (["float"], None, {})
     full = asked(
         BODY
         | {"input_type": "search_query", "embedding_types": ["int8", "float", "int8"], "output_dimension": 8}
         | {"truncate": "NONE", "priority": 1, "lora": "legal"}
     )
-    assert (full.types, full.is_plain, full.refuses_long) == (["int8", "float"], False, True)
-    assert full.options == {"is_query": True, "dimensions": 8, "lora": "legal"}
-    assert asked(BODY | {"input_type": "search_document"}).options == {"is_query": False}
-    assert asked(BODY | {"input_type": "clustering"}).options == {}
-    assert asked(BODY | {"output_dimension": 8, "dimensions": 8}).options == {"dimensions": 8}
+    assert (full.types, full.truncate) == (["int8", "float"], "NONE")
+    assert full.parameters() == {"is_query": True, "dimensions": 8, "lora": "legal"}
+    for change, parameters in (
+        ({"input_type": "search_document"}, {"is_query": False}),
+        ({"input_type": "clustering"}, {}),
+        ({"output_dimension": 8.0, "dimensions": 8}, {"dimensions": 8}),
+        ({"truncate": "START"}, {"truncation_side": "left"}),
+        ({"truncate": "END"}, {"truncation_side": "right"}),
+    ):
+        assert asked(BODY | change).parameters() == parameters
 
 
 def test_images_and_texts_with_images_are_read():
     images = asked({"model": "m", "images": [PIXEL], "input_type": "image"})
-    assert (images.field, images.items) == ("images", [{"image": b"pixel"}])
+    assert images.content == ("images", [{"image": b"pixel"}])
     content = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": PIXEL}}]
     both = asked({"model": "m", "inputs": [{"content": content}, {"content": content[:1]}]})
-    assert both.items == [{"text": "a", "image": b"pixel"}, {"text": "a"}]
+    assert both.content == ("inputs", [{"text": "a", "image": b"pixel"}, {"text": "a"}])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"texts": None}, "texts: is missing"),
+        ({"texts": None}, "texts: give one of texts, images and inputs"),
         ({"texts": "a"}, "texts: must be a list"),
-        ({"images": [PIXEL]}, "images: cannot be combined with texts"),
-        ({"input_type": "query"}, "input_type: must be one of search_document, "),
-        ({"embedding_types": ["float64"]}, "embedding_types: must be a list of one or more of float, base64, int8, "),
-        ({"embedding_types": []}, "embedding_types: must be a list of one or more of float, "),
-        ({"truncate": "MIDDLE"}, "truncate: must be one of END, START, NONE"),
+        ({"images": [PIXEL]}, "images: give one of texts, images and inputs .*; got texts and images"),
+        ({"input_type": "query"}, "input_type: must be 'search_document', "),
+        ({"embedding_types": ["float64"]}, r"embedding_types\[0\]: must be 'float', 'base64', 'int8', "),
+        ({"embedding_types": []}, "embedding_types: is empty; give at least one"),
+        ({"truncate": "MIDDLE"}, "truncate: must be 'END', 'NONE' or 'START'"),
         ({"max_tokens": 8}, "max_tokens: is not supported"),
-        ({"output_dimension": 0}, "output_dimension: must be an integer from 1"),
+        ({"output_dimension": 0}, "output_dimension: must be greater than or equal to 1"),
         ({"output_dtype": "int8"}, "output_dtype: cannot be set here"),
         ({"input_type": "search_query", "is_query": False}, "is_query: contradicts another field, which makes it True"),
     ],
 )
 def test_an_invalid_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        asked(BODY | change)
+        read(BODY | change)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def test_an_invalid_field_is_named(change, message):
 )
 def test_content_that_is_no_text_and_image_is_refused(content):
     with pytest.raises(InputError, match=r"^inputs\[1\].content: must be a list of at most one"):
-        asked({"model": "m", "inputs": [{"content": [{"type": "text", "text": "a"}]}, {"content": content}]})
+        read({"model": "m", "inputs": [{"content": [{"type": "text", "text": "a"}]}, {"content": content}]})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +98,7 @@ def test_content_that_is_no_text_and_image_is_refused(content):
 )
 def test_a_field_that_is_not_read_is_named(given, field):
     with pytest.raises(InputError, match=f"^{field}: is not read here"):
-        asked({"model": "m", "inputs": [given]})
+        read({"model": "m", "inputs": [given]})
 
 
 @pytest.mark.parametrize("images", [["data:image/png;base64,"], None])
@@ -96,12 +106,12 @@ def test_an_image_without_bytes_is_refused(images):
     content = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
     given = {"images": images} if images else {"inputs": [{"content": content}]}
     with pytest.raises(Failure, match=r"\[0\].image: is empty"):
-        asked({"model": "m"} | given)
+        read({"model": "m"} | given)
 
 
 def test_an_item_without_content_is_refused():
     with pytest.raises(Failure, match=r"inputs\[0\]: must have text"):
-        asked({"model": "m", "inputs": [{"content": []}]})
+        read({"model": "m", "inputs": [{"content": []}]})
 
 
 def test_vectors_are_returned_by_their_type():

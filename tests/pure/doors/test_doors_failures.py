@@ -21,7 +21,7 @@ from sie_triton.errors import (
 )
 from sie_triton.pipeline.stages.inference import NO_MEMORY
 from sie_triton.pipeline.stages.open_requests import expired
-from sie_triton.records.tickets import too_many
+from sie_triton.records.request_limit import too_many
 from tests.support.doors import door_of, knock, post
 
 CASES = [

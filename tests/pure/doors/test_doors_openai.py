@@ -5,10 +5,8 @@ import base64
 import numpy as np
 import pytest
 
-from sie_triton.doors import openai
 from sie_triton.doors.failures import Failure, invalid
-from sie_triton.doors.fields import BodyFields
-from sie_triton.doors.openai import answer, error
+from sie_triton.doors.openai import Embeddings, answer, error
 from sie_triton.errors import InputError
 
 WRONG = "invalid_request_error"
@@ -17,43 +15,50 @@ RESULTS = [{"dense": vector, "token_count": count} for vector, count in zip(VECT
 
 
 def asked(body):
-    return openai.read_request(BodyFields(body, max_items=100))
+    return Embeddings.read(body, max_items=100)
 
 
 def test_a_request_is_read_with_its_options():
     plain = asked({"model": "org/name", "input": "one"})
-    assert plain == ("org/name", ["one"], {}, False)
+    assert (plain.model, plain.input, plain.encoding_format, plain.parameters()) == ("org/name", ["one"], None, {})
     full = {"input": ["one", ""], "model": "org/name:fast", "encoding_format": "base64", "user": "u", "dimensions": 8}
-    assert asked(full) == ("org/name:fast", ["one", ""], {"dimensions": 8}, True)
+    read = asked(full)
+    assert (read.model, read.input, read.encoding_format) == ("org/name:fast", ["one", ""], "base64")
+    assert read.parameters() == {"dimensions": 8}
     for task, is_query in (("retrieval.query", True), ("retrieval.passage", False)):
-        assert asked({"model": "m", "input": "x", "task": task}).options == {"is_query": is_query}
+        assert asked({"model": "m", "input": "x", "task": task}).parameters() == {"is_query": is_query}
 
 
 def test_null_fields_are_ignored_and_unknown_ones_passed_to_the_model():
     body = {"model": "m", "input": "x", "dimensions": None, "user": None, "is_query": True, "instruction": "find"}
-    assert asked(body).options == {"is_query": True, "instruction": "find"}
+    assert asked(body).parameters() == {"is_query": True, "instruction": "find"}
 
 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ([], "body: must be a JSON object, not a list"),
+        ([], "body: must be a JSON object; got a list"),
         ({"input": "x"}, "model: is missing"),
-        ({"model": 3, "input": "x"}, "model: must be a string, not a number"),
+        ({"model": 3, "input": "x"}, "model: must be a string .*; got 3"),
         ({"model": "m"}, "input: is missing"),
         ({"model": "m", "input": []}, "input: is empty"),
-        ({"model": "m", "input": {"text": "x"}}, "input: must be a string or a list of strings, not an object"),
-        ({"model": "m", "input": ["x", ["y"]]}, r"input\[1\]: must be a string, not a list"),
-        ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string, not null"),
-        ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be one of float, base64"),
-        ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be one of float, base64"),
-        ({"model": "m", "input": "x", "task": "separation"}, "task: must be one of retrieval.query, retrieval.passage"),
+        (
+            {"model": "m", "input": {"text": "x"}},
+            "input: must be a list .a string or a list of strings.*; got an object",
+        ),
+        ({"model": "m", "input": ["x", ["y"]]}, r"input\[1\]: must be a string; got a list"),
+        ({"model": "m", "input": ["x", None]}, r"input\[1\]: must be a string; got null"),
+        ({"model": "m", "input": [[]]}, r"input\[0\]: must be a string; got a list"),
+        ({"model": "m", "input": 3}, "input: must be a list .*; got 3"),
+        ({"model": "m", "input": "x", "encoding_format": "hex"}, "encoding_format: must be 'float' or 'base64'"),
+        ({"model": "m", "input": "x", "encoding_format": ["float"]}, "encoding_format: must be 'float' or 'base64'"),
+        ({"model": "m", "input": "x", "task": "separation"}, "task: must be 'retrieval.query' or 'retrieval.passage'"),
         ({"model": "m", "input": "x", "output_dtype": "int8"}, "output_dtype: cannot be set here"),
     ],
 )
 def test_an_invalid_field_is_named(body, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        asked(body)
+        asked(body).parameters()
 
 
 @pytest.mark.parametrize("ids", [[15339, 1917], [[15339, 1917], [42]], [0]])

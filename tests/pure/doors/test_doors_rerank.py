@@ -2,32 +2,31 @@
 
 import pytest
 
-from sie_triton.doors import rerank
-from sie_triton.doors.fields import MAX_RANK_FIELDS, BodyFields
-from sie_triton.doors.rerank import answer
+from sie_triton.doors.rerank import MAX_RANK_FIELDS, Rerank, answer
 from sie_triton.errors import InputError
 
 BODY = {"model": "org/name", "query": "q", "documents": ["a", "b", "c"]}
 
 
 def asked(body):
-    return rerank.read_request(BodyFields(body, max_items=100))
+    return Rerank.read(body, max_items=100)
 
 
 def test_a_request_is_read_with_its_options():
     plain = asked(BODY)
-    assert (plain.model, plain.query, plain.texts, plain.top_n) == ("org/name", "q", ["a", "b", "c"], None)
+    assert (plain.model, plain.query, plain.texts(), plain.top_n) == ("org/name", "q", ["a", "b", "c"], None)
     full = asked(
         {**BODY, "model": "org/name:wide", "top_n": 2, "priority": 1, "instruction": "judge", "max_chunks_per_doc": 1}
     )
-    assert (full.model, full.top_n, full.options) == ("org/name:wide", 2, {"instruction": "judge"})
-    assert asked({**BODY, "relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}).options == {}
+    assert (full.model, full.top_n, full.parameters()) == ("org/name:wide", 2, {"instruction": "judge"})
+    assert asked({**BODY, "relevant_spans": {"mode": "disabled"}, "max_tokens_per_doc": None}).parameters() == {}
+    assert asked({**BODY, "top_n": 2.0, "max_chunks_per_doc": 1.0}).top_n == 2
 
 
 def test_documents_may_be_objects_read_by_their_fields():
     documents = ["a", {"text": "b", "title": "B"}]
-    assert asked({**BODY, "documents": documents}).texts == ["a", "b"]
-    assert asked({**BODY, "documents": documents, "rank_fields": ["title", "text"]}).texts == ["a", "B\nb"]
+    assert asked({**BODY, "documents": documents}).texts() == ["a", "b"]
+    assert asked({**BODY, "documents": documents, "rank_fields": ["title", "text"]}).texts() == ["a", "B\nb"]
 
 
 @pytest.mark.parametrize(
@@ -35,29 +34,35 @@ def test_documents_may_be_objects_read_by_their_fields():
     [
         ({"model": None}, "model: is missing"),
         ({"query": None}, "query: is missing"),
-        ({"query": {"image": "x"}}, "query: must be a string, not an object"),
+        ({"query": {"image": "x"}}, "query: must be a string; got an object"),
         ({"documents": []}, "documents: is empty"),
         ({"documents": "a"}, "documents: must be a list"),
         ({"documents": ["a", 3]}, r"documents\[1\]: must be a string or an object with text"),
         ({"documents": [{"image": "x"}]}, r"documents\[0\]: must have text"),
         ({"documents": [{"title": 3}], "rank_fields": ["title", "body"]}, r"documents\[0\]: must have title or body"),
         ({"documents": ["a"] * 101}, "documents: has 101 entries; SIE_DOOR_MAX_ITEMS allows 100"),
-        ({"rank_fields": "title"}, "rank_fields: must be a list of 1 to 16 names"),
-        ({"rank_fields": []}, "rank_fields: must be a list of 1 to 16 names"),
-        ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must be a list of 1 to 16 names"),
-        ({"rank_fields": ["text", "text"]}, "rank_fields: a name occurs twice"),
-        ({"rank_fields": ["x" * 101]}, r"rank_fields\[0\]: must be a name of at most 100 characters"),
-        ({"top_n": 0}, "top_n: must be an integer from 1 to 2147483647, not 0"),
-        ({"top_n": True}, "top_n: must be an integer from 1 to 2147483647, not True"),
-        ({"return_documents": 1}, "return_documents: must be true or false, not a number"),
-        ({"max_chunks_per_doc": 10}, "max_chunks_per_doc: is not supported"),
+        ({"rank_fields": "title"}, "rank_fields: must be a list .*; got 'title'"),
+        ({"rank_fields": []}, "rank_fields: is empty; give at least one"),
+        ({"rank_fields": [str(i) for i in range(17)]}, "rank_fields: must have at most 16 items, not 17"),
+        ({"rank_fields": ["text", "text"]}, "rank_fields: must not contain a name twice"),
+        ({"rank_fields": ["x" * 101]}, r"rank_fields\[0\]: must have at most 100 characters; got .*101 characters"),
+        ({"top_n": 0}, "top_n: must be greater than or equal to 1; got 0"),
+        ({"top_n": 2**31}, "top_n: must be less than or equal to 2147483647; got 2147483648"),
+        ({"top_n": 1e300}, r"top_n: must be a whole number; got 1e\+300"),
+        ({"top_n": 1.5}, "top_n: must be a whole number; got 1.5"),
+        ({"top_n": "1"}, "top_n: must be a whole number; got '1'"),
+        ({"top_n": True}, "top_n: must be a whole number; got True"),
+        ({"return_documents": 1}, "return_documents: must be true or false; got 1"),
+        ({"max_chunks_per_doc": 10}, "max_chunks_per_doc: must be less than or equal to 1 .a document is read once"),
+        ({"max_chunks_per_doc": True}, "max_chunks_per_doc: must be a whole number"),
         ({"max_tokens_per_doc": 512}, "max_tokens_per_doc: is not supported"),
         ({"relevant_spans": {"mode": "enabled"}}, "relevant_spans: are not supported"),
+        ({"relevant_spans": "disabled"}, "relevant_spans: are not supported"),
     ],
 )
 def test_an_invalid_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        asked({**BODY, **change})
+        asked({**BODY, **change}).texts()
 
 
 def test_results_are_sorted_by_score_with_original_indices():
@@ -100,7 +105,7 @@ class Counting(dict):
 def test_documents_beyond_the_limit_are_not_read(monkeypatch):
     monkeypatch.setattr(Counting, "lookups", 0)
     with pytest.raises(InputError, match=r"^documents: has 200 entries"):
-        asked({**BODY, "documents": [Counting(text="x") for _ in range(200)]})
+        asked({**BODY, "documents": [Counting(text="x") for _ in range(200)]}).texts()
     assert Counting.lookups == 0
 
 
@@ -109,5 +114,5 @@ def test_each_field_of_a_document_is_read_once(monkeypatch):
     names = [str(i) for i in range(MAX_RANK_FIELDS)]
     documents = [Counting.fromkeys(names, "x") for _ in range(100)]
     found = asked({**BODY, "documents": documents, "rank_fields": names})
-    assert found.texts == ["\n".join("x" * len(names))] * 100
+    assert found.texts() == ["\n".join("x" * len(names))] * 100
     assert Counting.lookups <= 2 * len(names) * len(documents)

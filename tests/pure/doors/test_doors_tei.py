@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from sie_triton.doors import tei
-from sie_triton.doors.fields import BodyFields
 from sie_triton.doors.json_dialects import cut_by
 from sie_triton.doors.model_choice import Capable
 from sie_triton.doors.tei import rerank_answer, sparse_answer
@@ -13,17 +12,18 @@ from tests.support.doors import door_of, post
 from tests.support.stages import spec
 
 
-def read_embed_request(body):
-    return tei.read_embed_request(BodyFields(body, max_items=100))
+def embed(body):
+    return tei.Embed.read(body, max_items=100)
 
 
-def read_rerank_request(body):
-    return tei.read_rerank_request(BodyFields(body, max_items=100))
+def rerank(body):
+    return tei.Rerank.read(body, max_items=100)
 
 
 def test_requests_are_read_with_their_options():
-    assert read_embed_request({"inputs": "one", "truncate": True}) == (["one"], False, {})
-    assert read_embed_request({"inputs": "one", "truncate": False}).refuses_long
+    plain = embed({"inputs": "one", "truncate": True})
+    assert (plain.inputs, plain.truncate, plain.parameters()) == (["one"], True, {})
+    assert embed({"inputs": "one", "truncate": False}).truncate is False
     full = {
         "inputs": ["a", "b"],
         "prompt_name": "query",
@@ -32,12 +32,14 @@ def test_requests_are_read_with_their_options():
         "truncation_direction": "Right",
     }
     options = {"is_query": True, "normalize": False, "dimensions": 8, "truncation_side": "right"}
-    assert read_embed_request(full) == (["a", "b"], False, options)
-    assert read_embed_request({"inputs": "a", "prompt_name": "document"}).options == {"is_query": False}
-    for name in ("passage", "STS"):
-        assert read_embed_request({"inputs": "a", "prompt_name": name}).options == {"prompt_name": name}
-    body = {"query": "q", "texts": ["a"], "raw_scores": False, "return_text": True, "top_n": 3, "truncate": False}
-    assert read_rerank_request(body) == ("q", ["a"], True, True, 3, {})
+    assert (embed(full).inputs, embed(full).truncate, embed(full).parameters()) == (["a", "b"], None, options)
+    assert embed({"inputs": "a", "prompt_name": "document"}).parameters() == {"is_query": False}
+    for name in ("passage", "STS", ""):
+        assert embed({"inputs": "a", "prompt_name": name}).parameters() == {"prompt_name": name}
+    body = {"query": "q", "texts": ["a"], "raw_scores": False, "return_text": True, "top_n": 3.0, "truncate": False}
+    read = rerank(body)
+    assert (read.query, read.texts, read.truncate, read.return_text) == ("q", ["a"], False, True)
+    assert (read.top_n, read.parameters()) == (3, {})
 
 
 @pytest.mark.parametrize(
@@ -46,31 +48,35 @@ def test_requests_are_read_with_their_options():
         ({"inputs": None}, "inputs: is missing"),
         ({"inputs": []}, "inputs: is empty"),
         ({"inputs": ["x"] * 101}, "inputs: has 101 entries; SIE_DOOR_MAX_ITEMS allows 100"),
-        ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string, not a list"),
+        ({"inputs": [[101, 102]]}, r"inputs\[0\]: must be a string; got a list"),
+        ({"inputs": {}}, r"inputs: must be a list \(a string or a list of strings\); got an object"),
         ({"truncate": 1}, "truncate: must be true or false"),
-        ({"truncation_direction": "Middle"}, "truncation_direction: must be one of Left, Right, left, right"),
-        ({"prompt_name": 3}, "prompt_name: must be a string; got 3"),
+        ({"truncation_direction": "Middle"}, "truncation_direction: must be 'Left', 'Right', 'left' or 'right'"),
+        ({"prompt_name": 3}, "prompt_name: must be a string .*; got 3"),
     ],
 )
 def test_an_invalid_embed_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        read_embed_request({"inputs": "x", **change})
+        embed({"inputs": "x", **change})
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"texts": []}, "texts: is empty"),
-        ({"texts": None}, "texts: is missing; give a list of strings"),
-        ({"texts": "a"}, "texts: must be a list of strings, not a string"),
+        ({"texts": None}, r"texts: is missing \(a list of strings\)"),
+        ({"texts": "a"}, "texts: must be a list .*; got 'a'"),
         ({"query": None}, "query: is missing"),
         ({"raw_scores": True}, "raw_scores: is not supported"),
-        ({"top_n": 0}, "top_n: must be an integer from 1"),
+        ({"raw_scores": 0}, "raw_scores: must be true or false"),
+        ({"return_text": "true"}, "return_text: must be true or false"),
+        ({"top_n": 0}, "top_n: must be greater than or equal to 1"),
+        ({"top_n": "1"}, "top_n: must be a whole number; got '1'"),
     ],
 )
 def test_an_invalid_rerank_field_is_named(change, message):
     with pytest.raises(InputError, match=f"^{message}"):
-        read_rerank_request({"query": "q", "texts": ["a"], **change})
+        rerank({"query": "q", "texts": ["a"], **change})
 
 
 def test_a_side_that_the_model_cannot_cut_on_is_an_error():
@@ -84,13 +90,13 @@ def test_a_side_that_the_model_cannot_cut_on_is_an_error():
 
 
 def test_ranks():
-    wanted = read_rerank_request({"query": "q", "texts": ["a", "b"], "return_text": True})
+    wanted = rerank({"query": "q", "texts": ["a", "b"], "return_text": True})
     assert rerank_answer(wanted, [0.25, 0.5]) == [
         {"index": 1, "score": 0.5, "text": "b"},
         {"index": 0, "score": 0.25, "text": "a"},
     ]
-    assert rerank_answer(read_rerank_request({"query": "q", "texts": ["a"]}), [0.5]) == [{"index": 0, "score": 0.5}]
-    first = read_rerank_request({"query": "q", "texts": ["a", "b", "c"], "top_n": 1})
+    assert rerank_answer(rerank({"query": "q", "texts": ["a"]}), [0.5]) == [{"index": 0, "score": 0.5}]
+    first = rerank({"query": "q", "texts": ["a", "b", "c"], "top_n": 1})
     assert rerank_answer(first, [0.25, 0.5, 0.1]) == [{"index": 1, "score": 0.5}]
 
 
