@@ -20,7 +20,7 @@ from sie_triton.models.inputs.images import ImageFile
 from sie_triton.models.inputs.pdf_pages import ALL, PageReader
 from sie_triton.models.inputs.request_parts import Framed
 from sie_triton.pipeline.scheduling.background import Background
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.preparing import Preparation
 from sie_triton.settings import read_settings
 from sie_triton.system.host.file_locks import LockFile

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_check.scope import Plan
+from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.pipeline.worker.messages import Load
-from sie_triton.pipeline.worker.process import Worker
 from sie_triton.system.host.process_memory import share_of
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
 from sie_triton.system.processes.pids import is_alive
@@ -32,13 +32,13 @@ def wait_for_fork_server(plan: Plan) -> None:
         time.sleep(0.05)
 
 
-def start(order: Load) -> Worker:
+def start(order: Load) -> WorkerHandle:
     """Start a worker and wait until it has loaded. Raise LoadError if it cannot."""
-    return Worker(order, lambda worker: None, forward_timeout_s=FORWARD_S, load_timeout_s=LOAD_S)
+    return WorkerHandle(order, lambda worker: None, forward_timeout_s=FORWARD_S, load_timeout_s=LOAD_S)
 
 
 @contextmanager
-def started(order: Load) -> Iterator[Worker]:
+def started(order: Load) -> Iterator[WorkerHandle]:
     """Yield a loaded worker; kill it at the end of the context."""
     worker = start(order)
     try:

@@ -28,8 +28,8 @@ OF_NATS = [name for name in ClusterSettings.model_fields if name.startswith("nat
 OF_GATEWAY = ["host", "grpc_port", "data_dir", "pool", "worker_id", "payload_store_url"]
 OF_GATEWAY += ["worker_config_poll_interval_ms", "gateway_configured_gpus", "gateway_configured_pools"]
 OF_GATEWAY += ["admin_token", "bundle"]
-OF_SIDECAR = ["host", "triton_host", "grpc_port", "controller_port", "data_dir", "auth_mode", "auth_tokens"]
-OF_SIDECAR += ["gpu_type", "gpu_count", "device", "memory_pressure_threshold_percent", "admin_token"]
+OF_SIDECAR = ["host", "triton_host", "grpc_port", "metrics_port", "controller_port", "data_dir", "auth_mode"]
+OF_SIDECAR += ["auth_tokens", "gpu_type", "gpu_count", "device", "memory_pressure_threshold_percent", "admin_token"]
 OF_SIDECAR += [name for name in ClusterSettings.model_fields if not name.startswith(("gateway_", "config_", "queue_"))]
 OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]
 OF_CONFIG += [*OF_NATS, *OF_QUEUE, "pool"]
@@ -137,10 +137,13 @@ def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
     from sie_triton.cluster.up import cluster as running
 
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
-    with until_signal(), running(settings, models, workers, _say):
+    with until_signal(), running(settings, models, workers, _say) as of_workers:
         echo(f"page     http://{settings.host}:{settings.door_port}/  (status and playground, in a browser)")
         echo(f"SIE      http://{settings.host}:{settings.door_port}  (SIE's own SDK)")
         echo(f"gRPC     {settings.host}:{settings.grpc_port}  (Triton's clients)")
+        targets = [f"{settings.host}:{port}" for port in (settings.door_port, settings.config_port)]
+        targets += [f"{each.host}:{each.worker_metrics_port}" for each in of_workers]
+        echo(f"metrics  {' '.join(targets)}  (targets for Prometheus)")
         echo(f"logs     {settings.data_dir / 'cluster'}")
         echo("SIE cluster ready")
         wait_for_signal()

@@ -1,20 +1,26 @@
 """HTTP API of the controller: models and their states, changes, load and evict, health, Prometheus metrics."""
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.access import guard, web_page_guard
 from sie_triton.controller.loop import PERIOD_S, Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
@@ -22,17 +28,14 @@ from sie_triton.controller.model_states import ModelState
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.unserved import unserved
 from sie_triton.errors import LoadError, ModelLoading, ServerError
+from sie_triton.http.access import Guard, WebPageGuard
+from sie_triton.http.body import small_body
 from sie_triton.records.serving_file import UNKNOWN, WRONG
 from sie_triton.records.status import ENGINES
 from sie_triton.settings import Settings
 from sie_triton.system.processes.pulse import beat
 
 log = logging.getLogger(__name__)
-
-# Name of the route of the change that every client may make, as a request at the door does.
-FOR_ALL = "serve-known"
-
-CONTROLLER = web.AppKey("controller", Controller)
 
 MAX_FILE_BYTES = 1024**2
 
@@ -43,43 +46,51 @@ MAX_WAIT_S = 25.0
 MAX_NAMES = 12
 
 
-def application(controller: Controller, settings: Settings, admin_token: str) -> web.Application:
+class NameOrId(Convertor[str]):
+    """A model in a path: name or org/name."""
+
+    regex = "[^/]+(?:/[^/]+)?"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("model", NameOrId())
+MODEL = "/v1/models/{model:model}"
+
+
+def application(controller: Controller, settings: Settings, admin_token: str) -> Starlette:
     """Return the application; it runs the controller's rounds while it is served.
 
     Changes need `admin_token` as bearer token. Reads, and serving a known model, need it or one of auth_tokens; without
     auth_mode they need no token.
     """
-    middlewares = [web_page_guard(settings, settings.inner_host), guard(settings, admin_token, _is_for_all)]
-    app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=middlewares)
-    app[CONTROLLER] = controller
-    api = Api(controller)
-    app.add_routes(
-        [
-            web.get("/healthz", api.health),
-            web.get("/readyz", api.ready),
-            web.get("/metrics", api.metrics),
-            web.get("/v1/models", api.models),
-            web.put("/v1/models", api.add),
-            web.get("/v1/models/{model}", api.model),
-            web.put("/v1/models/{model}", api.serve_known, name=FOR_ALL),
-            web.delete("/v1/models/{model}", api.remove),
-            web.get("/v1/models/{model}/loras", api.loras),
-            web.put("/v1/models/{model}/loras", api.add_lora),
-            web.delete("/v1/models/{model}/loras/{name:.+}", api.remove_lora),
-            web.post("/v1/models/{model}/{action:load|evict|unload}", api.act),
-        ]
-    )
-    app.cleanup_ctx.append(_rounds)
-    return app
+    api, guard = Api(controller), Guard.of(settings, admin_token)
+    routes = [
+        Route("/healthz", api.health),
+        Route("/readyz", api.ready),
+        Route("/metrics", guard.read(api.metrics)),
+        Route("/v1/models", guard.read(api.models)),
+        Route("/v1/models", guard.change(api.add), methods=["PUT"]),
+        Route(f"{MODEL}/loras", guard.read(api.loras)),
+        Route(f"{MODEL}/loras", guard.change(api.add_lora), methods=["PUT"]),
+        Route(f"{MODEL}/loras/{{name:path}}", guard.change(api.remove_lora), methods=["DELETE"]),
+        *(Route(f"{MODEL}/{name}", guard.change(act), methods=["POST"]) for name, act in api.actions.items()),
+        Route(MODEL, guard.read(api.model)),
+        Route(MODEL, guard.read(api.serve_known), methods=["PUT"]),  # as a request at the door, every client may
+        Route(MODEL, guard.change(api.remove), methods=["DELETE"]),
+    ]
+    web_pages = Middleware(WebPageGuard, settings, settings.inner_host)
+    return Starlette(routes=routes, middleware=[web_pages], lifespan=lambda _: rounds(controller))
 
 
-def _is_for_all(request: web.Request) -> bool:
-    return request.method in ("GET", "HEAD") or request.match_info.route.name == FOR_ALL
-
-
-async def _rounds(app: web.Application) -> AsyncIterator[None]:
+@asynccontextmanager
+async def rounds(controller: Controller) -> AsyncIterator[None]:
     """Run the rounds in sequence, on a thread that no request uses. Each round sends a heartbeat."""
-    controller, thread = app[CONTROLLER], ThreadPoolExecutor(1, "round")
+    thread = ThreadPoolExecutor(1, "round")
 
     async def run() -> None:
         while True:
@@ -93,20 +104,20 @@ async def _rounds(app: web.Application) -> AsyncIterator[None]:
     task = asyncio.create_task(run())
     yield
     task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError):
         await task
     thread.shutdown(wait=False)
     controller.close()
 
 
-# HTTP errors by reason of a refusal; 409 for all others.
-REFUSALS: dict[str, type[web.HTTPClientError]] = {WRONG: web.HTTPBadRequest, UNKNOWN: web.HTTPNotFound}
+# Statuses by reason of a refusal; 409 for all others.
+REFUSALS = {WRONG: 400, UNKNOWN: 404}
 
 
 class Api:
-    """Handlers of the controller's routes, called on aiohttp's event loop; threads wait for Triton and weights.
+    """Handlers of the controller's routes, called on the event loop; threads wait for Triton and weights.
 
-    They raise aiohttp's HTTP errors: 400 for an invalid model file, 404 for a model that is not served, 409 for a model
+    They raise HTTPException: 400 for an invalid model file, 404 for a model that is not served, 409 for a model
     out of service or a name that is taken, 413 for a file larger than MAX_FILE_BYTES, 502 if Triton refuses the
     request, 503 if weights cannot be loaded.
     """
@@ -115,20 +126,22 @@ class Api:
         self._controller = controller
         self._registry = CollectorRegistry()
         self._registry.register(Collector(controller))
+        acts = {"load": controller.load, "evict": self._evict, "unload": controller.unload}
+        self.actions = {name: partial(self._act, name, act) for name, act in acts.items()}
 
-    async def health(self, request: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
 
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready(self, request: Request) -> Response:
         trouble = await asyncio.to_thread(self._controller.trouble)
         if trouble:
-            return web.json_response({"status": "not ready", "reason": trouble}, status=503)
-        return web.json_response({"status": "ok"})
+            return JSONResponse({"status": "not ready", "reason": trouble}, 503)
+        return JSONResponse({"status": "ok"})
 
-    async def metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def models(self, request: web.Request) -> web.Response:
+    async def models(self, request: Request) -> Response:
         memory = self._controller.memory
         adapters = self._controller.loras.in_memory()
         served = self._served()
@@ -138,22 +151,22 @@ class Api:
         problems = dict(self._controller.changes.problems)
         wrong = {name: reason for name, reason in unserved(problems).items() if triton_name(name) not in served}
         told = {"models": models, "memory": total, "problems": problems, "unserved": wrong}
-        return web.json_response(told | self._controller.machine)
+        return JSONResponse(told | self._controller.machine)
 
-    async def model(self, request: web.Request) -> web.Response:
-        return web.json_response(self._described(self._find(request), self._controller.loras.in_memory()))
+    async def model(self, request: Request) -> Response:
+        return JSONResponse(self._described(self._find(request), self._controller.loras.in_memory()))
 
-    async def add(self, request: web.Request) -> web.Response:
+    async def add(self, request: Request) -> Response:
         """Serve the model of the model file in the body; return when it is in service."""
-        outcome = await _changed(self._controller.changes.add(await request.read()))
-        return web.json_response({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
+        outcome = await _changed(self._controller.changes.add(await small_body(request, MAX_FILE_BYTES)))
+        return JSONResponse({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
 
-    async def serve_known(self, request: web.Request) -> web.Response:
+    async def serve_known(self, request: Request) -> Response:
         """Serve a known model because a client wants to call it; return when it is in service."""
         name = _name(request)
         if name not in self._served():
             await self._mention(name)
-        return web.json_response({"model": sie_name(name), "done": "served"})
+        return JSONResponse({"model": sie_name(name), "done": "served"})
 
     async def _mention(self, name: str) -> None:
         """Serve a known model, by Triton's name."""
@@ -168,62 +181,60 @@ class Api:
         except ModelLoading as exc:
             raise _not_yet(str(exc)) from exc
         except InferenceServerException as exc:
-            raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+            raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
         except ServerError as exc:
-            raise web.HTTPBadGateway(text=f"{exc}\n") from exc
+            raise HTTPException(502, f"{exc}\n") from exc
 
-    async def remove(self, request: web.Request) -> web.Response:
+    async def remove(self, request: Request) -> Response:
         """Remove the model; return when no new request reaches it."""
         outcome = await _changed(self._controller.changes.remove(_name(request)))
-        return web.json_response({"model": sie_name(outcome.model), "done": "removed"})
+        return JSONResponse({"model": sie_name(outcome.model), "done": "removed"})
 
-    async def act(self, request: web.Request) -> web.Response:
+    async def _act(self, action: str, act: Callable[[str], Future[Any]], request: Request) -> Response:
         """Load, evict or unload the model; return when Triton has done so."""
-        action = request.match_info["action"]
-        act = {"load": self._controller.load, "evict": self._evict, "unload": self._controller.unload}[action]
         try:
             model = await self._find_unloaded(request) if action == "load" else self._find(request).name
             await asyncio.wrap_future(act(model))
         except InferenceServerException as exc:
-            raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+            raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
         except OutOfService as exc:
-            raise web.HTTPConflict(text=f"{exc}; load it to put it back into service\n") from exc
+            raise HTTPException(409, f"{exc}; load it to put it back into service\n") from exc
         except LoadError as exc:
-            raise web.HTTPServiceUnavailable(text=f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
-        return web.json_response({"model": sie_name(model), "done": action})
+            raise HTTPException(503, f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
+        return JSONResponse({"model": sie_name(model), "done": action})
 
-    async def loras(self, request: web.Request) -> web.Response:
-        return web.json_response(await asyncio.to_thread(self._controller.loras.listed, self._find(request).name))
+    async def loras(self, request: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(self._controller.loras.listed, self._find(request).name))
 
-    async def add_lora(self, request: web.Request) -> web.Response:
+    async def add_lora(self, request: Request) -> Response:
         """Add the adapter in the body, {"name": …, "source": …} as JSON; later requests may name it."""
         model, given = self._find(request).name, await _lora_in(request)
         done = await _done(self._controller.loras.add, model, *given)
-        return web.json_response({"model": sie_name(model), "name": given[0], "done": done})
+        return JSONResponse({"model": sie_name(model), "name": given[0], "done": done})
 
-    async def remove_lora(self, request: web.Request) -> web.Response:
+    async def remove_lora(self, request: Request) -> Response:
         """Remove the adapter; requests in progress continue to use it."""
-        model, name = self._find(request).name, request.match_info["name"]
+        model, name = self._find(request).name, request.path_params["name"]
         done = await _done(self._controller.loras.remove, model, name)
-        return web.json_response({"model": sie_name(model), "name": name, "done": done})
+        return JSONResponse({"model": sie_name(model), "name": name, "done": done})
 
     def _evict(self, model: str) -> Any:
         return self._controller.evict(model, "asked for")
 
-    def _find(self, request: web.Request) -> ModelState:
+    def _find(self, request: Request) -> ModelState:
         name = _name(request)
         found = self._served().get(name)
         if found is None:
             raise self._not_found(name, f"{sie_name(name)} is not served")
         return found
 
-    def _not_found(self, name: str, reason: str) -> web.HTTPNotFound:
+    def _not_found(self, name: str, reason: str) -> HTTPException:
         """Return the error for Triton's model `name`; if its model file is wrong, that is the reason."""
         wrong = unserved(self._controller.changes.problems).get(sie_name(name))
         served = sorted(map(sie_name, self._served()))
         more = f" and {len(served) - MAX_NAMES} more" if len(served) > MAX_NAMES else ""
         names = f"{', '.join(served[:MAX_NAMES]) or 'none'}{more}"
-        return web.HTTPNotFound(text=f"{reason}{f' ({wrong})' if wrong else ''}; served models: {names}\n")
+        return HTTPException(404, f"{reason}{f' ({wrong})' if wrong else ''}; served models: {names}\n")
 
     def _served(self) -> dict[str, ModelState]:
         return {model.name: model for model in self._controller.models.values() if not model.is_removed}
@@ -236,7 +247,7 @@ class Api:
         described |= {"traffic": self._controller.traffic_of(model.name)}
         return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})
 
-    async def _find_unloaded(self, request: web.Request) -> str:
+    async def _find_unloaded(self, request: Request) -> str:
         """Return the name of the request's model, which may be out of service, or known; HTTPNotFound if not."""
         name = _name(request)
         if not await asyncio.to_thread(self._controller.knows, name):
@@ -244,20 +255,20 @@ class Api:
         return name
 
 
-def _not_yet(reason: str) -> web.HTTPServiceUnavailable:
+def _not_yet(reason: str) -> HTTPException:
     headers = {"Retry-After": str(ModelLoading.retry_after_s)}
-    return web.HTTPServiceUnavailable(text=f"{reason}\n", headers=headers)
+    return HTTPException(503, f"{reason}\n", headers)
 
 
 async def _changed(change: Future[ChangeOutcome]) -> ChangeOutcome:
     try:
         return await asyncio.wrap_future(change)
     except ChangeRefused as exc:
-        raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
+        raise HTTPException(REFUSALS.get(exc.why, 409), f"{exc}\n") from exc
     except InferenceServerException as exc:
-        raise web.HTTPBadGateway(text=f"Triton: {exc.message()}\n") from exc
+        raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
     except ServerError as exc:
-        raise web.HTTPBadGateway(text=f"{exc}\n") from exc
+        raise HTTPException(502, f"{exc}\n") from exc
 
 
 async def _done(change: Callable[..., str], *given: str) -> str:
@@ -265,24 +276,24 @@ async def _done(change: Callable[..., str], *given: str) -> str:
     try:
         return await asyncio.to_thread(change, *given)
     except ChangeRefused as exc:
-        raise REFUSALS.get(exc.why, web.HTTPConflict)(text=f"{exc}\n") from exc
+        raise HTTPException(REFUSALS.get(exc.why, 409), f"{exc}\n") from exc
     except OSError as exc:
-        raise web.HTTPInternalServerError(text=f"the list of adapters cannot be written: {exc}\n") from exc
+        raise HTTPException(500, f"the list of adapters cannot be written: {exc}\n") from exc
 
 
-async def _lora_in(request: web.Request) -> tuple[str, str]:
+async def _lora_in(request: Request) -> tuple[str, str]:
     wanted = 'body: must be JSON such as {"name": "banking", "source": "org/name"}\n'
     try:
-        given = json.loads(await request.read())
+        given = json.loads(await small_body(request, MAX_FILE_BYTES))
     except (ValueError, RecursionError) as exc:
-        raise web.HTTPBadRequest(text=wanted) from exc
+        raise HTTPException(400, wanted) from exc
     if not isinstance(given, dict) or given.keys() != {"name", "source"} or {*map(type, given.values())} != {str}:
-        raise web.HTTPBadRequest(text=wanted)
+        raise HTTPException(400, wanted)
     return given["name"], given["source"]
 
 
-def _name(request: web.Request) -> str:
-    return triton_name(request.match_info["model"])
+def _name(request: Request) -> str:
+    return triton_name(request.path_params["model"])
 
 
 def describe(model: ModelState) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Changes:
     Holds `files`, None if no launcher has written serving.json; `serving`, the steps that each model's requests take as
     far as this controller knows, "" for a removed model; and how long old steps have been idle. A restarted controller
     needs none of it. The round calls `tick`. Changes are made one at a time, on a separate thread; their futures raise
-    Refused, ServerError, or tritonclient's InferenceServerException.
+    ChangeRefused, ServerError, or tritonclient's InferenceServerException.
     """
 
     def __init__(self, data_dir: Path, control: ModelControl, swaps: Swaps) -> None:

@@ -54,7 +54,7 @@ class Healing:
     def heal(self, stages: Stages, models: Mapping[str, ModelState], leaving: Container[str] = ()) -> None:
         """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
 
-        End the workers of dead stages. Nothing is replaced in `leaving` revisions, nor in revisions that get no
+        End the workers of dead stages. Nothing is replaced in `earlier` revisions, nor in revisions that get no
         requests yet.
         """
         for stage, by_steps in stages.items():

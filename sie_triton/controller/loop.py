@@ -1,4 +1,4 @@
-"""The controller's round: heal, grant memory, relieve pressure, evict idle models."""
+"""The controller's round: heal, end drained workers, grant memory, relieve pressure, evict idle models."""
 
 import fcntl
 import logging
@@ -51,7 +51,7 @@ class Controller:
 
     Holds what the latest round saw (`models`, `memory`), the `machine` as the status names it, the swaps under way, and
     a pool of threads that load. One thread calls `tick` every PERIOD_S; any thread may call the other methods. Futures
-    of `load`, `evict` and `unload` raise LoadError, NotServed, or tritonclient's InferenceServerException, which
+    of `load`, `evict` and `unload` raise LoadError, OutOfService, or tritonclient's InferenceServerException, which
     `knows` raises itself.
     """
 

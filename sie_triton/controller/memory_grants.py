@@ -78,7 +78,7 @@ class MemoryGrants:
         for model, record in self._waiting():
             short = record["wanted_bytes"] - free
             if short <= 0:
-                answer(self._directory, record, GRANTED)
+                answer_load(self._directory, record, GRANTED)
                 free -= record["wanted_bytes"]
             elif is_first:
                 is_first = False
@@ -95,7 +95,7 @@ class MemoryGrants:
         for _, record in inference_records(self._models):
             granted, taken = record["granted_bytes"], self._taken(record)
             if granted and taken > OVERDRAWN * granted:
-                answer(self._directory, record, refusal("out of memory", _overdrawn(granted, taken)))
+                answer_load(self._directory, record, refusal("out of memory", _overdrawn(granted, taken)))
                 over -= taken
         self._evict(over, "", reason="pressure")
 
@@ -152,18 +152,18 @@ class MemoryGrants:
         Return False if evictions are not enough; the load is refused after MIN_WAIT_S, or at once if it can never fit.
         """
         loading = sum(self._granted(r) for _, r in inference_records(self._models))
-        leaving = sum(m.leaving_bytes for m in self._models.values())
+        leaving = sum(m.going_bytes for m in self._models.values())
         movable = leaving + sum(
             taken_bytes(m.record) for m in self._models.values() if m.is_resident and m is not model
         )
         wanted, waited_s = record["wanted_bytes"], _waited_s(record)
         share = self._memory.limit * self._threshold // 100
         if wanted > share - self._memory.least_server:
-            answer(self._directory, record, refusal("too large", self._too_large(wanted)))
+            answer_load(self._directory, record, refusal("too large", self._too_large(wanted)))
         elif short > movable + loading or waited_s > MAX_WAIT_S:
             self._is_short = True
             if waited_s > MIN_WAIT_S:
-                answer(self._directory, record, refusal("out of memory", self._no_room(wanted, short - movable)))
+                answer_load(self._directory, record, refusal("out of memory", self._no_room(wanted, short - movable)))
         else:
             self._evict(short, model.name, reason="room for another")
             return short <= movable
@@ -172,9 +172,9 @@ class MemoryGrants:
     def _evict(self, num_bytes: int, beneficiary: str, *, reason: str) -> None:
         """Evict models until `num_bytes` become free, including evictions in progress."""
         for model in self._models.values():
-            num_bytes -= model.leaving_bytes
+            num_bytes -= model.going_bytes
             if self._swaps.is_evicting(model.name):
-                num_bytes -= model.num_bytes - model.leaving_bytes
+                num_bytes -= model.num_bytes - model.going_bytes
         chosen = victims(
             self._residents(beneficiary),
             num_bytes,
@@ -252,13 +252,13 @@ class MemoryGrants:
 def withdraw(directory: Path, record: Record) -> None:
     """Stop a process that loads or waits for memory; clients are told to retry its requests."""
     if record["state"] == LOADING:
-        answer(directory, record, EVICTED)
+        answer_load(directory, record, EVICTED)
 
 
-def answer(directory: Path, record: Record, text: str) -> None:
+def answer_load(directory: Path, record: Record, text: str) -> None:
     """Answer a process that loads or waits for memory. On a full disk a grant is tried again by the rounds to come."""
     path = answer_path(directory, record["pid"])
-    fresh = path.with_suffix(f".{get_ident()}.room")  # swaps end on other threads
+    fresh = path.with_suffix(f".{get_ident()}.grant")  # swaps end on other threads
     try:
         fresh.write_text(text)
         fresh.replace(path)

@@ -69,7 +69,7 @@ class ModelControl:
         """Replace the process that serves `name`, a composing model.
 
         Triton moves the traffic, lets the old process finish its requests, and ends it. The new process is cold, or
-        loads its weights if `resident`. Raise NotServed if the model is out of service.
+        loads its weights if `resident`. Raise OutOfService if the model is out of service.
         """
         with self._turn():
             if config := self._config(name):

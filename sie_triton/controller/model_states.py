@@ -23,7 +23,7 @@ class Processes:
 
 
 @dataclass(frozen=True, slots=True)
-class LeavingRevision:
+class EarlierRevision:
     """Living inference processes of an earlier revision in one round, and the number of requests in all its stages."""
 
     records: Sequence[Record]
@@ -44,7 +44,7 @@ class ModelState:
     """The inference of one model in one round: immutable, so any thread may read it.
 
     `record` is that of the process that takes the requests; `draining` are those of earlier processes that finish their
-    requests, and `leaving` those of earlier revisions, oldest first. If all processes have died, `record` is that of
+    requests, and `earlier` those of earlier revisions, oldest first. If all processes have died, `record` is that of
     the last one. `dead_stages` have no living process. `steps` is the prefix of the names of its steps in Triton. A
     model that `is_removed` gets no requests.
     """
@@ -55,7 +55,7 @@ class ModelState:
     preprocess: Record | None = None
     dead_stages: Sequence[str] = ()
     steps: str = ""
-    leaving: Sequence[LeavingRevision] = ()
+    earlier: Sequence[EarlierRevision] = ()
     is_removed: bool = False
 
     @property
@@ -94,21 +94,21 @@ class ModelState:
     @property
     def going(self) -> Sequence[Record]:
         """Records of processes that only finish their requests."""
-        return [*(record for each in self.leaving for record in each.records), *self.draining]
+        return [*(record for each in self.earlier for record in each.records), *self.draining]
 
     @property
     def num_bytes(self) -> int:
         """Memory of its worker, and of workers that are about to end."""
-        return self.leaving_bytes + (0 if self.is_removed else taken_bytes(self.record))
+        return self.going_bytes + (0 if self.is_removed else taken_bytes(self.record))
 
     @property
-    def leaving_bytes(self) -> int:
+    def going_bytes(self) -> int:
         removed = (self.record,) if self.is_removed else ()
         return sum(map(taken_bytes, (*self.going, *removed)))
 
     def must_wait(self, record: Record) -> bool:
         """True while a revision before that of `record` has weights: there are never two copies."""
-        for each in self.leaving:
+        for each in self.earlier:
             if record in each.records:
                 return False
             if each.has_weights:
@@ -117,8 +117,8 @@ class ModelState:
 
     def finished(self) -> Iterator[Record]:
         """Yield the records of earlier revisions without requests, if a later one waits for their weights to go."""
-        for number, each in enumerate(self.leaving, 1):
-            later = [record for other in self.leaving[number:] for record in other.records]
+        for number, each in enumerate(self.earlier, 1):
+            later = [record for other in self.earlier[number:] for record in other.records]
             if not each.num_open and any(r["state"] == LOADING for r in (*later, *self.draining, self.record)):
                 yield from each.records
 
@@ -194,7 +194,7 @@ def _model(name: str, stages: Stages, revisions: Sequence[str], serving: str | N
         preprocess.living[-1] if preprocess and preprocess.living else None,
         [stage for stage, by_steps in stages.items() if steps in by_steps and not by_steps[steps].living],
         steps,
-        [LeavingRevision(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
+        [EarlierRevision(stages["inference"][each].living, num_open(stages, each)) for each in earlier],
         serving == "",
     )
 

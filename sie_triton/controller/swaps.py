@@ -28,7 +28,7 @@ class Swaps:
     """The swaps under way, one at a time for each stage of a model, on a pool of MAX_SWAPS threads.
 
     `counts` is their number so far, by model and reason; `steps_of` returns the prefix of the names of a model's steps.
-    The controller's round, its loads and its HTTP API start swaps; the futures raise NotServed, or tritonclient's
+    The controller's round, its loads and its HTTP API start swaps; the futures raise OutOfService, or tritonclient's
     InferenceServerException, which is logged as well.
     """
 

@@ -1,12 +1,12 @@
 """Access control: bearer tokens, and protection against foreign web pages in a browser that can reach the door."""
 
-import hmac
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from sie_triton.doors.failures import Failure
+from sie_triton.http.access import is_one_of
+from sie_triton.http.web_pages import WebPages
 from sie_triton.settings import Settings, words
-from sie_triton.settings.web_pages import WebPages
 
 ONE_OF_TOKENS = "one of SIE_AUTH_TOKENS"
 
@@ -36,11 +36,7 @@ class Access:
         self._check(authorization, self._tokens, ONE_OF_TOKENS)
 
     def _check(self, authorization: bytes | None, tokens: Sequence[bytes], wanted: str) -> None:
-        """Compare every token in constant time, so that timing reveals none of them."""
-        if not self._is_needed:
-            return
-        given = _token_in(authorization)
-        if not sum([hmac.compare_digest(given, known) for known in tokens]):
+        if self._is_needed and not is_one_of(_token_in(authorization), tokens):
             message = f"the bearer token is missing or wrong; send Authorization: Bearer with {wanted}"
             raise Failure("unauthorized", message, headers={"WWW-Authenticate": "Bearer"})
 

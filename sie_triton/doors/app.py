@@ -45,9 +45,9 @@ def application(door: Door, more: Sequence[Routes] = ()) -> ASGIApp:
     """Return the application of a door; `more` are routes besides those of the dialects."""
 
     @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
+    async def lifespan(app: Any) -> AsyncIterator[None]:
         async with door.backend:
-            yield {"connections": door.connections}
+            yield
 
     door.routes = [route for dialect in (*DIALECTS, *more) for route in dialect(door)]
     for route in door.routes:

@@ -1,4 +1,4 @@
-"""Open calls, whose client still waits: a small mapped file per door process, shared by it and the stages.
+"""Open calls, whose client still waits: a small mapped file per process of a door or sidecar, shared with the stages.
 
 A door cannot cancel a call, because Triton does not pass a cancellation to the steps of an ensemble. Each call
 therefore has a slot in the file, which holds the call's number while its client waits. Its token, a request parameter,
@@ -170,7 +170,7 @@ class Call(NamedTuple):
     place: int
     number: int
 
-    def is_over(self) -> bool:
+    def is_revoked(self) -> bool:
         """True once the client has disconnected, or the door has ended."""
         return self.book.number(self.place) != self.number
 

@@ -1,10 +1,10 @@
 """Requests to the controller for memory, before weights are loaded.
 
 The stage writes the bytes that it needs into its status record. The controller evicts other models and writes its
-answer into a file: GRANTED, EVICTED, or a refusal. It may change the answer while the weights are being loaded. Without
-a controller, or if it does not answer in time, the stage loads anyway: a shortage of memory is better than a late
-response. A controller that starts or restarts gets START_S, because the models that are loaded at start-up ask before
-it runs.
+answer into the file PID.grant: GRANTED, EVICTED, or a refusal. It may change the answer while the weights are being
+loaded. Without a controller, or if it does not answer in time, the stage loads anyway: a shortage of memory is better
+than a late response. A controller that starts or restarts gets START_S, because the models that are loaded at start-up
+ask before it runs.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ START_S = 10.0
 
 
 @contextmanager
-def room(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Callable[[], bool]]:
+def granted_memory(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Callable[[], bool]]:
     """Reserve `num_bytes` of memory within the context.
 
     The function that it gives must be called from time to time: it raises if the controller has changed its answer.
@@ -53,7 +53,7 @@ def room(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Calla
 
 def answer_path(directory: Path, pid: int) -> Path:
     """Return the path of the controller's answer to the stage process `pid`."""
-    return directory / f"{pid}.room"
+    return directory / f"{pid}.grant"
 
 
 def refusal(reason: str, message: str) -> str:

@@ -61,9 +61,9 @@ RECORD = np.dtype(
         ("resident_since_ns", "<i8"),  # monotonic
         ("wanted_bytes", "<i8"),  # requested from the controller (see grants.py)
         ("wanted_since_ns", "<i8"),  # monotonic
-        ("granted_bytes", "<i8"),  # granted by the controller, for the weights being loaded
+        ("granted_bytes", "<i8"),  # granted for the weights being loaded; written by the stage
         ("num_open", "<i8"),  # requests received from Triton and not yet answered
-        ("highest_ticket", "<i8"),  # preprocess: issued; inference: received (see tickets.py)
+        ("highest_ticket", "<i8"),  # preprocess: issued; inference: received (see request_limit.py)
         ("num_requests", "<i8"),  # accepted
         ("num_refused", "<i8"),
         ("num_expired", "<i8"),

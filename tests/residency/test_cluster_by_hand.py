@@ -94,7 +94,7 @@ def test_the_documented_commands_make_a_cluster(tmp_path: Path, minilm_directory
 
     data, models = f"--data-dir={tmp_path / 'worker'}", f"--models-dir={tmp_path / 'models'}"
     ports = [each for each in port_flags(of_worker) if each != "--no-door"]
-    beside = [each for each in ports if each.startswith(("--grpc-port", "--controller-port"))]
+    beside = [each for each in ports if each.startswith(("--grpc-port", "--metrics-port", "--controller-port"))]
     gateway = [f"--door-port={http}", f"--grpc-port={free_ports(1)[0]}", f"--data-dir={tmp_path / 'gateway'}"]
     with ExitStack() as stack:
 

@@ -71,7 +71,7 @@ def test_profiles_and_extra_parameters_are_honoured(client, ours):
         ({"input": [15339]}, "input", "contains token ids"),
         ({"input": []}, "input", "is empty"),
         ({"dimensions": 385}, "dimensions", "385 is not allowed; give an integer from 1 to 384"),
-        ({"encoding_format": "hex"}, "encoding_format", "must be one of float, base64"),
+        ({"encoding_format": "hex"}, "encoding_format", "must be 'float' or 'base64'"),
         ({"extra_body": {"colour": "red"}}, "colour", "unknown here; allowed are"),
         ({"model": SPLADE}, "model", f"{SPLADE} does not return dense vectors"),
         ({"model": CROSS_ENCODER}, "model", f"{CROSS_ENCODER} does not encode; its tasks: score"),

@@ -20,7 +20,7 @@ from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.engines.onnx.graph import SIZES
 from sie_triton.pipeline.worker.graphs import path_of
-from sie_triton.pipeline.worker.process import Worker
+from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.records.status import records_of
 from sie_triton.server.companions import controller
 from tests.process.pipeline.worker.test_worker import LIMITS, SMALL, order
@@ -50,7 +50,7 @@ def quickened_worker(load):
     """Return the vectors of SMALL by the graph, once a worker has taken it."""
     made, news = path_of(load.graphs, ""), []
     existed = made.exists() and made.stat().st_mtime_ns
-    worker = Worker(load, lambda worker: None, **LIMITS, quickened=news.append)
+    worker = WorkerHandle(load, lambda worker: None, **LIMITS, quickened=news.append)
     try:
         first = worker.forward(SMALL, 1)["dense"]
         while not news:

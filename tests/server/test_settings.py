@@ -24,7 +24,7 @@ from sie_triton import SIEClient
 from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import LoadError
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.preprocess import SLOTS_FILE
 from sie_triton.records.status import RESIDENT
 from sie_triton.system.host.file_locks import LockFile

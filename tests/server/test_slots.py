@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from sie_triton import SIEClient
 from sie_triton.cli.perf.workload import texts
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.preprocess import SLOTS_FILE
 from sie_triton.system.host.file_locks import LockFile
 from tests.conftest import MINILM, TINY

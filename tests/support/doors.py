@@ -8,15 +8,14 @@ from contextlib import contextmanager
 
 import httpx
 import numpy as np
-import uvicorn
 
-from benchmarks.ports import free_ports
 from sie_triton.doors.app import application
 from sie_triton.doors.backend import States
-from sie_triton.doors.connection import Connection
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.websocket import WebSocket
 from sie_triton.errors import InputError, Unreachable
+from sie_triton.http import server as http_server
+from sie_triton.http.server import HttpServer
 from sie_triton.settings import read_settings
 
 TIMING = dict.fromkeys(
@@ -120,17 +119,10 @@ def post(door: Door, body: object = None, path: str = "/v1/encode/org/m", **opti
 @contextmanager
 def listening(door: Door):
     """Serve the door on a socket, and yield its port."""
-    port = free_ports(1)[0]
-    config = uvicorn.Config(
-        application(door),
-        port=port,
-        http=Connection,
-        ws=WebSocket,
-        log_config=None,
-        timeout_graceful_shutdown=10,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    server = HttpServer(application(door), door.connections, 10, WebSocket)
+    listener = http_server.listening("127.0.0.1", 0, reuse_port=False)
+    port = listener.getsockname()[1]
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     while not server.started:
         time.sleep(0.01)

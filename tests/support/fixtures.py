@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 from huggingface_hub import constants
 
 from benchmarks.ports import free_ports
@@ -19,13 +18,14 @@ from sie_triton.controller.token import admin_token
 from sie_triton.models.environments.venv import Venv, find
 from sie_triton.models.weights import download
 from sie_triton.pipeline.stages.inference import Inference
-from sie_triton.pipeline.worker.process import Worker
+from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.records.status import StatusWriter
 from sie_triton.settings import Settings, read_settings
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.supervisor import Companion
 from tests.support.controller import FakeControl, wait_for
 from tests.support.environments import ARRAYS, linked
+from tests.support.http_clients import client_of
 from tests.support.hub import Hub, running
 from tests.support.object_store import Store
 from tests.support.object_store import running as running_store
@@ -72,14 +72,12 @@ def door(controller, tmp_path, request) -> Iterator[Settings]:
     tokens = getattr(request, "param", ())
     server = settings.model_copy(update={"auth_mode": "token", "auth_tokens": ",".join(tokens)} if tokens else {})
     app = application(controller, server, admin_token(tmp_path, ""))
-    events = asyncio.new_event_loop()
-    runner = web.AppRunner(app)
-    events.run_until_complete(runner.setup())
-    events.run_until_complete(web.TCPSite(runner, "127.0.0.1", port).start())
+    events, served = asyncio.new_event_loop(), client_of(app, port)
+    events.run_until_complete(served.__aenter__())
     thread = threading.Thread(target=events.run_forever)
     thread.start()
     yield settings
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), events).result()
+    asyncio.run_coroutine_threadsafe(served.__aexit__(None, None, None), events).result()
     events.call_soon_threadsafe(events.stop)
     thread.join()
     events.close()
@@ -104,7 +102,7 @@ def pids() -> Iterator[list[int]]:
 
 
 @pytest.fixture
-def deaths() -> list[Worker]:
+def deaths() -> list[WorkerHandle]:
     return []
 
 

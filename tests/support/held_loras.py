@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.uses import if_unused
 from sie_triton.pipeline.stages.lora_cache import LoraCache
+from sie_triton.pipeline.worker.handle import WorkerDied
 from sie_triton.pipeline.worker.messages import Done
-from sie_triton.pipeline.worker.process import WorkerDied
 
 LIMIT = 3
 SIZE = 1000

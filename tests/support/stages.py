@@ -28,14 +28,14 @@ from sie_triton.errors import InputError
 from sie_triton.models.families import families
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
 from sie_triton.pipeline.scheduling.job import deadline_ns
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.message import FRONT, Messages
 from sie_triton.pipeline.stages.open_requests import OpenRequests
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.pipeline.stages.seal import SEAL_BYTES, Seal
+from sie_triton.pipeline.worker.handle import WorkerDied
 from sie_triton.pipeline.worker.messages import Loaded
-from sie_triton.pipeline.worker.process import WorkerDied
 from sie_triton.system.host.file_locks import LockFile
 
 VOCABULARY = 100

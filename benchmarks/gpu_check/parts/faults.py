@@ -21,8 +21,8 @@ from benchmarks.gpu_check.shapes import VOCABULARY, save
 from benchmarks.gpu_check.work import items_of, order_of, query
 from benchmarks.lanes import token_batch
 from sie_triton.errors import LoadError, ModelError
+from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load
-from sie_triton.pipeline.worker.process import Worker, WorkerDied
 
 # Bytes left free for a pass, too few for it; and for a load, besides the weights, for CUDA itself and some passes.
 LEFT_FOR_PASS, LEFT_FOR_LOAD = 32_000_000, 1_600_000_000
@@ -102,7 +102,7 @@ def outcome(work: Callable[[], object]) -> str:
     return ANSWERED
 
 
-def next_answer(worker: Worker, order: Load) -> tuple[str, float | None]:
+def next_answer(worker: WorkerHandle, order: Load) -> tuple[str, float | None]:
     """Send queries until a worker answers; if this one has ended, start a replacement, as its stage does.
 
     Return which worker answered, and after how many seconds; None if none answered.
@@ -124,7 +124,7 @@ def next_answer(worker: Worker, order: Load) -> tuple[str, float | None]:
 
 
 @contextmanager
-def short_of_memory(plan: Plan, left: int, worker: Worker | None = None) -> Iterator[None]:
+def short_of_memory(plan: Plan, left: int, worker: WorkerHandle | None = None) -> Iterator[None]:
     """Leave `left` bytes of the GPU free; on a CPU, limit `worker` to `left` more bytes."""
     if plan.is_gpu:
         free, _ = torch.cuda.mem_get_info(plan.device)

@@ -30,7 +30,7 @@ from benchmarks.gpu_check.work import (
 )
 from benchmarks.lanes import token_batch
 from sie_triton.pipeline.worker.expected import expected_bytes
-from sie_triton.pipeline.worker.process import Worker
+from sie_triton.pipeline.worker.handle import WorkerHandle
 
 # Minimum cosine of a worker's vectors and those of transformers in float32.
 ALIKE = 0.99
@@ -57,7 +57,7 @@ def measure(name: str, plan: Plan) -> Iterator[Finding]:
             yield Finding("workers", row_text(row), row)
 
 
-def memory(worker: Worker, plan: Plan, gauge: Gauge, controller: int) -> Row:
+def memory(worker: WorkerHandle, plan: Plan, gauge: Gauge, controller: int) -> Row:
     """Return the time and memory of the load, as each component reports it."""
     loaded, seen = worker.loaded, used_by_controller(plan, worker.pid)
     row: Row = {"calibration_s": loaded.seconds.get("calibration"), "sub_batch_cost": loaded.sub_batch_cost}
@@ -67,7 +67,7 @@ def memory(worker: Worker, plan: Plan, gauge: Gauge, controller: int) -> Row:
     return row | {"controller": megabytes(seen and seen - (controller if plan.is_gpu else 0))}
 
 
-def freed(worker: Worker, gauge: Gauge) -> Row:
+def freed(worker: WorkerHandle, gauge: Gauge) -> Row:
     """Kill the worker with SIGKILL; return the milliseconds until its memory is free."""
     os.kill(worker.pid, signal.SIGKILL)
     ms = gauge.freed_ms(worker.pid)
@@ -85,7 +85,7 @@ def row_text(row: Row) -> str:
     return f"{row['model']}, {row['start']}: {took}; {sizes}; {freed_after}"
 
 
-def lanes(name: str, worker: Worker, plan: Plan, alike: float) -> Iterator[Finding]:
+def lanes(name: str, worker: WorkerHandle, plan: Plan, alike: float) -> Iterator[Finding]:
     """Measure one query's latency, and tokens per second with as many callers as lanes."""
     batches = batches_of(items_of(varied_lengths(plan)), worker.loaded.sub_batch_cost)
     short = query()

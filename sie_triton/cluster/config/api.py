@@ -3,15 +3,19 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from aiohttp import web
-from aiohttp.typedefs import Handler
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.config.metrics import CHANGES, EPOCH, FILES, REGISTRY
@@ -20,109 +24,101 @@ from sie_triton.cluster.connection import told
 from sie_triton.cluster.model_files import ALL_POOLS, MAX_FILE_BYTES, ModelFile, key
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.access import guard, web_page_guard
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
+from sie_triton.http.access import Guard, WebPageGuard
+from sie_triton.http.body import small_body
 from sie_triton.models.catalog.load import read_sent
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
-
-EXPORT = "export"
 
 MAX_KEY_CHARACTERS = 200
 
 # Model files that are checked at a time: each takes a thread for milliseconds.
 MAX_CHECKS = 2
 
-Answer = web.Response
 
-
-def application(book: ModelFileStore, workers: Workers, settings: Settings, admin_token: str) -> web.Application:
+def application(store: ModelFileStore, workers: Workers, settings: Settings, admin_token: str) -> Starlette:
     """Return the application. Changes and the export need `admin_token`, reads one of auth_tokens, if there are any."""
-    middlewares = [web_page_guard(settings, settings.host), guard(settings, admin_token, _is_for_all), failures]
-    app = web.Application(client_max_size=MAX_FILE_BYTES, middlewares=middlewares)
-    api = Api(book, workers, settings)
-    app.add_routes(
-        [
-            web.get("/healthz", api.health),
-            web.get("/readyz", api.ready),
-            web.get("/metrics", api.metrics),
-            web.get("/v1/configs/epoch", api.epoch),
-            web.get("/v1/configs/export", api.export, name=EXPORT),
-            web.get("/v1/configs/models", api.models),
-            web.post("/v1/configs/models", api.add),
-            web.get("/v1/configs/models/{model:.+}/status", api.status),
-            web.get("/v1/configs/models/{model:.+}", api.model),
-            web.delete("/v1/configs/models/{model:.+}", api.remove),
-        ]
-    )
-    return app
+    api, guard = Api(store, workers, settings), Guard.of(settings, admin_token)
+    model = "/v1/configs/models/{model:path}"
+    routes = [
+        Route("/healthz", api.health),
+        Route("/readyz", api.ready),
+        Route("/metrics", guard.read(api.metrics)),
+        Route("/v1/configs/epoch", guard.read(api.epoch)),
+        Route("/v1/configs/export", guard.change(api.export)),
+        Route("/v1/configs/models", guard.read(api.models)),
+        Route("/v1/configs/models", guard.change(api.add), methods=["POST"]),
+        Route(f"{model}/status", guard.read(api.status)),
+        Route(model, guard.read(api.model)),
+        Route(model, guard.change(api.remove), methods=["DELETE"]),
+    ]
+    web_pages = Middleware(WebPageGuard, settings, settings.host)
+    return Starlette(routes=routes, middleware=[web_pages], exception_handlers=dict.fromkeys(FAILURES, _failure))
 
 
-def _is_for_all(request: web.Request) -> bool:
-    return request.method in ("GET", "HEAD") and request.match_info.route.name != EXPORT
+# Exceptions that are answers.
+FAILURES = (Refused, CatalogError, InputError, MaxPayloadError, NatsError, TimeoutError, HTTPException)
 
 
-@web.middleware
-async def failures(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn errors into JSON: {"message": …}."""
-    try:
-        return await handler(request)
-    except Refused as exc:
-        return _failed(exc.status, str(exc))
-    except (CatalogError, InputError) as exc:
-        return _failed(400, str(exc))
-    except MaxPayloadError:
-        return _failed(413, "the model file is larger than a message of the queue (max_payload of nats-server)")
-    except (NatsError, TimeoutError) as exc:
-        return _failed(503, f"the queue does not take the change ({told(exc)}); retry with the same Idempotency-Key")
-    except web.HTTPException as exc:
-        return _failed(exc.status, (exc.text or exc.reason).strip())
+def _failure(request: Request, exc: Exception) -> Response:
+    """Return the answer to a request that failed: {"message": …}."""
+    match exc:
+        case Refused():
+            return _failed(exc.status, str(exc))
+        case CatalogError() | InputError():
+            return _failed(400, str(exc))
+        case MaxPayloadError():
+            return _failed(413, "the model file is larger than a message of the queue (max_payload of nats-server)")
+        case HTTPException():
+            return _failed(exc.status_code, exc.detail.strip(), exc.headers)
+    return _failed(503, f"the queue does not take the change ({told(exc)}); retry with the same Idempotency-Key")
 
 
-def _failed(status: int, message: str) -> Answer:
-    return web.json_response({"message": message}, status=status, headers={"Retry-After": "1"} if status == 503 else {})
+def _failed(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"message": message}, status, {"Retry-After": "1"} if status == 503 else headers)
 
 
 class Api:
-    """Handlers of the routes, on aiohttp's event loop."""
+    """Handlers of the routes, on the event loop."""
 
-    def __init__(self, book: ModelFileStore, workers: Workers, settings: Settings) -> None:
-        self._book, self._workers, self._settings = book, workers, settings
+    def __init__(self, store: ModelFileStore, workers: Workers, settings: Settings) -> None:
+        self._store, self._workers, self._settings = store, workers, settings
         self._checks = asyncio.Semaphore(MAX_CHECKS)
 
-    async def health(self, request: web.Request) -> Answer:
-        return web.json_response({"status": "ok"})
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
 
-    async def ready(self, request: web.Request) -> Answer:
-        is_ready = self._book.bucket.are_known.is_set()
-        return web.json_response({"status": "ok" if is_ready else "reading the log"}, status=200 if is_ready else 503)
+    async def ready(self, request: Request) -> Response:
+        is_ready = self._store.bucket.are_known.is_set()
+        return JSONResponse({"status": "ok" if is_ready else "reading the log"}, 200 if is_ready else 503)
 
-    async def metrics(self, request: web.Request) -> Answer:
-        EPOCH.set(self._book.bucket.epoch)
-        FILES.set(sum(not file.is_removed for file in self._book.bucket.values.values()))
-        return Answer(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def metrics(self, request: Request) -> Response:
+        EPOCH.set(self._store.bucket.epoch)
+        FILES.set(sum(not file.is_removed for file in self._store.bucket.values.values()))
+        return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
-    async def epoch(self, request: web.Request) -> Answer:
+    async def epoch(self, request: Request) -> Response:
         """Return the number of the latest change, a hash of all model files, and the epoch that each worker has."""
         self._check_known()
         workers = [
             {"worker": each.worker, "pool": each.pool, "epoch": each.epoch, "refused": [*map(sie_name, each.refused)]}
             for each in sorted(self._workers.all(), key=lambda each: (each.pool, each.worker))
         ]
-        return web.json_response(
-            {"epoch": self._book.bucket.epoch, "bundles_hash": digest_of(self._present()), "workers": workers}
+        return JSONResponse(
+            {"epoch": self._store.bucket.epoch, "bundles_hash": digest_of(self._present()), "workers": workers}
         )
 
-    async def models(self, request: web.Request) -> Answer:
+    async def models(self, request: Request) -> Response:
         self._check_known()
-        return web.json_response({"models": [self._described(file) for file in self._present()]})
+        return JSONResponse({"models": [self._described(file) for file in self._present()]})
 
-    async def model(self, request: web.Request) -> Answer:
+    async def model(self, request: Request) -> Response:
         file = self._find(request)
-        return web.json_response({**self._described(file), "file": file.text.decode()})
+        return JSONResponse({**self._described(file), "file": file.text.decode()})
 
-    async def status(self, request: web.Request) -> Answer:
+    async def status(self, request: Request) -> Response:
         """Return for each worker of the model's pools whether it serves the latest version."""
         file = self._find(request)
         version, epoch = file.version, self._epoch_of(file)
@@ -136,29 +132,29 @@ class Api:
             for each in self._workers.all()
             if version.pool in (ALL_POOLS, each.pool)
         ]
-        return web.json_response({"model": version.model, "epoch": epoch, "workers": found})
+        return JSONResponse({"model": version.model, "epoch": epoch, "workers": found})
 
-    async def export(self, request: web.Request) -> Answer:
+    async def export(self, request: Request) -> Response:
         """Return all model files, from which the cluster could be made again."""
         self._check_known()
         files = [{**self._described(file), "file": file.text.decode()} for file in self._present()]
-        return web.json_response({"epoch": self._book.bucket.epoch, "models": files})
+        return JSONResponse({"epoch": self._store.bucket.epoch, "models": files})
 
-    async def add(self, request: web.Request) -> Answer:
+    async def add(self, request: Request) -> Response:
         """Distribute the model file in the body; 201 for a new version, 200 for one that is there."""
         self._check_known()
-        text = await request.read()
+        text = await small_body(request, MAX_FILE_BYTES)
         model = await self._checked(text)
         return self._changed(model, await self._change(request, model, text))
 
-    async def remove(self, request: web.Request) -> Answer:
+    async def remove(self, request: Request) -> Response:
         """Remove a model from all workers of the pool."""
         self._check_known()
-        model = request.match_info["model"]
+        model = request.path_params["model"]
         return self._changed(model, await self._change(request, model, b""))
 
-    async def _change(self, request: web.Request, model: str, text: bytes) -> Outcome:
-        outcome = await self._book.change(
+    async def _change(self, request: Request, model: str, text: bytes) -> Outcome:
+        outcome = await self._store.change(
             model, _pool(request), text, request=_idempotency_key(request), replaces=_replaced(request)
         )
         if outcome.is_new:
@@ -166,9 +162,9 @@ class Api:
             log.info("epoch %d: %s %s", outcome.epoch, model, "changed" if text else "removed")
         return outcome
 
-    def _changed(self, model: str, outcome: Outcome) -> Answer:
+    def _changed(self, model: str, outcome: Outcome) -> Response:
         told = {"model": model, "epoch": outcome.epoch, "changed": outcome.is_new}
-        return web.json_response(told, status=201 if outcome.is_new else 200)
+        return JSONResponse(told, 201 if outcome.is_new else 200)
 
     async def _checked(self, text: bytes) -> str:
         """Return the name of the model in a model file; CatalogError if the file is wrong."""
@@ -176,24 +172,24 @@ class Api:
             return await asyncio.to_thread(check, text, self._settings)
 
     def _check_known(self) -> None:
-        if not self._book.bucket.are_known.is_set():
+        if not self._store.bucket.are_known.is_set():
             raise Refused(503, "the log is being read; retry")
 
-    def _find(self, request: web.Request) -> ModelFile:
+    def _find(self, request: Request) -> ModelFile:
         self._check_known()
-        name, pool = request.match_info["model"], _pool(request)
-        found = self._book.bucket.values.get(key(pool, name))
+        name, pool = request.path_params["model"], _pool(request)
+        found = self._store.bucket.values.get(key(pool, name))
         if found is None or found.is_removed or found.version.model != name:
             raise Refused(404, f"{name[:200]} has no model file {f'for pool {pool}' if pool else 'for all pools'}")
         return found
 
     def _present(self) -> list[ModelFile]:
         """Return the files that are not removed, sorted by model and pool."""
-        files = (file for file in self._book.bucket.values.values() if not file.is_removed)
+        files = (file for file in self._store.bucket.values.values() if not file.is_removed)
         return sorted(files, key=lambda file: (file.version.model, file.version.pool))
 
     def _epoch_of(self, file: ModelFile) -> int:
-        return self._book.bucket.revision(key(file.version.pool, file.version.model))
+        return self._store.bucket.revision(key(file.version.pool, file.version.model))
 
     def _described(self, file: ModelFile) -> dict[str, Any]:
         version = file.version
@@ -222,19 +218,19 @@ def digest_of(files: Sequence[ModelFile]) -> str:
     return sha256("\n".join(f"{file.version.pool} {file.digest}" for file in files).encode()).hexdigest()
 
 
-def _pool(request: web.Request) -> str:
-    pool = request.query.get("pool", ALL_POOLS)
+def _pool(request: Request) -> str:
+    pool = request.query_params.get("pool", ALL_POOLS)
     return subjects.checked_name(pool, "pool") if pool else ALL_POOLS
 
 
-def _idempotency_key(request: web.Request) -> str:
+def _idempotency_key(request: Request) -> str:
     given = request.headers.get("Idempotency-Key", "")
     if len(given) > MAX_KEY_CHARACTERS or not given.isascii() or not (given.isprintable() or not given):
         raise InputError.at("Idempotency-Key", f"must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
     return given
 
 
-def _replaced(request: web.Request) -> int | None:
+def _replaced(request: Request) -> int | None:
     given = request.headers.get("If-Match")
     if given is None:
         return None

@@ -16,7 +16,7 @@ from sie_triton.cluster.model_files import MAX_VERSIONS
 from sie_triton.cluster.permissions import CONFIG
 from sie_triton.cluster.restarts import restarted_forever
 from sie_triton.cluster.workers import Workers
-from sie_triton.controller.run import is_not_the_clients_fault, serve
+from sie_triton.controller.run import serve
 from sie_triton.controller.token import admin_token
 from sie_triton.settings import Settings, words
 from sie_triton.system.telemetry import logs
@@ -32,14 +32,13 @@ QUEUE_S = 5.0
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
-    logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     asyncio.run(_run(settings))
 
 
 async def _run(settings: Settings) -> None:
     token = admin_token(settings.data_dir, settings.admin_token)
     async with ConfigService(settings) as service:
-        await serve(application(service.book, service.workers, settings, token), settings.host, settings.config_port)
+        await serve(application(service.store, service.workers, settings, token), settings.host, settings.config_port)
 
 
 class ConfigService:
@@ -55,10 +54,10 @@ class ConfigService:
         self._nats = await connect(self._settings, CONFIG, name, self._reconnected, self._closed)
         self._js = OwnJetStream(self._nats, timeout=QUEUE_S)
         await listen(self._nats, subjects.ALL_WORKERS, self.workers.hear)
-        self.book = ModelFileStore(self._bucket, name, words(self._settings.nats_config_trusted_producers))
+        self.store = ModelFileStore(self._bucket, name, words(self._settings.nats_config_trusted_producers))
         streams = Streams(self._nats, self._js, self._settings, self.workers)
         await streams.listen()
-        self._tasks = [asyncio.create_task(restarted_forever(work)) for work in (self.book.bucket.watch, streams.keep)]
+        self._tasks = [asyncio.create_task(restarted_forever(work)) for work in (self.store.bucket.watch, streams.keep)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -72,7 +71,7 @@ class ConfigService:
         return await open_bucket(self._js, subjects.MODEL_FILES, self._settings, **limits)
 
     async def _reconnected(self) -> None:
-        self.book.bucket.doubt()
+        self.store.bucket.doubt()
 
     async def _closed(self) -> None:
         if not self._is_closing:

@@ -41,15 +41,15 @@ class Deliveries:
         for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):
             await self.publish(subjects.answers(work.gateway), part)
 
-    async def drop(self, message: Msg) -> None:
+    async def acknowledge(self, message: Msg) -> None:
         """Acknowledge work that no client waits for, or that goes on as another message."""
         await self.publish(message.reply)
 
-    async def refuse(self, message: Msg) -> None:
+    async def terminate(self, message: Msg) -> None:
         """Have the queue forget a message that is no work."""
         await self.publish(message.reply, b"+TERM")
 
-    async def keep(self, receipt: str) -> None:
+    async def report_progress(self, receipt: str) -> None:
         """Tell the queue that work is in progress."""
         await self.publish(receipt, b"+WPI")
 

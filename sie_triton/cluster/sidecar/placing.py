@@ -73,7 +73,7 @@ class Placing:
             try:
                 if monotonic() - looked_at >= BACKLOG_S:
                     looked_at = monotonic()
-                    await self._look_at_backlog()
+                    await self._find_orphans()
                 await self._look()
                 await self._follow_claims()
             except (NatsError, TimeoutError) as exc:
@@ -134,7 +134,7 @@ class Placing:
                 self._wanted.pop(model, None)
                 await self._fetch(model)
 
-    async def _look_at_backlog(self) -> None:
+    async def _find_orphans(self) -> None:
         """Look for requests whose announcement was lost, whose workers are gone, or too slow for them."""
         info = await self._js.stream_info(
             subjects.stream(self.own.pool), subjects_filter=subjects.all_work(self.own.pool)

@@ -1,56 +1,61 @@
 """Run a sidecar until SIGTERM or SIGINT."""
 
 import asyncio
-import logging
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from sie_triton.cluster.payloads import keep_files_private
-from sie_triton.cluster.sidecar.metrics import REGISTRY
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
-from sie_triton.controller.access import web_page_guard
-from sie_triton.controller.run import is_not_the_clients_fault
+from sie_triton.doors.server_metrics import EXPOSITION
 from sie_triton.errors import ServerError
-from sie_triton.settings import Settings
+from sie_triton.http.access import Guard, WebPageGuard
+from sie_triton.http.connections import Connections
+from sie_triton.http.server import listening, serving
+from sie_triton.settings import Settings, words
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.telemetry import logs
+
+# Maximum number of connections of probes and scrapers.
+MAX_CONNECTIONS = 64
+
+# Grace period of their requests when the sidecar stops, in seconds.
+DRAIN_S = 1
 
 
 @asynccontextmanager
 async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
-    """Serve /healthz, /readyz and /metrics."""
+    """Serve /healthz, /readyz and /metrics, which needs a token if those of the server do."""
 
-    async def healthz(request: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if sidecar.is_alive else web.Response(text="no heartbeat\n", status=503)
+    async def healthz(request: Request) -> Response:
+        return PlainTextResponse("ok\n") if sidecar.is_alive else PlainTextResponse("no heartbeat\n", 503)
 
-    async def readyz(request: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if sidecar.is_ready else web.Response(text="not ready\n", status=503)
+    async def readyz(request: Request) -> Response:
+        return PlainTextResponse("ok\n") if sidecar.is_ready else PlainTextResponse("not ready\n", 503)
 
-    async def metrics(request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def metrics(request: Request) -> Response:
+        return Response(await sidecar.metrics(), media_type=EXPOSITION)
 
-    app = web.Application(middlewares=[web_page_guard(settings, settings.host)])
-    for handler in (healthz, readyz, metrics):
-        app.router.add_get(f"/{handler.__name__}", handler)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, settings.host, settings.worker_metrics_port).start()
-        yield
-    finally:
-        await runner.cleanup()
+    tokens = words(settings.auth_tokens) if settings.asks_for_token else []
+    guard = Guard(changes=[], reads=[each.encode() for each in tokens])
+    routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", guard.read(metrics))]
+    app = Starlette(routes=routes, middleware=[Middleware(WebPageGuard, settings, settings.host)])
+    with listening(settings.host, settings.worker_metrics_port, reuse_port=False) as listener:
+        async with serving(app, listener, Connections(MAX_CONNECTIONS), DRAIN_S):
+            yield
 
 
 def run(settings: Settings) -> None:
     keep_files_private()
     logs.configure(settings.telemetry)
-    logging.getLogger("aiohttp.server").addFilter(is_not_the_clients_fault)
     try:
         private_directory(settings.data_dir)  # the server's, if that has not started yet
     except OSError as exc:

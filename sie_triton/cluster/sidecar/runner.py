@@ -50,13 +50,13 @@ log = logging.getLogger(__name__)
 REPORT_S = 1.0
 
 # Deliveries after which an error that another worker might not have is the answer.
-MAX_TRIES = 8
+MAX_DELIVERIES_OF_AN_ERROR = 8
 
 # A joined call may take so many times the target of the wait: shorter ones cost throughput.
 CALLS_OF_TARGET = 2
 
 # Tritons that a request may end.
-MAX_DEATHS = 2
+MAX_TRITON_DEATHS = 2
 
 # Responses of at most so many bytes are read for the time that their requests waited.
 MAX_READ_BYTES = 64 * 1024
@@ -186,7 +186,7 @@ class Runner:
             now = monotonic()
             for each in list(self._open.values()):
                 if now - each.since >= REPORT_S:
-                    await self.deliveries.keep(each.receipt)
+                    await self.deliveries.report_progress(each.receipt)
 
     async def withdraw(self, message: Msg) -> None:
         """Stop computing a request whose client no longer waits."""
@@ -203,7 +203,7 @@ class Runner:
             _check_names(work)
         except (Malformed, InputError) as exc:
             log.warning("queue: dropped a message: %s", exc)
-            await self.deliveries.refuse(message)
+            await self.deliveries.terminate(message)
             return
         message.data = b""  # the body is a copy, and a subscription keeps its latest message
         outcome = await self._outcome(message, pool, work, body)
@@ -219,10 +219,10 @@ class Runner:
             if sequence(running.receipt) == sequence(message.reply):
                 running.receipt = message.reply  # the queue had no word of this work; it is still in progress
             else:
-                await self.deliveries.drop(message)  # sent twice
+                await self.deliveries.acknowledge(message)  # sent twice
             return "dropped"
         if not self.awaited.is_awaited(work) or self.awaited.left_s(work) <= 0:
-            await self.deliveries.drop(message)
+            await self.deliveries.acknowledge(message)
             return "dropped"
         if self.memory.is_spent:  # by what other pullers have asked for
             await self.deliveries.give_back_for_a_while(message, work)
@@ -241,7 +241,7 @@ class Runner:
                 except (StoreError, BusyError, InputError) as exc:
                     return await self._not_stored(message, work, exc)
                 if stored is None:  # its gateway has removed it: nobody waits
-                    await self.deliveries.drop(message)
+                    await self.deliveries.acknowledge(message)
                     return "dropped"
                 body = stored
             else:
@@ -252,7 +252,7 @@ class Runner:
                     return "returned"
                 left_s = min(self.awaited.left_s(work), NETWORK_TIMEOUT_S)
                 if left_s <= 0:
-                    await self.deliveries.drop(message)
+                    await self.deliveries.acknowledge(message)
                     return "dropped"
                 request = with_parameters(body, {"timeout": max(1, int(left_s * 1e6)), **token})
                 waited_ms = (monotonic() - received) * 1000
@@ -262,7 +262,7 @@ class Runner:
                 except CallLost as exc:
                     response = Response(INTERNAL, f"{exc} (it {UNHEALTHY})", b"")
             if current.was_withdrawn:
-                await self.deliveries.drop(message)
+                await self.deliveries.acknowledge(message)
                 return "withdrawn"
             return await self._conclude(message, pool, work, body, response, waited_ms)
 
@@ -320,7 +320,7 @@ class Runner:
         if response.status == UNAVAILABLE:
             return True
         # A stage that died, or a model that is being replaced: Triton's own texts.
-        return response.status in (INTERNAL, NOT_FOUND) and num_delivered(message) < MAX_TRIES
+        return response.status in (INTERNAL, NOT_FOUND) and num_delivered(message) < MAX_DELIVERIES_OF_AN_ERROR
 
     async def _after_death(self, message: Msg, pool: str, work: Work, body: bytes) -> str:
         """Give a request that may have ended its Triton to another one, alone; the second time put it aside."""
@@ -329,12 +329,12 @@ class Runner:
         try:
             if work.payload:
                 assert self._payloads is not None
-                if again.num_deaths >= MAX_DEATHS:
+                if again.num_deaths >= MAX_TRITON_DEATHS:
                     again = replace(again, payload=await self._payloads.keep(*work.key, body))
                 body = b""
-            if again.num_deaths < MAX_DEATHS:
+            if again.num_deaths < MAX_TRITON_DEATHS:
                 await self._js.publish(subjects.work(pool, work.model), again.packed(body))
-                await self.deliveries.drop(message)
+                await self.deliveries.acknowledge(message)
                 return "returned"
             await self._js.publish(subjects.dead(pool, work.model), again.packed(body))
         except (NatsError, TimeoutError, StoreError):

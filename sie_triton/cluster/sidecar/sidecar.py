@@ -15,6 +15,7 @@ from aiohttp import ClientError
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js.kv import KeyValue
+from prometheus_client import generate_latest
 
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
@@ -29,7 +30,7 @@ from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.restarts import restarted_forever
 from sie_triton.cluster.sidecar.claims import Claims
-from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN
+from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN, REGISTRY
 from sie_triton.cluster.sidecar.model_files import ModelFiles
 from sie_triton.cluster.sidecar.placing import Placing
 from sie_triton.cluster.sidecar.runner import NOT_FOUND, UNAVAILABLE, Runner
@@ -159,6 +160,10 @@ class Sidecar:
     def is_ready(self) -> bool:
         is_connected = bool(self._nats.is_connected)
         return self._is_ready and self._has_looked and is_connected and not self._runner.is_draining
+
+    async def metrics(self) -> bytes:
+        """Return the metrics of this sidecar and of the server beside it, in Prometheus' text format."""
+        return generate_latest(REGISTRY) + await self._server.metrics()
 
     async def _open(self) -> None:
         """Open stream and claims, until that succeeds."""

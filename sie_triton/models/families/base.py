@@ -21,7 +21,7 @@ from sie_triton.errors import LoadError
 from sie_triton.models.inputs import Processor
 
 # Module of the processor of plain texts.
-TEXT_TOKENIZER = "sie_triton.models.inputs.roles"
+TEXT_TOKENIZER = "sie_triton.models.inputs.text_processor"
 
 
 @dataclass(frozen=True)

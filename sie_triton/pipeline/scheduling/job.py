@@ -54,7 +54,7 @@ class Job:
     def is_done(self) -> bool:
         return self.error is not None or not self._missing
 
-    def is_over(self, now_ns: int) -> bool:
+    def is_late(self, now_ns: int) -> bool:
         """True if the job has failed or its deadline has passed, so that no more of it should be computed."""
         return self.error is not None or self.deadline_ns <= now_ns
 
@@ -75,52 +75,52 @@ class Job:
 
 
 J = TypeVar("J", bound=Job)
-Slot = tuple[J, int]  # one item of one job
+JobItem = tuple[J, int]  # one item of one job
 SubBatch = Sequence[tuple[J, int]]  # in packing order
 
 
-def cost(slot: Slot[J]) -> int:
-    job, item = slot
+def cost(job_item: JobItem[J]) -> int:
+    job, item = job_item
     return job.costs[item]
 
 
-def slots_of(jobs: Iterable[J]) -> list[Slot[J]]:
+def items_of(jobs: Iterable[J]) -> list[JobItem[J]]:
     """Return all items of `jobs`, in their order."""
     return [(job, item) for job in jobs for item in range(job.num_items)]
 
 
-def side_by_side(slots: SubBatch[J]) -> SubBatch[J]:
-    """Sort slots so that the items of each LoRA adapter are adjacent."""
-    return sorted(slots, key=lambda slot: slot[0].lora) if {job.lora for job, _ in slots} - {""} else slots
+def side_by_side(items: SubBatch[J]) -> SubBatch[J]:
+    """Sort items so that the items of each LoRA adapter are adjacent."""
+    return sorted(items, key=lambda each: each[0].lora) if {job.lora for job, _ in items} - {""} else items
 
 
-def pack(slots: SubBatch[J]) -> Batch:
+def pack(items: SubBatch[J]) -> Batch:
     """Pack the items of a sub-batch into a batch."""
-    first, loras = slots[0][0], [job.lora for job, _ in slots]
+    first, loras = items[0][0], [job.lora for job, _ in items]
     return Batch(
-        features=first.features if _is_whole(first, slots) else _end_to_end(slots),
-        is_query=np.array([job.is_query[item] for job, item in slots]),
-        outputs=frozenset().union(*[job.wanted for job, _ in slots]),
-        options=[] if first.options is None else [job.options or {} for job, _ in slots],
+        features=first.features if _is_whole(first, items) else _end_to_end(items),
+        is_query=np.array([job.is_query[item] for job, item in items]),
+        outputs=frozenset().union(*[job.wanted for job, _ in items]),
+        options=[] if first.options is None else [job.options or {} for job, _ in items],
         loras=loras if any(loras) else [],
         group=first.group,
-        deadline_ns=max([job.deadline_ns for job, _ in slots]),
+        deadline_ns=max([job.deadline_ns for job, _ in items]),
     )
 
 
-def _is_whole(job: Job, slots: SubBatch[J]) -> bool:
-    """True if `slots` are exactly the items of `job`, in their order."""
-    places = [item for own, item in slots if own is job]
-    return len(places) == len(slots) and places == [*range(job.num_items)]
+def _is_whole(job: Job, items: SubBatch[J]) -> bool:
+    """True if `items` are exactly the items of `job`, in their order."""
+    places = [item for own, item in items if own is job]
+    return len(places) == len(items) and places == [*range(job.num_items)]
 
 
-def _end_to_end(slots: SubBatch[J]) -> Features:
+def _end_to_end(items: SubBatch[J]) -> Features:
     lengths: dict[int, npt.NDArray[np.int32]] = {}  # features that share a lengths array still share one
     features = {}
-    for name, (_, own) in slots[0][0].features.items():
-        values = np.concatenate([job.rows_of(job.features[name], item) for job, item in slots])
+    for name, (_, own) in items[0][0].features.items():
+        values = np.concatenate([job.rows_of(job.features[name], item) for job, item in items])
         if own is not None and id(own) not in lengths:
-            lengths[id(own)] = np.array([_length(job.features[name], item) for job, item in slots], np.int32)
+            lengths[id(own)] = np.array([_length(job.features[name], item) for job, item in items], np.int32)
         features[name] = Ragged(values, None if own is None else lengths[id(own)])
     return features
 
@@ -131,33 +131,33 @@ def _length(feature: Ragged, item: int) -> int:
 
 
 def again(
-    slots: SubBatch[J], result: Rows | SIEError, halvings: int, at_fault: tuple[type[SIEError], ...]
+    items: SubBatch[J], result: Rows | SIEError, halvings: int, at_fault: tuple[type[SIEError], ...]
 ) -> list[SubBatch[J]]:
     """Return parts of a failed sub-batch to retry separately; empty if retrying cannot help.
 
     After OutOfMemory the parts are halves, at most `halvings` times. After an error of `at_fault`, which one of the
     jobs may have caused, each job is a part, so that it does not fail the others.
     """
-    if isinstance(result, OutOfMemory) and len(slots) > 1 and halvings > 0:
-        middle = len(slots) // 2
-        return [slots[:middle], slots[middle:]]
-    jobs = {id(job): job for job, _ in slots}.values()
+    if isinstance(result, OutOfMemory) and len(items) > 1 and halvings > 0:
+        middle = len(items) // 2
+        return [items[:middle], items[middle:]]
+    jobs = {id(job): job for job, _ in items}.values()
     if isinstance(result, at_fault) and len(jobs) > 1:
-        return [[slot for slot in slots if slot[0] is job] for job in jobs]
+        return [[each for each in items if each[0] is job] for job in jobs]
     return []
 
 
-def settle(slots: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ragged: Mapping[str, str]) -> list[J]:
+def settle(items: SubBatch[J], result: Rows | SIEError, ran: tuple[int, int], ragged: Mapping[str, str]) -> list[J]:
     """Store each row in its job, or the error in all jobs. Return the jobs that are done with this.
 
     `ragged`: name of each ragged tensor → name of its lengths.
     """
-    jobs = {id(job): job for job, _ in slots if not job.is_done}
+    jobs = {id(job): job for job, _ in items if not job.is_done}
     if isinstance(result, SIEError):
-        for job, _ in slots:
+        for job, _ in items:
             job.error = job.error or result
     else:
-        for (job, item), row in zip(slots, rows_of(result, len(slots), ragged), strict=True):
+        for (job, item), row in zip(items, rows_of(result, len(items), ragged), strict=True):
             job.put(item, row)
     for job in jobs.values():
         job.ran.append(ran)

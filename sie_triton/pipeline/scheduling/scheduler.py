@@ -23,7 +23,7 @@ from typing import Generic
 
 from sie_triton.contract.spec import REMOTE
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.job import J, Slot, SubBatch, cost
+from sie_triton.pipeline.scheduling.job import J, JobItem, SubBatch, cost
 from sie_triton.pipeline.scheduling.threads import lasting
 
 MAX_CPU_LANES = 2
@@ -45,7 +45,7 @@ GATHER_S = 0.01
 
 
 class Scheduler(Generic[J]):
-    """Runs sub-batches of at most `budget` on the lanes: interactive work first, but bulk work never starves.
+    """Runs sub-batches of at most `lane_budget` on the lanes: interactive work first, but bulk work never starves.
 
     Holds the waiting work, and one thread for each lane. Any thread may submit. Lanes call `run(sub_batch, threads)` in
     parallel, with the number of CPU threads that it may use. After an exception of `run` the lane calls `fault()` and
@@ -62,7 +62,7 @@ class Scheduler(Generic[J]):
         fault: Callable[[], None] = lambda: None,
         max_requests: int = 64,
     ) -> None:
-        self.budget = budget
+        self.lane_budget = budget
         self._max_requests = max_requests
         self._run = run
         self._cpu = cpu or CpuBudget(0, list)
@@ -77,8 +77,8 @@ class Scheduler(Generic[J]):
         self._changed, self._freed = threading.Condition(lock), threading.Condition(lock)
         self._idle = self.num_lanes
         self._closed = False
-        self._single: deque[Slot[J]] = deque()
-        self._several: deque[Slot[J]] = deque()
+        self._single: deque[JobItem[J]] = deque()
+        self._several: deque[JobItem[J]] = deque()
         self._queued_cost = 0
         self._bulk: deque[deque[SubBatch[J]]] = deque()
         self._since_several = self._since_bulk = 0
@@ -122,23 +122,23 @@ class Scheduler(Generic[J]):
     def _has_free_lane(self) -> bool:
         return self._idle > 0 and not self._has_work()
 
-    def submit(self, slots: Sequence[Slot[J]]) -> None:
+    def submit(self, items: Sequence[JobItem[J]]) -> None:
         """Queue requests of one or several items. If a lane's budget is queued already, wait up to GATHER_S first."""
-        if not slots:
+        if not items:
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._queued_cost < self.budget, GATHER_S)
-            for slot in slots:
-                self._queue_of(slot).append(slot)
-            self._queued_cost += sum(map(cost, slots))
+            self._changed.wait_for(lambda: self._queued_cost < self.lane_budget, GATHER_S)
+            for item in items:
+                self._queue_of(item).append(item)
+            self._queued_cost += sum(map(cost, items))
             self._changed.notify_all()
 
-    def submit_late(self, slots: Sequence[Slot[J]]) -> None:
+    def submit_late(self, items: Sequence[JobItem[J]]) -> None:
         """Queue requests that arrived before the waiting ones, in front of them."""
         with self._changed:
-            for slot in reversed(slots):
-                self._queue_of(slot).appendleft(slot)
-            self._queued_cost += sum(map(cost, slots))
+            for item in reversed(items):
+                self._queue_of(item).appendleft(item)
+            self._queued_cost += sum(map(cost, items))
             self._changed.notify_all()
 
     def submit_bulk(self, sub_batches: Sequence[SubBatch[J]]) -> None:
@@ -172,7 +172,7 @@ class Scheduler(Generic[J]):
         try:
             self._run(sub_batch, self.threads(num_lanes))
             # A remote server takes about as long for a short item as for a quarter of a sub-batch.
-            least = int(SMALLEST * self.budget) if self._is_remote else 0
+            least = int(SMALLEST * self.lane_budget) if self._is_remote else 0
             self._pace.add(max(least, sum(map(cost, sub_batch))), monotonic_ns() - started)
         finally:
             self._now_idle(num_lanes)
@@ -192,8 +192,8 @@ class Scheduler(Generic[J]):
                     self._changed.notify_all()
                     return sub_batch, num_lanes
 
-    def _queue_of(self, slot: Slot[J]) -> deque[Slot[J]]:
-        return self._single if len(slot[0].costs) == 1 else self._several
+    def _queue_of(self, item: JobItem[J]) -> deque[JobItem[J]]:
+        return self._single if len(item[0].costs) == 1 else self._several
 
     def _has_work(self) -> bool:
         return bool(self._single or self._several or self._bulk)
@@ -201,13 +201,13 @@ class Scheduler(Generic[J]):
     def _drop_over(self) -> None:
         """Drop waiting work that is already answered or cannot be ready by its deadline."""
         now = monotonic_ns()
-        ready_ns = now + self._pace.expected_ns(min(SMALLEST * self.budget, self._queued_cost))
+        ready_ns = now + self._pace.expected_ns(min(SMALLEST * self.lane_budget, self._queued_cost))
         waiting = [*self._single, *self._several]
-        if any(job.is_over(ready_ns) for job, _ in waiting):
+        if any(job.is_late(ready_ns) for job, _ in waiting):
             # The pace is an estimate: if it leaves no work, work whose deadline has not passed is tried.
-            limit_ns = now if all(job.is_over(ready_ns) for job, _ in waiting) else ready_ns
+            limit_ns = now if all(job.is_late(ready_ns) for job, _ in waiting) else ready_ns
             for queue in (self._single, self._several):
-                in_time = [slot for slot in queue if not slot[0].is_over(limit_ns)]
+                in_time = [each for each in queue if not each[0].is_late(limit_ns)]
                 queue.clear()
                 queue.extend(in_time)
             self._queued_cost = sum(map(cost, [*self._single, *self._several]))
@@ -230,26 +230,26 @@ class Scheduler(Generic[J]):
         self._since_bulk += 1
         return sorted(taken, key=cost)
 
-    def _fitting(self, alike: Sequence[Slot[J]]) -> list[Slot[J]]:
-        """Return the first slots that fit, at least one."""
+    def _fitting(self, alike: Sequence[JobItem[J]]) -> list[JobItem[J]]:
+        """Return the first items that fit, at least one."""
         share = -(-sum(map(cost, alike)) // min(self._idle, self.num_shares)) + max(map(cost, alike)) - 1
-        room, total, now = float(min(self.budget, share)), 0, monotonic_ns()
-        taken: list[Slot[J]] = []
+        left, total, now = float(min(self.lane_budget, share)), 0, monotonic_ns()
+        taken: list[JobItem[J]] = []
         jobs: set[int] = set()
-        for slot in alike:
-            jobs.add(id(slot[0]))
-            if taken and (total + cost(slot) > room or len(jobs) > self._max_requests):
+        for item in alike:
+            jobs.add(id(item[0]))
+            if taken and (total + cost(item) > left or len(jobs) > self._max_requests):
                 break
-            taken.append(slot)
-            total += cost(slot)
-            in_time = self._pace.cost_within(slot[0].deadline_ns - now)
-            room = min(room, max(SMALLEST * self.budget, in_time))
+            taken.append(item)
+            total += cost(item)
+            in_time = self._pace.cost_within(item[0].deadline_ns - now)
+            left = min(left, max(SMALLEST * self.lane_budget, in_time))
         return taken
 
     def _take_bulk(self) -> SubBatch[J]:
         request = self._bulk.popleft()
         sub_batch = request.popleft()
-        if sub_batch[0][0].is_over(monotonic_ns()):
+        if sub_batch[0][0].is_late(monotonic_ns()):
             return []
         if request:
             self._bulk.append(request)
@@ -291,19 +291,19 @@ class Pace:
         return ordered[len(ordered) * 3 // 4] if ordered else 0.0
 
 
-def of_one_group(queue: Sequence[Slot[J]]) -> list[Slot[J]]:
-    """Return the slots that may share a forward pass with the first."""
+def of_one_group(queue: Sequence[JobItem[J]]) -> list[JobItem[J]]:
+    """Return the items that may share a forward pass with the first."""
     group = queue[0][0].group
-    return [slot for slot in queue if slot[0].group == group]
+    return [each for each in queue if each[0].group == group]
 
 
-def remove(queue: deque[Slot[J]], taken: Sequence[Slot[J]], *, is_all: bool) -> None:
-    """Remove `taken` from `queue`. `is_all`: the whole queue is of one group, so `taken` are its first slots."""
+def remove(queue: deque[JobItem[J]], taken: Sequence[JobItem[J]], *, is_all: bool) -> None:
+    """Remove `taken` from `queue`. `is_all`: the whole queue is of one group, so `taken` are its first items."""
     if is_all:
         for _ in taken:
             queue.popleft()
         return
     gone = set(map(id, taken))
-    left = [slot for slot in queue if id(slot) not in gone]
+    left = [each for each in queue if id(each) not in gone]
     queue.clear()
     queue.extend(left)

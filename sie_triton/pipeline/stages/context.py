@@ -83,15 +83,15 @@ class Contexts:
             for verb, names in self._sent_on.items()
         }
 
-    def enter(self, request: Request, verb: Verb, arrived_ns: int) -> tuple[Context, Options]:
+    def enter(self, request: Request, verb: Verb) -> tuple[Context, Options]:
         """Return a new context for a client's request, and the checked parameters. InputError names a wrong one."""
         sent = {name: value for name, value in request.parameters.items() if name != CALL and not is_identity(name)}
         given = check_parameters(sent, self._parameters[verb.name])
         sent_on, defaults = self._sent_on[verb.name], self._defaults[verb.name][str(given.get("profile", "default"))]
         options = {**defaults, **{name: value for name, value in given.items() if name in sent_on}}
-        deadline = deadline_ns(arrived_ns, request.timeout_us)
+        deadline = deadline_ns(request.arrived_ns, request.timeout_us)
         id, trace = identity_of(request)
-        return Context(verb, options, id, str(trace), token_of(request), 0, arrived_ns, deadline), given
+        return Context(verb, options, id, str(trace), token_of(request), 0, request.arrived_ns, deadline), given
 
 
 def token_of(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""Timeout for the requests of a process once another process waits for its memory."""
+"""Timeout for the requests of a process once its successor, which has the same model, has begun to load."""
 
 from collections.abc import Callable
 from time import monotonic

@@ -3,7 +3,7 @@
 A small amount of work for an idle device is answered from `execute`, the fastest way. So are several requests whose
 pass is quick: Triton gathers the next ones meanwhile, and their answers return together. Other work is deferred and
 waits for the scheduler's lanes, so that the next batch is read while this one runs, and no deadline passes unnoticed in
-Triton's queue. A request of more than one sub-batch is bulk and gives way to the others.
+Triton's queue. A request that costs more than all lanes take at once is bulk, and gives way to the others.
 """
 
 import logging
@@ -20,20 +20,20 @@ from sie_triton.errors import Cancelled, InputError, LoraLoading, OutOfMemory, S
 from sie_triton.models.families import family
 from sie_triton.pipeline.scheduling import balanced, plan
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, pack, settle, side_by_side, slots_of
+from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, items_of, pack, settle, side_by_side
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
+from sie_triton.pipeline.stages.busy_log import BusyLog
+from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.inference_job import InferenceCodec, InferenceJob
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.pipeline.stages.lora_cache import LoraCache
 from sie_triton.pipeline.stages.open_requests import GONE, OpenRequest, expired
-from sie_triton.pipeline.stages.passes import Passes
+from sie_triton.pipeline.stages.pass_reports import PassReports
 from sie_triton.pipeline.stages.request import Origin, Request
 from sie_triton.pipeline.stages.seal import Seal
-from sie_triton.pipeline.stages.stage import ColdStage, internal_error
-from sie_triton.pipeline.stages.timing import BusyLog
 from sie_triton.pipeline.worker.expected import expected_bytes
-from sie_triton.pipeline.worker.process import Worker, WorkerDied
-from sie_triton.records.grants import room
+from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
+from sie_triton.records.grants import granted_memory
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.telemetry.trace import Trace
 
@@ -57,12 +57,13 @@ Batched = SubBatch[InferenceJob]
 NO_MEMORY = "the device has no memory for an item that costs {}; retry later, or send shorter items"
 
 
-class Inference(ColdStage[Worker]):
+class Inference(ColdStage[WorkerHandle]):
     """Holds the worker, which the first request loads, the scheduler of its lanes, and every request in progress.
 
-    Triton's thread calls `execute`; that thread or a lane calls `_run`; a separate thread sends replies. The thread
-    that watches a worker replaces the worker when it dies. A request fails with InputError, BusyError, Cancelled,
-    ModelError, OutOfMemory or LoadError, and affects no other requests except those in its sub-batch.
+    `ColdStage.execute` receives a batch on Triton's thread and calls `process`; that thread or a lane calls `_run`; a
+    separate thread sends replies. The thread that watches a worker replaces the worker when it dies. A request fails
+    with InputError, BusyError, Cancelled, ModelError, OutOfMemory or LoadError, and affects no other requests except
+    those in its sub-batch.
     """
 
     name = "inference"
@@ -84,7 +85,7 @@ class Inference(ColdStage[Worker]):
         self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
         self._ask_for_room = True
         super().__init__(status, spec.runtime.request_limit)
-        self._passes = Passes(spec, status, self._counting)
+        self._reports = PassReports(spec, status, self._counting)
         status.computed_by(spec.engine)
         # Sends deferred answers: each waits for Triton's acknowledgement.
         self._sending = ThreadPoolExecutor(1, "reply")
@@ -100,13 +101,192 @@ class Inference(ColdStage[Worker]):
         context = self._codec.context(request)  # without one, the request fails as soon as it is read
         return (NEVER, "") if context is None else (context.deadline_ns, context.call)
 
+    def process(self, loaded: WorkerHandle, requests: Sequence[OpenRequest]) -> None:
+        now = monotonic_ns()
+        read = [job for request in requests if (job := self._read(loaded, request, now)) is not None]
+        self.status.raise_to(highest_ticket=max([job.context.ticket for job in read], default=0))
+        jobs = self._loras.ready(read)
+        if self._is_quick and loaded.is_alive:
+            self._run_now([job for job in jobs if not job.is_bulk])
+        # The device is busy, or this is too much work for this thread: the lanes run it.
+        later = [job for job in jobs if not job.is_done]
+        if not later:
+            return
+        for job in later:
+            job.defer()
+        self._submit_bulk(later)
+        self._scheduler.submit(items_of(job for job in later if not job.is_bulk))
+
+    def _read(self, worker: WorkerHandle, request: OpenRequest, now_ns: int) -> InferenceJob | None:
+        """Read a request; answer it with its error, and return None, if it is invalid or too late."""
+        try:
+            job = self._codec.read(request, worker.loaded)
+            self.check_call(job.context.call)
+        except Exception as exc:
+            request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
+            return None
+        job.is_bulk = job.num_items > 1 and sum(job.costs) > self._budget_of_lanes
+        if job.is_late(now_ns):
+            self.status.add(num_expired=1)
+            request.answer(expired())
+            return None
+        return job
+
+    def _run_now(self, jobs: Sequence[InferenceJob]) -> None:
+        """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
+        items = sorted(items_of(jobs), key=cost)
+        if len(jobs) <= self._max_requests and len({job.group for job in jobs}) == 1:
+            with self._reserved(items, len(jobs)) as threads:
+                if threads:
+                    self._run(items, threads)
+
+    def _reserved(self, items: Batched, num_requests: int) -> AbstractContextManager[int]:
+        """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
+        total = sum(map(cost, items))
+        lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
+        is_quick = num_requests > 1 and lane_s <= min(QUICK_S, QUICK_PER_REQUEST_S * num_requests)
+        is_undivided = self._least_s + lane_s <= UNDIVIDED_S
+        if self._on_cpu and (is_quick or is_undivided) and total <= self._budget_of_lanes:
+            return self._scheduler.reserve_lane(QUICK_S)
+        if total <= LITTLE * self._budget_of_lanes and (len(items) == 1 or not self._on_cpu):
+            return self._scheduler.reserve_idle_device()
+        return nullcontext(0)
+
+    def _submit_late(self, jobs: Sequence[InferenceJob]) -> None:
+        """Submit jobs that have waited for their adapters."""
+        self._submit_bulk(jobs)
+        self._scheduler.submit_late(items_of(job for job in jobs if not job.is_bulk))
+
+    def _submit_bulk(self, jobs: Sequence[InferenceJob]) -> None:
+        for job in jobs:
+            if job.is_bulk:
+                self._scheduler.submit_bulk(self._sub_batches([job]))
+
+    def _sub_batches(self, jobs: Sequence[InferenceJob]) -> list[Batched]:
+        items = items_of(jobs)
+        costs = list(map(cost, items))
+        budget = balanced(costs, self._scheduler.lane_budget, self._scheduler.num_shares)
+        return [[items[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in items])]
+
+    def _set_budget(self, cost: int) -> None:
+        """Set the cost that may run at once, in all lanes together."""
+        self._budget_of_lanes = cost
+        self._scheduler.lane_budget = max(1, cost // self._scheduler.num_lanes)
+
+    def _run(self, sub_batch: Batched, threads: int) -> None:
+        """Run one sub-batch. A failure affects only the requests that have items in it. Never raises."""
+        try:
+            self._compute(sub_batch, threads)
+        except BaseException as exc:
+            self._spoil(sub_batch, exc)
+
+    def _compute(self, sub_batch: Batched, threads: int) -> None:
+        jobs = {id(job): job for job, _ in sub_batch}.values()
+        for job in jobs:
+            self._skip_if_unwanted(job)
+        with self._loras.running({job.lora for job in jobs if job.lora and job.error is None}) as held:
+            for job in jobs:
+                if job.lora and job.lora not in held:
+                    self._fail_job(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
+            if items := [(job, item) for job, item in sub_batch if job.error is None]:
+                self._attempt(side_by_side(items), threads, HALVINGS)
+
+    def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
+        """Fail the jobs of a sub-batch after an error outside the forward pass."""
+        self.fault()
+        told = internal_error(self.name, error)
+        for job, _ in sub_batch:
+            self._fail_job(job, told)
+
+    def _fail_job(self, job: InferenceJob, error: SIEError) -> None:
+        """Answer a job with `error`, unless it has failed before."""
+        job.error = job.error or error
+        job.request.answer(job.error)
+
+    def _skip_if_unwanted(self, job: InferenceJob) -> None:
+        """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""
+        if job.request.end_if_unwanted(asks_triton=job.is_bulk):
+            job.error = job.error or Cancelled(GONE)
+
+    def _attempt(self, items: Batched, threads: int, halvings: int) -> None:
+        """Run `items` together, or in parts if that fails and parts may succeed."""
+        started = self.status.work_started()
+        try:
+            result = self._forward(items, threads)
+        finally:
+            ended = self.status.work_ended(started)
+        parts = again(items, result, halvings, (InputError, WorkerDied))
+        with self._books:
+            self._busy.add(started, ended)
+            done = [] if parts else settle(items, result, (started, ended), self._codec.ragged)
+        for part in parts:
+            self._attempt(part, threads, halvings - 1)
+        if parts:
+            return
+        self._reports.report(items, (started, ended), threads, self._scheduler.lane_budget)
+        for job in done:
+            self._collect(job)
+            if job.request.is_deferred:
+                self._sending.submit(self._reply, job)
+            else:
+                self._reply(job)
+
+    def _collect(self, job: InferenceJob) -> None:
+        """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
+        if job.error is None:
+            try:
+                self._codec.collect(job)
+            except Exception as exc:
+                job.error = exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+
+    def _forward(self, items: Batched, threads: int) -> Rows | SIEError:
+        try:
+            return self._pass(items, threads)
+        except MemoryError:
+            costs = list(map(cost, items))
+            log.warning("out of memory with %d items, a cost of %d at once", len(items), sum(costs))
+            return OutOfMemory(NO_MEMORY.format(max(costs)))
+        except Exception as exc:
+            return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
+
+    def _pass(self, items: Batched, threads: int) -> Rows:
+        """Run a forward pass. If the worker dies, repeat it once: most likely the input was not the cause.
+
+        Raise WorkerDied if it held several jobs: any of them may be the cause, so each is retried separately.
+        """
+        worker = self._loaded
+        if worker is None:
+            raise self.failure()
+        try:
+            return worker.forward(pack(items), threads)
+        except WorkerDied:
+            if len({id(job) for job, _ in items}) > 1:
+                self._replace(worker)
+                raise
+        with self._repeating:
+            worker = self._replace(worker)
+            try:
+                return worker.forward(pack(items), threads)
+            except WorkerDied as exc:
+                self._replace(worker)
+                raise self._codec.quarantine.add(items[0][0]) from exc
+
+    def _reply(self, job: InferenceJob) -> None:
+        """Answer a job whose rows are complete, or that has failed."""
+        try:
+            with self._books:
+                answer = job.error or self._codec.write(job, self._busy, self._loads)
+        except Exception as exc:
+            answer = internal_error(self.name, exc)
+        job.request.answer(answer)
+
     def warm_up(self) -> None:
         """Load at start-up without waiting for the controller's permission, because Triton waits for this."""
         self._ask_for_room = False
         super().warm_up()
         self._ask_for_room = True
 
-    def load(self) -> Worker:
+    def load(self) -> WorkerHandle:
         started = monotonic_ns()
         self.status.has_worker(None)
         for field in ("weights_bytes", "beside_bytes", "pass_bytes", "device_bytes", "graph_tokens"):
@@ -114,7 +294,7 @@ class Inference(ColdStage[Worker]):
         with self.fetching() as report_progress:
             order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), report_progress)
         asking = self._ask_for_room and not self._is_remote
-        with room(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
+        with granted_memory(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
             worker = self._loader.start(order, check)
         if worker.loaded.sub_batch_cost:
             at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
@@ -131,7 +311,7 @@ class Inference(ColdStage[Worker]):
             log.add(started, monotonic_ns())
         return worker
 
-    def _died(self, worker: Worker) -> None:
+    def _died(self, worker: WorkerHandle) -> None:
         # If this process has a successor, the controller ended the worker, to free its memory before Triton ends this
         # process. Late requests load.
         if self.status.has_successor() and self._has_let_go(worker):
@@ -139,7 +319,7 @@ class Inference(ColdStage[Worker]):
         with suppress(SIEError):  # the next request starts another worker
             self._replace(worker)
 
-    def _has_let_go(self, worker: Worker) -> bool:
+    def _has_let_go(self, worker: WorkerHandle) -> bool:
         """Do without the dead `worker`. Return False if open requests need another."""
         with self._replacing, self._lock:  # which `execute` takes once it has counted its requests
             if self.status.record["num_open"]:
@@ -150,7 +330,7 @@ class Inference(ColdStage[Worker]):
                 worker.close()
             return True
 
-    def _replace(self, dead: Worker) -> Worker:
+    def _replace(self, dead: WorkerHandle) -> WorkerHandle:
         """Return a replacement for the worker `dead`. Raise LoadError if none can be started."""
         with self._replacing:
             if self._loaded is dead or (self._loaded is not None and not self._loaded.is_alive):
@@ -166,191 +346,13 @@ class Inference(ColdStage[Worker]):
                 raise self.failure()
             return self._loaded
 
-    def answer(self, loaded: Worker, requests: Sequence[OpenRequest]) -> None:
-        now = monotonic_ns()
-        read = [job for request in requests if (job := self._read(loaded, request, now)) is not None]
-        self.status.raise_to(highest_ticket=max([job.context.ticket for job in read], default=0))
-        jobs = self._loras.ready(read)
-        if self._is_quick and loaded.is_alive:
-            self._run_now([job for job in jobs if not job.is_bulk])
-        later = [job for job in jobs if not job.is_done]
-        if not later:
-            return
-        for job in later:
-            job.defer()
-        self._submit_bulk(later)
-        self._scheduler.submit(slots_of(job for job in later if not job.is_bulk))
-
     def close(self) -> None:
         super().close()
         self._loader.close()
         self._loras.close()
         self._scheduler.close()
-        self._passes.close()
+        self._reports.close()
         self._sending.shutdown()
         with self._replacing:
             if self._loaded is not None:
                 self._loaded.close()
-
-    def _read(self, worker: Worker, request: OpenRequest, now_ns: int) -> InferenceJob | None:
-        """Read a request; answer it with its error, and return None, if it is invalid or too late."""
-        try:
-            work = self._codec.read(request, worker.loaded)
-            self.check_call(work.context.call)
-        except Exception as exc:
-            request.answer(exc if isinstance(exc, SIEError) else internal_error(self.name, exc))
-            return None
-        work.is_bulk = work.num_items > 1 and sum(work.costs) > self._budget
-        if work.is_over(now_ns):
-            self.status.add(num_expired=1)
-            request.answer(expired())
-            return None
-        return work
-
-    def _run_now(self, jobs: Sequence[InferenceJob]) -> None:
-        """Run `jobs` on this thread as one sub-batch, if they are little or quick and the device is free for them."""
-        slots = sorted(slots_of(jobs), key=cost)
-        if len(jobs) <= self._max_requests and len({job.group for job in jobs}) == 1:
-            with self._reserved(slots, len(jobs)) as threads:
-                if threads:
-                    self._run(slots, threads)
-
-    def _reserved(self, slots: Batched, num_requests: int) -> AbstractContextManager[int]:
-        """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
-        total = sum(map(cost, slots))
-        lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
-        is_quick = num_requests > 1 and lane_s <= min(QUICK_S, QUICK_PER_REQUEST_S * num_requests)
-        is_undivided = self._least_s + lane_s <= UNDIVIDED_S
-        if self._on_cpu and (is_quick or is_undivided) and total <= self._budget:
-            return self._scheduler.reserve_lane(QUICK_S)
-        if total <= LITTLE * self._budget and (len(slots) == 1 or not self._on_cpu):
-            return self._scheduler.reserve_idle_device()
-        return nullcontext(0)
-
-    def _submit_late(self, jobs: Sequence[InferenceJob]) -> None:
-        """Submit jobs that have waited for their adapters."""
-        self._submit_bulk(jobs)
-        self._scheduler.submit_late(slots_of(job for job in jobs if not job.is_bulk))
-
-    def _submit_bulk(self, jobs: Sequence[InferenceJob]) -> None:
-        for job in jobs:
-            if job.is_bulk:
-                self._scheduler.submit_bulk(self._sub_batches([job]))
-
-    def _sub_batches(self, jobs: Sequence[InferenceJob]) -> list[Batched]:
-        slots = slots_of(jobs)
-        costs = list(map(cost, slots))
-        budget = balanced(costs, self._scheduler.budget, self._scheduler.num_shares)
-        return [[slots[i] for i in batch] for batch in plan(costs, budget, [job.group for job, _ in slots])]
-
-    def _set_budget(self, cost: int) -> None:
-        """Set the cost that may run at once, in all lanes together."""
-        self._budget = cost
-        self._scheduler.budget = max(1, cost // self._scheduler.num_lanes)
-
-    def _run(self, sub_batch: Batched, threads: int) -> None:
-        """Run one sub-batch. A failure affects only the requests that have items in it. Never raises."""
-        try:
-            self._compute(sub_batch, threads)
-        except BaseException as exc:
-            self._spoil(sub_batch, exc)
-
-    def _compute(self, sub_batch: Batched, threads: int) -> None:
-        jobs = {id(job): job for job, _ in sub_batch}.values()
-        for job in jobs:
-            self._cancel_if_over(job)
-        with self._loras.running({job.lora for job in jobs if job.lora and job.error is None}) as held:
-            for job in jobs:
-                if job.lora and job.lora not in held:
-                    self._fail_job(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
-            if slots := [(job, item) for job, item in sub_batch if job.error is None]:
-                self._attempt(side_by_side(slots), threads, HALVINGS)
-
-    def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
-        """Fail the jobs of a sub-batch after an error outside the forward pass."""
-        self.fault()
-        told = internal_error(self.name, error)
-        for job, _ in sub_batch:
-            self._fail_job(job, told)
-
-    def _fail_job(self, job: InferenceJob, error: SIEError) -> None:
-        """Answer a job with `error`, unless it has failed before."""
-        job.error = job.error or error
-        job.request.answer(job.error)
-
-    def _cancel_if_over(self, job: InferenceJob) -> None:
-        """Cancel a job that was already answered, for example at its deadline, or whose client has disconnected."""
-        if job.request.is_over(asks_triton=job.is_bulk):
-            job.error = job.error or Cancelled(GONE)
-
-    def _attempt(self, slots: Batched, threads: int, halvings: int) -> None:
-        """Run `slots` together, or in parts if that fails and parts may succeed."""
-        started = self.status.work_started()
-        try:
-            result = self._forward(slots, threads)
-        finally:
-            ended = self.status.work_ended(started)
-        parts = again(slots, result, halvings, (InputError, WorkerDied))
-        with self._books:
-            self._busy.add(started, ended)
-            done = [] if parts else settle(slots, result, (started, ended), self._codec.ragged)
-        for part in parts:
-            self._attempt(part, threads, halvings - 1)
-        if parts:
-            return
-        self._passes.report(slots, (started, ended), threads, self._scheduler.budget)
-        for job in done:
-            self._collect(job)
-            if job.request.is_deferred:
-                self._sending.submit(self._reply, job)
-            else:
-                self._reply(job)
-
-    def _collect(self, job: InferenceJob) -> None:
-        """Collect a job's rows. Runs on the lane: on the thread that sends replies it would delay other replies."""
-        if job.error is None:
-            try:
-                self._codec.collect(job)
-            except Exception as exc:
-                job.error = exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
-
-    def _forward(self, slots: Batched, threads: int) -> Rows | SIEError:
-        try:
-            return self._pass(slots, threads)
-        except MemoryError:
-            costs = list(map(cost, slots))
-            log.warning("out of memory with %d items, a cost of %d at once", len(slots), sum(costs))
-            return OutOfMemory(NO_MEMORY.format(max(costs)))
-        except Exception as exc:
-            return exc if isinstance(exc, SIEError) else internal_error(self.name, exc)
-
-    def _pass(self, slots: Batched, threads: int) -> Rows:
-        """Run a forward pass. If the worker dies, repeat it once: most likely the input was not the cause.
-
-        Raise WorkerDied if it held several jobs: any of them may be the cause, so each is retried separately.
-        """
-        worker = self._loaded
-        if worker is None:
-            raise self.failure()
-        try:
-            return worker.forward(pack(slots), threads)
-        except WorkerDied:
-            if len({id(job) for job, _ in slots}) > 1:
-                self._replace(worker)
-                raise
-        with self._repeating:
-            worker = self._replace(worker)
-            try:
-                return worker.forward(pack(slots), threads)
-            except WorkerDied as exc:
-                self._replace(worker)
-                raise self._codec.quarantine.add(slots[0][0]) from exc
-
-    def _reply(self, job: InferenceJob) -> None:
-        """Answer a job whose rows are complete, or that has failed."""
-        try:
-            with self._books:
-                answer = job.error or self._codec.write(job, self._busy, self._loads)
-        except Exception as exc:
-            answer = internal_error(self.name, exc)
-        job.request.answer(answer)

@@ -12,6 +12,7 @@ from sie_triton.models.inputs.features import from_tensors, num_pieces
 from sie_triton.models.known_loras import KnownLoras
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.job import Job
+from sie_triton.pipeline.stages.busy_log import BusyLog, covered_ns
 from sie_triton.pipeline.stages.checks import check_features, check_limits
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.message import Messages
@@ -19,7 +20,6 @@ from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.pipeline.stages.quarantine import Quarantine
 from sie_triton.pipeline.stages.request import Outputs, Request
 from sie_triton.pipeline.stages.seal import Seal
-from sie_triton.pipeline.stages.timing import BusyLog, covered_ns
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.system.telemetry.spans import recorded
 

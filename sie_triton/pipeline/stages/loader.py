@@ -20,8 +20,8 @@ from sie_triton.models.weights.listing import listing
 from sie_triton.models.weights.onnx_choice import graph_of
 from sie_triton.models.weights.uses import Uses
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
+from sie_triton.pipeline.worker.handle import LoaderStopped, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, Quickened
-from sie_triton.pipeline.worker.process import LoaderStopped, Worker
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.processes.pids import ProcessId
@@ -43,7 +43,7 @@ class Loader:
     """
 
     def __init__(
-        self, spec: ModelSpec, device: str, status: StatusWriter, closing: Event, died: Callable[[Worker], None]
+        self, spec: ModelSpec, device: str, status: StatusWriter, closing: Event, died: Callable[[WorkerHandle], None]
     ) -> None:
         self._spec = spec
         self._device = device
@@ -126,7 +126,7 @@ class Loader:
         given = self._spec.runtime.environments_dir
         return find(Path(given) if given else user_data_path("sie-triton") / "environments", self._spec.environment)
 
-    def start(self, order: Load, check: Callable[[], object]) -> Worker:
+    def start(self, order: Load, check: Callable[[], object]) -> WorkerHandle:
         """Start a worker and return it once it has loaded. An exception of `check` ends it early.
 
         The status record has its pid from the beginning.
@@ -139,7 +139,7 @@ class Loader:
             self._uses.release()
             raise
 
-    def _started(self, order: Load, check: Callable[[], object]) -> Worker:
+    def _started(self, order: Load, check: Callable[[], object]) -> WorkerHandle:
         try:
             return self._start(order, check)
         except LoaderStopped as exc:
@@ -151,7 +151,7 @@ class Loader:
         idle_ns = monotonic_ns() - int(self._status.record["last_used_ns"])
         self._uses.last_used(time() - idle_ns / 1e9)
 
-    def _start(self, order: Load, check: Callable[[], object]) -> Worker:
+    def _start(self, order: Load, check: Callable[[], object]) -> WorkerHandle:
         def loading(worker: ProcessId) -> None:
             self._status.has_worker(worker)
             check()
@@ -160,7 +160,9 @@ class Loader:
 
         runtime = self._spec.runtime
         limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
-        return Worker(order, self._died, **limits, loading=loading, quickened=self._quickened, measured=self._measured)
+        return WorkerHandle(
+            order, self._died, **limits, loading=loading, quickened=self._quickened, measured=self._measured
+        )
 
     def _quickened(self, quickened: Quickened) -> None:
         self._status.record["graph_tokens"] = quickened.max_tokens

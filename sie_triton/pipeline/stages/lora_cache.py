@@ -13,7 +13,7 @@ from sie_triton.models.weights.uses import Uses
 from sie_triton.pipeline.stages.cached_lora import CachedLora
 from sie_triton.pipeline.stages.inference_job import InferenceJob
 from sie_triton.pipeline.stages.sweep import Sweep
-from sie_triton.pipeline.worker.process import Worker, WorkerDied
+from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.records.lora_states import FAILED, RESIDENT, write_loras
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.telemetry.spans import event
@@ -64,7 +64,7 @@ class LoraCache:
         self._placing, self._writing = Lock(), Lock()
         self._written_at = 0.0
         self._known: dict[str, CachedLora] = {}
-        self._worker: Worker | None = None
+        self._worker: WorkerHandle | None = None
         self._closed, self._is_known = False, is_known
         self._sweep = Sweep("lora-sweep", SWEEP_S, self.free_removed)
         self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
@@ -138,7 +138,7 @@ class LoraCache:
                     each.num_running -= 1
                 self._changed.notify_all()
 
-    def restore(self, worker: Worker) -> None:
+    def restore(self, worker: WorkerHandle) -> None:
         """Load the adapters of the previous worker into a new one. Those that fail are loaded on their next use."""
         with self._changed:
             self._worker = worker
@@ -272,13 +272,13 @@ class LoraCache:
         for work in waiting:
             work.request.answer(told)
 
-    def _worker_now(self) -> Worker:
+    def _worker_now(self) -> WorkerHandle:
         with self._changed:
             if self._worker is None:
                 raise LoadError("the worker process has ended")
             return self._worker
 
-    def _wait_for_another(self, dead: Worker) -> None:
+    def _wait_for_another(self, dead: WorkerHandle) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._worker is not dead or self._closed, WORKER_S)
             self._check_open()

@@ -43,15 +43,15 @@ def expired(loading: str | None = None) -> BusyError:
 class OpenRequest:
     """A request in a stage, which `answer` answers once: as what `execute` returns, or, once it is deferred, at once.
 
-    `answered` is what `execute` returns for it; None until that is known. Until it is deferred, the thread in `execute`
+    `returned` is what `execute` returns for it; None until that is known. Until it is deferred, the thread in `execute`
     calls the methods; then any thread may.
     """
 
-    __slots__ = ("_requests", "answered", "call", "is_deferred", "is_open", "key", "request")
+    __slots__ = ("_requests", "call", "is_deferred", "is_open", "key", "request", "returned")
 
     def __init__(self, request: Request, requests: "OpenRequests") -> None:
         self.request, self._requests = request, requests
-        self.answered: Answer | None = None
+        self.returned: Answer | None = None
         self.is_open, self.is_deferred = True, False
         self.key = 0
         self.call: Call | None = None
@@ -69,7 +69,7 @@ class OpenRequest:
         """Answer it; False if it was answered before."""
         return self._requests.answer(self, answer)
 
-    def is_over(self, *, asks_triton: bool = True) -> bool:
+    def end_if_unwanted(self, *, asks_triton: bool = True) -> bool:
         """True if nobody waits for it any more, so that its work must end.
 
         It was answered, at its deadline for example, its call at the door is over, or Triton reports that its client
@@ -114,7 +114,7 @@ class OpenRequests:
             if self._clock is None:
                 self._clock = started(self._run_clock, "deadlines", self._fault)
             request.request.defer()
-            request.answered, request.is_deferred = DEFERRED, True
+            request.returned, request.is_deferred = DEFERRED, True
             self._num_added += 1
             request.key = self._num_added
             self._deferred[request.key] = request
@@ -143,7 +143,7 @@ class OpenRequests:
             self._send(request.request, answer)
             self._status.add(num_open=-1, num_expired=int(is_expired))
         else:
-            request.answered = answer
+            request.returned = answer
         return True
 
     def look_at(self, request: OpenRequest, asks_triton: bool) -> None:
@@ -151,7 +151,7 @@ class OpenRequests:
         with self._changed:
             if not request.is_open:
                 return
-            has_left = request.call is not None and request.call.is_over()
+            has_left = request.call is not None and request.call.is_revoked()
             has_left = has_left or (asks_triton and request.request.is_cancelled())
         if has_left:
             self._cancel(request)
@@ -239,4 +239,4 @@ class OpenRequests:
 
     def _revoked(self) -> list[OpenRequest]:
         with self._changed:
-            return [each for each in self._deferred.values() if each.call is not None and each.call.is_over()]
+            return [each for each in self._deferred.values() if each.call is not None and each.call.is_revoked()]

@@ -14,7 +14,7 @@ from sie_triton.models.inputs import Processor
 from sie_triton.models.inputs.decoding import stopping
 from sie_triton.models.inputs.pdf_pages import PageReader, pdf_in
 from sie_triton.models.inputs.request_parts import Framed, RequestParts
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 
 # Page numbers that were read of each item.
 Pages = list[list[int]]

@@ -23,19 +23,19 @@ from sie_triton.models.weights.locate import SMALL_FILES
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.scheduling.job import deadline_ns
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
+from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.context import Context, Contexts, identity_of, token_of
 from sie_triton.pipeline.stages.message import Messages
 from sie_triton.pipeline.stages.open_requests import OpenRequest
 from sie_triton.pipeline.stages.preparing import Pages, Preparation, takes_long
 from sie_triton.pipeline.stages.request import Origin, Outputs, Request
 from sie_triton.pipeline.stages.seal import Seal
-from sie_triton.pipeline.stages.stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.pipeline.stages.tokenizing import Tokenization
 from sie_triton.records.other_models import OtherModels
+from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import StatusReader, StatusWriter
-from sie_triton.records.tickets import RequestLimit
 from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.file_locks import LockFile
 from sie_triton.system.telemetry.spans import recorded
@@ -64,9 +64,10 @@ class ReadRequest:
 class Preprocess(ColdStage[Processor]):
     """Holds the family's processor, which the first request loads, and the limits on requests in progress.
 
-    Triton's thread calls `execute`, and makes the features of small requests. All other features are made by threads
-    that take one of the server's preprocessing slots for each step. InputError names the invalid part of a request;
-    BusyError refuses a request over the limit; LoadError says why there is no processor.
+    `ColdStage.execute` receives a batch on Triton's thread and calls `process`, which makes the features of small
+    requests. All other features are made by threads that take one of the server's preprocessing slots for each step.
+    InputError names the invalid part of a request; BusyError refuses a request over the limit; LoadError says why there
+    is no processor.
     """
 
     name = "preprocess"
@@ -106,8 +107,8 @@ class Preprocess(ColdStage[Processor]):
         num_drawing = self._slots.num_drawing
         self._drawing = Background("pages", self.fault, num_drawing, most_begun=2 * num_drawing)
 
-    def room(self) -> int:
-        return self._limit.room()
+    def places_left(self) -> int:
+        return self._limit.places_left()
 
     def refusal(self) -> BusyError:
         return self._limit.refusal()
@@ -120,7 +121,7 @@ class Preprocess(ColdStage[Processor]):
         return Origin(id, trace, request.arrived_ns)
 
     def entry(self, request: Request) -> tuple[int, str]:
-        return deadline_ns(monotonic_ns(), request.timeout_us), token_of(request)
+        return deadline_ns(request.arrived_ns, request.timeout_us), token_of(request)
 
     def load(self) -> Processor:
         spec = self._spec
@@ -142,13 +143,12 @@ class Preprocess(ColdStage[Processor]):
         with naming(origin, directory):
             return load_processor(shared, directory)
 
-    def answer(self, loaded: Processor, requests: Sequence[OpenRequest]) -> None:
+    def process(self, loaded: Processor, requests: Sequence[OpenRequest]) -> None:
         """Answer small requests at once and together; start the others on threads of their own."""
-        arrived = monotonic_ns()
         small: list[ReadRequest] = []
         others: list[ReadRequest] = []
         for request in requests:
-            if (reading := self._read(loaded, request, arrived)) is not None:
+            if (reading := self._read(loaded, request)) is not None:
                 (small if reading.is_small(loaded) else others).append(reading)
         self._answer_small(loaded, small)
         for reading in others:
@@ -186,19 +186,19 @@ class Preprocess(ColdStage[Processor]):
             request.answer(answer)
 
         runtime = self._spec.runtime
-        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, request.is_over)
-        preparation = Preparation(processor, reading.parts, reader, request.is_over, done, self._slots)
+        reader = PageReader(reading.pages, runtime.max_pages, runtime.max_document_bytes, request.end_if_unwanted)
+        preparation = Preparation(processor, reading.parts, reader, request.end_if_unwanted, done, self._slots)
         threads = self._drawing if preparation.draws_pages else self._slow
         for strand in preparation.strands(1 if preparation.draws_pages else self._slots.num_images):
             threads.submit(strand, partial(self._give_up, request))
 
-    def _read(self, processor: Processor, open_request: OpenRequest, arrived_ns: int) -> ReadRequest | None:
+    def _read(self, processor: Processor, open_request: OpenRequest) -> ReadRequest | None:
         """Read a request; answer it with its error, and return None, if it is invalid."""
         request = open_request.request
         try:
             self.check_call(token_of(request))
             verb = self._verb_of(request)
-            context, given = self._contexts.enter(request, verb, arrived_ns)
+            context, given = self._contexts.enter(request, verb)
             if lora := context.options.get(LORA.name):
                 self._loras.source(lora)
             pages = PageSelection.read(str(given.get(PAGES.name, "")))
@@ -261,7 +261,7 @@ class Preprocess(ColdStage[Processor]):
         def done(features: Features) -> None:
             request.answer(self._outputs_of(reading, features))
 
-        return Tokenization(reading.parts, encode, request.is_over, done, self._slots)
+        return Tokenization(reading.parts, encode, request.end_if_unwanted, done, self._slots)
 
     def _give_up(self, request: OpenRequest, error: BaseException) -> None:
         request.answer(error if isinstance(error, SIEError) else internal_error(self.name, error))

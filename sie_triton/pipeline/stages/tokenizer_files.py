@@ -27,8 +27,8 @@ from sie_triton.errors import LoadError
 from sie_triton.models.families import family
 from sie_triton.models.weights import cache_of
 from sie_triton.models.weights.trees import completed, locked
+from sie_triton.pipeline.worker.handle import write_tokenizer
 from sie_triton.pipeline.worker.messages import WriteTokenizer
-from sie_triton.pipeline.worker.process import write_tokenizer
 from sie_triton.system.host.private import private_directory, temporary_directory
 from sie_triton.system.processes.fork_server import fork_server_directory
 

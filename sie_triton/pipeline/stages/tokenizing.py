@@ -6,7 +6,7 @@ from threading import Lock
 from sie_triton.contract import Features
 from sie_triton.models.inputs.features import join
 from sie_triton.models.inputs.request_parts import RequestParts
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 
 
 class Tokenization:

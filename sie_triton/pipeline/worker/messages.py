@@ -212,6 +212,6 @@ OUT_OF_MEMORY = "out of memory"
 # Channel types of the stage, then of the worker.
 Order = AddLora | RemoveLora
 Control = Channel[Load | WriteTokenizer | Order, Loaded | Done | Failed]
-Lane = Channel[Forward, PassResult | Failed]
+LaneChannel = Channel[Forward, PassResult | Failed]
 WorkersControl = Channel[Loaded | Done | Failed, Load | WriteTokenizer | Order]
 WorkersLane = Channel[PassResult | Failed, Forward]

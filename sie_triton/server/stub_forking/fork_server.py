@@ -23,7 +23,7 @@ from sie_triton.system.telemetry.options import OPTIONS
 IMPORTS = (
     "asyncio",
     "email.parser",
-    "sie_triton.models.inputs.roles",
+    "sie_triton.models.inputs.text_processor",
     "sie_triton.pipeline.stages.triton",
     "sie_triton.pipeline.stages.preprocess",
     "sie_triton.pipeline.stages.inference",

@@ -52,7 +52,7 @@ def records(directory: Path) -> Iterator[Target]:
         f"{MODEL}-inference.{PID}.loras": of_document({"hub://org/x": lora}),
         f"{MODEL}-inference.failure": st.one_of(damaged([b"no such file"]), st.binary(max_size=30)),
         f"{door}.calls": damaged([bytes(calls.NUM_BYTES), b""]),
-        f"{PID}.room": one((b"granted", b"evicted", b"network\nwhy", b"", b"gran", b"x\ny", b"\xff")),
+        f"{PID}.grant": one((b"granted", b"evicted", b"network\nwhy", b"", b"gran", b"x\ny", b"\xff")),
         grants.CONTROLLER_LOCK: one((b"", b"5", b"-1", b"x", b"9" * 40, b"\xff")),
         f"door-x-{PID}.calls": st.just(b""),
         "door-.calls": st.just(b""),
@@ -97,7 +97,7 @@ def read_records(home: Path, files: dict[str, bytes], token: str) -> None:
         grants._check(grants.answer_path(home, PID))
     calls.remove_dead(home)
     if (call := calls.Calls(home, "inference").find(token)) is not None:
-        call.is_over()
+        call.is_revoked()
         call.hold()
         call.release()
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from sie_triton.doors.app import application
-from sie_triton.doors.connection import Connection
 from sie_triton.doors.websocket import FINAL, MASKED, PING, TEXT, WebSocket
+from sie_triton.http.connection import Connection
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target
 from tests.support.doors import door_of

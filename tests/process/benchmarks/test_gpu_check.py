@@ -29,7 +29,7 @@ from sie_triton.engines.torch.cuda_graphs import CapturedPasses
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.errors import ModelError
 from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.pipeline.worker.process import WorkerDied
+from sie_triton.pipeline.worker.handle import WorkerDied
 from tests.support.controller import wait_for
 
 ROOT = Path(__file__).parents[3]

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[3] / "sie_triton"
 NOT_FOR_PEOPLE = {
     "cli/bulk/records.py",
     "cli/perf/perf_analyzer.py",
-    "printing.py",
+    "system/printing.py",
     "system/processes/fork_server.py",
     "pipeline/render/refresh.py",
     "server/preflight.py",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp import ClientSession
 from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 from tritonclient.grpc import service_pb2
@@ -32,6 +32,7 @@ from sie_triton.doors.backend import States
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, read_settings
 from tests.conftest import tiny_model_file
+from tests.support.http_clients import client_of
 from tests.support.nats import NatsServer
 
 MODEL, OTHER = "t__m", "t__other"
@@ -181,14 +182,14 @@ class Cluster:
         await served(queue)
         return queue, sidecar, triton
 
-    async def config(self, **more: object) -> tuple[ConfigService, TestClient]:
+    async def config(self, **more: object) -> tuple[ConfigService, ClientSession]:
         """Return a config service, and a client of its HTTP with its admin token."""
         settings = self.server.user(self.settings(admin_token="admin", **more), CONFIG)
         service = await self._stack.enter_async_context(ConfigService(settings))
-        app = application(service.book, service.workers, settings, "admin")
+        app = application(service.store, service.workers, settings, "admin")
         headers = {"Authorization": "Bearer admin"}
-        client = await self._stack.enter_async_context(TestClient(TestServer(app), headers=headers))
-        await service.book.bucket.are_known.wait()
+        client = await self._stack.enter_async_context(client_of(app, headers=headers))
+        await service.store.bucket.are_known.wait()
         return service, client
 
     async def make_streams(self) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from nats.js.api import PubAck
 
 from sie_triton.cluster.gateway import metrics, queue_metrics
 from sie_triton.cluster.gateway.backend import QueueBackend
@@ -108,5 +109,55 @@ def test_refused_requests_are_counted(run):
         refused = sum(isinstance(each, BusyError) for each in found)
         assert refused > 0
         assert metrics.REJECTED.labels("default")._value.get() == before + refused
+
+    run(test)
+
+
+def test_a_queue_is_as_full_as_its_limit_of_messages_says(run):
+    async def test(cluster: Cluster) -> None:
+        cluster.limit_queue(queue_max_messages=4)
+        queue, _, triton = await cluster.pair()
+        go = asyncio.Event()
+
+        async def wait(name: str) -> None:
+            await go.wait()
+
+        triton.behave = wait
+        tasks = [asyncio.create_task(queue.submit("default", MODEL, request(str(i)), 30)) for i in range(3)]
+        await until(lambda: shown(metrics.FILL) == {("default",): 0.75})
+        go.set()
+        await asyncio.gather(*tasks)
+        await until(lambda: shown(metrics.FILL) == {})
+
+    run(test)
+
+
+def test_requests_that_the_queue_does_not_confirm_are_counted(run, monkeypatch):
+    """As on a full disk: what is sent is neither stored nor refused."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, _, _ = await cluster.pair()
+        before = metrics.UNSTORED.labels("default")._value.get()
+        publish, failures = queue._js.publish, [TimeoutError(), TimeoutError()]
+
+        async def unconfirmed(*args: object, **options: object) -> PubAck:
+            if failures:
+                raise failures.pop()
+            return await publish(*args, **options)
+
+        monkeypatch.setattr(queue._js, "publish", unconfirmed)
+        answer, _ = await queue.submit("default", MODEL, request("a"), 20)
+        assert answer.status == 0
+        assert metrics.UNSTORED.labels("default")._value.get() == before + 2
+
+    run(test)
+
+
+def test_requests_for_the_gateways_own_pool_without_workers_are_demand(run):
+    async def test(cluster: Cluster) -> None:
+        queue = await cluster.gateway()
+        with pytest.raises(Unreachable, match="no worker of pool default"):
+            await queue.mentions.model_of("default", MODEL)
+        await until(lambda: shown(metrics.DEMAND) == {("default", ""): 1})
 
     run(test)

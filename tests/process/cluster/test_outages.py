@@ -191,7 +191,7 @@ def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypat
     """Its workers take it for gone and drop its work, so it sends the requests that wait again."""
     monkeypatch.setattr(connection, "PING_S", 0.2)
     monkeypatch.setattr(gateways, "GATEWAY_S", 1.0)
-    monkeypatch.setattr(queue_module, "SILENT_S", 0.8)
+    monkeypatch.setattr(queue_module, "OWN_SILENCE_S", 0.8)
 
     async def test(cluster: Cluster) -> None:
         async with Wire(cluster.server.port) as wire:
@@ -223,7 +223,7 @@ def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypat
 def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(run, monkeypatch):
     """Else each of them would be computed twice; what a worker had fetched by then is."""
     monkeypatch.setattr(connection, "PING_S", 0.2)
-    monkeypatch.setattr(queue_module, "SILENT_S", 0.8)
+    monkeypatch.setattr(queue_module, "OWN_SILENCE_S", 0.8)
 
     async def test(cluster: Cluster) -> None:
         async with Wire(cluster.server.port) as wire:

@@ -57,9 +57,9 @@ class Gateway:
             return name
 
         mentions, pools = SimpleNamespace(model_of=model_of), SimpleNamespace(chosen=lambda metadata: "p")
-        queue: Any = SimpleNamespace(mentions=mentions, pools=pools, submit=self._submit)
+        self.queue: Any = SimpleNamespace(mentions=mentions, pools=pools, submit=self._submit)
         receiving = Receiving(self.settings.door_max_memory_bytes, lambda: self.process_bytes)
-        self.port = Port(self.settings, KServe(self.settings, queue, self.memory, receiving), receiving)
+        self.port = Port(self.settings, KServe(self.settings, self.queue, self.memory, receiving), receiving)
         await self.port.start()
         return self
 

@@ -8,7 +8,7 @@ from sie_triton.cluster import restarts
 from sie_triton.cluster.gateway import port
 from sie_triton.cluster.gateway import run as gateway
 from sie_triton.cluster.gateway.port import Port, options
-from sie_triton.doors.connections import RESERVED_DESCRIPTORS
+from sie_triton.http.connections import RESERVED_DESCRIPTORS
 from sie_triton.settings import read_settings
 
 

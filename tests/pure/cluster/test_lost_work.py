@@ -11,7 +11,7 @@ from sie_triton.cluster.messages import Answer, Work
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar import runner as module
 from sie_triton.cluster.sidecar.receipts import Receipts
-from sie_triton.cluster.sidecar.runner import MAX_TRIES, Runner
+from sie_triton.cluster.sidecar.runner import MAX_DELIVERIES_OF_AN_ERROR, Runner
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import CallBook, OpenCall
 from tests.support.joined import request
@@ -78,7 +78,7 @@ def test_lost_work_goes_back_to_the_queue(tmp_path, monkeypatch):
 
 def test_work_that_is_lost_again_and_again_is_answered(tmp_path, monkeypatch):
     """It may be what ends the stage."""
-    told = published(tmp_path, monkeypatch, MAX_TRIES)
+    told = published(tmp_path, monkeypatch, MAX_DELIVERIES_OF_AN_ERROR)
     (answer,) = (Answer.read(data)[0] for subject, data in told if not subject.startswith("$JS"))
     assert "a process of the model died before it answered" in answer.text
     assert UNHEALTHY in answer.text  # clients stop earlier than for a busy server

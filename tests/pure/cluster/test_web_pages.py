@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 
 from benchmarks.ports import free_ports
 from sie_triton.cluster.config.api import application
 from sie_triton.cluster.sidecar.run import probes
 from sie_triton.settings import read_settings
+from tests.support.http_clients import client_of
 
 FOREIGN = [{"Host": "rebound.example:8081"}, {"Origin": "https://evil.example"}, {"Origin": "http://localhost:3000"}]
 
@@ -19,7 +19,7 @@ FOREIGN = [{"Host": "rebound.example:8081"}, {"Origin": "https://evil.example"},
 def test_a_config_service_refuses_them(tmp_path, headers, status):
     async def test() -> None:
         app = application(SimpleNamespace(), SimpleNamespace(), read_settings(data_dir=tmp_path), "admin")
-        async with TestClient(TestServer(app)) as client:
+        async with client_of(app) as client:
             assert (await client.get("/healthz", headers=headers)).status == status
             refused = await client.post("/v1/configs/models", headers={"Authorization": "Bearer wrong", **headers})
             assert refused.status == (403 if headers else 401)

@@ -17,9 +17,9 @@ from sie_triton.controller import memory
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions, private_bytes
-from sie_triton.controller.memory_grants import answer
+from sie_triton.controller.memory_grants import answer_load
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.records.grants import GRANTED, answer_path, controller_runs, refusal, room
+from sie_triton.records.grants import GRANTED, answer_path, controller_runs, granted_memory, refusal
 from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.process_memory import Share
@@ -151,7 +151,7 @@ def test_a_model_is_swapped_once_at_a_time(controller, control):
 
 def test_without_a_controller_a_stage_loads_at_once(tmp_path):
     status = StatusWriter(tmp_path, "m", "inference", 0)
-    with room(status, 10**15, NeverWaited()):
+    with granted_memory(status, 10**15, NeverWaited()):
         assert status.record["granted_bytes"] == 10**15
     assert status.record["granted_bytes"] == 0
 
@@ -167,12 +167,12 @@ def test_with_a_controller_it_waits_for_its_answer(tmp_path):
         assert controller_runs(tmp_path)
         with pytest.raises(ServerError, match="another controller"):
             lock(tmp_path)
-        threading.Timer(0.3, answer, [tmp_path, status.record, refusal("too large", "never")]).start()
-        with pytest.raises(LoadError, match="never"), room(status, 5, threading.Event()):
+        threading.Timer(0.3, answer_load, [tmp_path, status.record, refusal("too large", "never")]).start()
+        with pytest.raises(LoadError, match="never"), granted_memory(status, 5, threading.Event()):
             raise AssertionError
     assert not controller_runs(tmp_path)
     assert status.record["wanted_bytes"] == 0
-    assert not list(Path(tmp_path).glob("*.room"))
+    assert not list(Path(tmp_path).glob("*.grant"))
 
 
 def test_a_models_memory_is_that_of_its_gpu_where_it_has_one(controller, child):
@@ -189,7 +189,7 @@ def test_a_stage_that_is_about_to_end_waits_no_longer(tmp_path):
     closing = threading.Event()
     threading.Timer(0.2, closing.set).start()
     status = StatusWriter(tmp_path, "m", "inference", 0)
-    with lock(tmp_path), pytest.raises(LoadError, match="about to end"), room(status, 5, closing):
+    with lock(tmp_path), pytest.raises(LoadError, match="about to end"), granted_memory(status, 5, closing):
         raise AssertionError
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sie_triton.controller.loop import lock
-from sie_triton.controller.memory_grants import answer
+from sie_triton.controller.memory_grants import answer_load
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.records import grants
 from sie_triton.records.grants import (
@@ -15,8 +15,8 @@ from sie_triton.records.grants import (
     START_S,
     answer_path,
     expect_controller,
+    granted_memory,
     refusal,
-    room,
 )
 from sie_triton.records.status import StatusWriter
 
@@ -64,12 +64,12 @@ def test_without_a_controller_memory_is_granted_at_once(status):
     def fail(_):
         raise AssertionError("there is nobody to wait for")
 
-    with room(status, 5, Waiting(fail)):
+    with granted_memory(status, 5, Waiting(fail)):
         assert status.record["granted_bytes"] == 5
 
 
 def test_a_controller_that_does_not_answer_is_not_waited_for_for_ever(status, waiting, caplog):
-    with lock(status.directory), room(status, 5, waiting):
+    with lock(status.directory), granted_memory(status, 5, waiting):
         assert status.record["granted_bytes"] == 5
     assert PATIENCE_S <= waiting.waited_s < PATIENCE_S + 1
     assert "the controller has not answered for 120 s: loading without its permission" in caplog.messages
@@ -78,7 +78,7 @@ def test_a_controller_that_does_not_answer_is_not_waited_for_for_ever(status, wa
 def test_a_controller_that_ends_meanwhile_has_time_to_restart(status, waiting):
     held = lock(status.directory)
     waiting.then = lambda waited_s: held.close() if waited_s > 1 else None
-    with room(status, 5, waiting):
+    with granted_memory(status, 5, waiting):
         pass
     assert START_S < waiting.waited_s < START_S + 2
 
@@ -90,20 +90,20 @@ def test_a_controller_that_was_announced_is_waited_for(status, waiting):
         if waited_s > START_S - 1 and not held:
             held.append(lock(status.directory))
         if waited_s > START_S + 5:
-            answer(status.directory, status.record, GRANTED)
+            answer_load(status.directory, status.record, GRANTED)
 
     expect_controller(status.directory)
     waiting.then = start
-    with room(status, 5, waiting):
+    with granted_memory(status, 5, waiting):
         held[0].close()
     assert START_S + 5 < waiting.waited_s < START_S + 6
 
 
 def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
-    waiting = Waiting(lambda waited_s: answer(status.directory, status.record, GRANTED) if waited_s > 1 else None)
+    waiting = Waiting(lambda waited_s: answer_load(status.directory, status.record, GRANTED) if waited_s > 1 else None)
     path = answer_path(status.directory, os.getpid())
     with lock(status.directory):
-        with room(status, 5, waiting):
+        with granted_memory(status, 5, waiting):
             assert path.exists()
             assert (status.record["wanted_bytes"], status.record["granted_bytes"]) == (0, 5)
         assert not path.exists()
@@ -120,9 +120,9 @@ def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
 )
 def test_an_answer_that_changes_ends_the_load(status, told, error, text):
     def load() -> None:
-        with room(status, 5, Waiting()) as check:
+        with granted_memory(status, 5, Waiting()) as check:
             check()
-            answer(status.directory, status.record, told)
+            answer_load(status.directory, status.record, told)
             check()
 
     with pytest.raises(error, match=text):

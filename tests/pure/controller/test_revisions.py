@@ -154,7 +154,7 @@ def test_memory_of_the_old_revision_counts_as_being_freed(controller, two, monke
     two()
     controller.tick()
     model = controller.models["m"]
-    assert (model.steps, model.state, model.num_bytes, model.leaving_bytes) == (NEW, "cold", 600, 600)
+    assert (model.steps, model.state, model.num_bytes, model.going_bytes) == (NEW, "cold", 600, 600)
     described = describe(model)
     assert (described["model"], described["num_draining"]) == ("m", 1)
 
@@ -189,7 +189,7 @@ def test_without_serving_information_the_latest_revision_counts(tmp_path, pids):
     stages = read_stages(tmp_path)
     assert models_of(stages)["m"].steps == "m@10"
     assert models_of(stages, {"m": "m@9"})["m"].steps == "m@9"
-    assert len(models_of(stages, {"m": "m@9"})["m"].leaving) == 1
+    assert len(models_of(stages, {"m": "m@9"})["m"].earlier) == 1
     assert models_of(stages, {"m": "m@11"})["m"].steps == "m@10"
 
 
@@ -200,5 +200,5 @@ def test_memory_of_a_removed_model_counts_as_being_freed(controller, control, pi
     controller.changes.serving["gone"] = ""
     round_of(controller)
     model = controller.models["gone"]
-    assert (model.is_resident, model.num_bytes, model.leaving_bytes) == (False, 300, 300)
+    assert (model.is_resident, model.num_bytes, model.going_bytes) == (False, 300, 300)
     assert control.swapped == []  # nobody has to go for what is about to be free

@@ -13,10 +13,18 @@ import pytest
 
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.memory_grants import MIN_WAIT_S
-from sie_triton.controller.memory_grants import answer as give
+from sie_triton.controller.memory_grants import answer_load as give
 from sie_triton.errors import BusyError, LoadError
-from sie_triton.pipeline.stages.stage import ColdStage
-from sie_triton.records.grants import CONTROLLER_LOCK, EVICTED, GRANTED, answer_path, controller_runs, refusal, room
+from sie_triton.pipeline.stages.cold_stage import ColdStage
+from sie_triton.records.grants import (
+    CONTROLLER_LOCK,
+    EVICTED,
+    GRANTED,
+    answer_path,
+    controller_runs,
+    granted_memory,
+    refusal,
+)
 from sie_triton.records.status import COLD, FAILED, LOADING, RESIDENT, StatusWriter
 from sie_triton.system.processes.pids import is_stopped
 from tests.support.controller import round_of, stage, wait_for
@@ -261,12 +269,12 @@ class Loading(ColdStage[str]):
     name = "inference"
 
     def load(self):
-        with room(self.status, 5, self.closing) as check:
+        with granted_memory(self.status, 5, self.closing) as check:
             while True:
                 check()
                 time.sleep(0.02)
 
-    def answer(self, loaded, requests):
+    def process(self, loaded, requests):
         raise AssertionError
 
     def entry(self, request):
@@ -289,6 +297,6 @@ time.sleep(60)
         os.kill(controller.pid, signal.SIGSTOP)
         wait_for(lambda: is_stopped(controller.pid))
         assert not controller_runs(tmp_path)
-        with room(StatusWriter(tmp_path, "m", "inference", 0), 5, threading.Event()):
+        with granted_memory(StatusWriter(tmp_path, "m", "inference", 0), 5, threading.Event()):
             pass
         controller.kill()

@@ -19,9 +19,9 @@ def test_a_call_is_over_when_its_client_has_gone(tmp_path):
     with book.call() as first:
         call = stage.find(first[CALL])
         with book.call() as second:
-            assert [call.is_over(), stage.find(second[CALL]).is_over()] == [False, False]
-        assert [call.is_over(), stage.find(second[CALL]).is_over()] == [False, True]
-    assert call.is_over()
+            assert [call.is_revoked(), stage.find(second[CALL]).is_revoked()] == [False, False]
+        assert [call.is_revoked(), stage.find(second[CALL]).is_revoked()] == [False, True]
+    assert call.is_revoked()
     assert stage.find("") is None
 
 
@@ -34,8 +34,8 @@ def test_a_place_that_is_taken_again_is_another_call(tmp_path, monkeypatch):
         with book.call() as second:
             assert second == {}
     with book.call() as third:
-        assert before.is_over()
-        assert not stage.find(third[CALL]).is_over()
+        assert before.is_revoked()
+        assert not stage.find(third[CALL]).is_revoked()
 
 
 @pytest.mark.parametrize("token", ["x", "1", "1.2.3.4", "1.2.3.4.5.6", "../../etc/passwd", "{me}.-1.1", "{me}.4096.1"])
@@ -76,7 +76,7 @@ def test_calls_of_a_door_that_has_ended_are_over(tmp_path, monkeypatch):
     process.start()
     token = told.get(timeout=60)[CALL]
     process.join()
-    assert Calls(tmp_path, "inference").find(token).is_over()
+    assert Calls(tmp_path, "inference").find(token).is_revoked()
     left = {path.name for path in tmp_path.glob("*.calls")}
     CallBook(tmp_path)
     assert left.isdisjoint(path.name for path in tmp_path.glob("*.calls"))
@@ -86,12 +86,12 @@ def test_stages_that_know_a_door_see_the_calls_of_its_next_book(tmp_path):
     stage = Calls(tmp_path, "inference")
     first = CallBook(tmp_path).call()
     before = stage.find(first.__enter__()[CALL])
-    assert not before.is_over()
+    assert not before.is_revoked()
     book = CallBook(tmp_path)
-    assert before.is_over()
+    assert before.is_revoked()
     with book.call() as parameters:
-        assert not stage.find(parameters[CALL]).is_over()
-        assert before.is_over()
+        assert not stage.find(parameters[CALL]).is_revoked()
+        assert before.is_revoked()
 
 
 def test_a_next_book_does_not_shorten_the_file(tmp_path, monkeypatch):
@@ -141,12 +141,12 @@ def test_a_call_is_lost_with_the_process_that_deferred_it(tmp_path, monkeypatch,
         held_by(os.getpid(), living, stage, tmp_path, monkeypatch)
         book.end_lost()
         assert not lost
-        assert not there.is_over()
+        assert not there.is_revoked()
         end(other_process)
         book.end_lost()
         assert lost == ["call"]
-        assert there.is_over()
-        assert not Calls(tmp_path, stage).find(living[CALL]).is_over()
+        assert there.is_revoked()
+        assert not Calls(tmp_path, stage).find(living[CALL]).is_revoked()
 
 
 def test_a_call_is_not_lost_with_a_process_that_has_answered(tmp_path, monkeypatch, other_process):
@@ -254,7 +254,7 @@ def test_a_revoked_call_is_still_found_lost(tmp_path, monkeypatch, other_process
         call.when_lost = lambda: lost.append("call")
         there = held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
         call.revoke()
-        assert there.is_over()
+        assert there.is_revoked()
         end(other_process)
         book.end_lost()
     assert lost == ["call"]

@@ -14,12 +14,12 @@ from sie_triton.pipeline.stages import preprocess
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
-from sie_triton.records import tickets as limit
+from sie_triton.records import request_limit as limit
 from sie_triton.records.calls import CALL, CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
 from sie_triton.records.other_models import OtherModels
+from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import RECORD, StatusReader, StatusWriter
-from sie_triton.records.tickets import RequestLimit
 from tests.support.controller import wait_for
 from tests.support.stages import EchoWorker, asked, run, spec, tokens
 
@@ -184,31 +184,31 @@ def limited(tmp_path):
 
 
 def test_the_limit_counts_preprocess_the_queue_and_inference(limited):
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
     limited.preprocess.add(num_open=1)
     for _ in range(3):
         limited.preprocess.next_ticket()
-    assert limited.limit.room() == LIMIT - 4
+    assert limited.limit.places_left() == LIMIT - 4
     limited.inference.raise_to(highest_ticket=3)
     limited.inference.add(num_open=2)
-    assert limited.limit.room() == LIMIT - 3
+    assert limited.limit.places_left() == LIMIT - 3
 
 
 def test_requests_that_vanished_are_forgotten_when_a_later_one_arrives(limited):
     for _ in range(5):
         limited.preprocess.next_ticket()
-    assert limited.limit.room() == LIMIT - 5
+    assert limited.limit.places_left() == LIMIT - 5
     limited.inference.raise_to(highest_ticket=5)
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
 
 
 def test_a_stuck_limit_lets_one_request_through(limited, monkeypatch):
     for _ in range(LIMIT):
         limited.preprocess.next_ticket()
-    assert limited.limit.room() == 0
+    assert limited.limit.places_left() == 0
     later = time.monotonic_ns() + limit.STUCK_NS + 1
     monkeypatch.setattr(limit, "monotonic_ns", lambda: later)
-    assert [limited.limit.room() for _ in range(3)] == [1, 0, 0]
+    assert [limited.limit.places_left() for _ in range(3)] == [1, 0, 0]
 
 
 def test_a_new_process_goes_on_with_the_tickets(limited):

@@ -11,11 +11,11 @@ import pytest
 from sie_triton.controller.loop import lock
 from sie_triton.errors import LoadError
 from sie_triton.records import other_models, status
-from sie_triton.records import tickets as limit
-from sie_triton.records.grants import answer_path, room
+from sie_triton.records import request_limit as limit
+from sie_triton.records.grants import answer_path, granted_memory
 from sie_triton.records.other_models import OtherModels
+from sie_triton.records.request_limit import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
-from sie_triton.records.tickets import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
 from sie_triton.system.processes.pids import ProcessId, is_alive
 from tests.support.limits import no_file_handle_left
 
@@ -121,38 +121,38 @@ def limited(record, tmp_path, monkeypatch):
 def test_a_full_server_reads_the_records_again(limited, record):
     """The process that was full has a successor: seen at once where there would be no room, else twice a second."""
     limited.inference.add(num_open=LIMIT - 1)
-    assert limited.limit.room() == 1
+    assert limited.limit.places_left() == 1
     limited.inference.remove()
     record("m", generation=1)
     limited.now += LISTING_NS - 1
-    assert limited.limit.room() == 1
+    assert limited.limit.places_left() == 1
     limited.now += 1
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
 
 
 def test_a_full_server_lists_records_at_shorter_intervals(limited, record):
     limited.inference.add(num_open=LIMIT)
-    assert limited.limit.room() == 0
+    assert limited.limit.places_left() == 0
     limited.inference.remove()
     record("m", generation=1)
     limited.now += FRESH_LISTING_NS - 1
-    assert limited.limit.room() == 0
+    assert limited.limit.places_left() == 0
     limited.now += 1
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
 
 
 def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
     """Every 0.9 s a request is taken and another one arrives: the server is full for long, but never stuck."""
     for _ in range(LIMIT):
         limited.preprocess.next_ticket()
-    assert limited.limit.room() == 0
+    assert limited.limit.places_left() == 0
     for _ in range(5):
         limited.now += STUCK_NS * 9 // 10
         limited.inference.record["highest_ticket"] += 1
         limited.preprocess.next_ticket()
-        assert limited.limit.room() == 0
+        assert limited.limit.places_left() == 0
     limited.now += STUCK_NS + 1
-    assert [limited.limit.room(), limited.limit.room()] == [1, 0]
+    assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
 
 
 def test_the_count_stays_while_no_file_handle_is_left(limited, record, monkeypatch):
@@ -160,10 +160,10 @@ def test_the_count_stays_while_no_file_handle_is_left(limited, record, monkeypat
     monkeypatch.setattr(other_models, "monotonic_ns", lambda: limited.now)
     record("other").add(num_open=2)
     limited.inference.add(num_open=1)
-    assert limited.limit.room() == LIMIT - 3
+    assert limited.limit.places_left() == LIMIT - 3
     limited.now += LISTING_NS
     with no_file_handle_left():
-        room_left = limited.limit.room()
+        room_left = limited.limit.places_left()
     assert room_left == LIMIT - 3
 
 
@@ -174,14 +174,14 @@ def test_an_answer_to_a_process_that_had_the_same_pid_is_not_taken(record, tmp_p
     closing = threading.Event()
     closing.set()
     answer_path(tmp_path, os.getpid()).write_text("weights: never")
-    with lock(tmp_path), pytest.raises(LoadError, match="about to end"), room(record("m"), 5, closing):
+    with lock(tmp_path), pytest.raises(LoadError, match="about to end"), granted_memory(record("m"), 5, closing):
         raise AssertionError
 
 
 def test_a_load_that_got_memory_no_longer_waits_for_it(record):
     m = record("m")
     before = time.monotonic_ns()
-    with room(m, 7, threading.Event()):
+    with granted_memory(m, 7, threading.Event()):
         assert (m.record["wanted_bytes"], m.record["granted_bytes"]) == (0, 7)
     assert (m.record["wanted_bytes"], m.record["granted_bytes"]) == (0, 0)
     assert before <= m.record["wanted_since_ns"] <= time.monotonic_ns()

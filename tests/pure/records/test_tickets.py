@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sie_triton.records import other_models, status, tickets
+from sie_triton.records import other_models, request_limit, status
 from sie_triton.records.other_models import AGE_NS, FORGET_NS, OtherModels
+from sie_triton.records.request_limit import LISTING_NS, STUCK_NS, RequestLimit
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
-from sie_triton.records.tickets import LISTING_NS, STUCK_NS, RequestLimit
 from sie_triton.system.processes.pids import ProcessId
 
 LIMIT = 8
@@ -18,7 +18,7 @@ LIMIT = 8
 def limited(tmp_path, monkeypatch):
     """The request limit of a model with one process of each stage."""
     made = SimpleNamespace(now=10**12, directory=tmp_path)
-    for module in (tickets, status, other_models):
+    for module in (request_limit, status, other_models):
         monkeypatch.setattr(module, "monotonic_ns", lambda: made.now)
     made.preprocess = StatusWriter(tmp_path, "m", "preprocess", 0)
     made.inference = StatusWriter(tmp_path, "m", "inference", 0)
@@ -41,13 +41,13 @@ def another(limited, pid, **fields):
 def test_a_forged_ticket_makes_no_room(limited):
     """A client that calls inference directly may send any ticket."""
     limited.inference.raise_to(highest_ticket=10**15)
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
 
 
 def test_an_unused_model_keeps_all_its_room(limited):
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
     limited.now += STUCK_NS + 1
-    assert [limited.limit.room(), limited.limit.room()] == [LIMIT, LIMIT]
+    assert [limited.limit.places_left(), limited.limit.places_left()] == [LIMIT, LIMIT]
 
 
 def test_a_stuck_server_admits_one_trial_request_at_a_time(limited):
@@ -55,36 +55,36 @@ def test_a_stuck_server_admits_one_trial_request_at_a_time(limited):
         limited.preprocess.next_ticket()
     for _ in range(3):
         limited.now += STUCK_NS + 1
-        assert [limited.limit.room(), limited.limit.room()] == [1, 0]
+        assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
 
 
 def test_the_tickets_of_the_newer_of_two_processes_count(limited, child):
     for _ in range(6):
         limited.preprocess.next_ticket()
     limited.inference.raise_to(highest_ticket=2)
-    assert limited.limit.room() == LIMIT - 4
+    assert limited.limit.places_left() == LIMIT - 4
     another(limited, child.pid, highest_ticket=5)
-    assert limited.limit.room() == LIMIT - 1
+    assert limited.limit.places_left() == LIMIT - 1
 
 
 def test_open_requests_of_two_processes_add_up(limited, child):
     limited.inference.add(num_open=2)
     another(limited, child.pid, num_open=3)
-    assert limited.limit.room() == LIMIT - 5
+    assert limited.limit.places_left() == LIMIT - 5
 
 
 def test_open_requests_of_a_dead_process_are_not_counted(limited, child):
     another(limited, child.pid, num_open=3)
-    assert limited.limit.room() == LIMIT - 3
+    assert limited.limit.places_left() == LIMIT - 3
     child.kill()
     child.wait()
     limited.now += LISTING_NS
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
 
 
 def test_a_record_of_another_version_is_not_read(limited, child):
     another(limited, child.pid, num_open=3, version=0)
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
 
 
 def test_a_ticket_that_comes_late_does_not_lower_the_highest(limited):
@@ -106,34 +106,34 @@ def other(limited):
 
 
 def test_requests_of_other_models_count_wherever_they_are(limited, other):
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
     other.preprocess.add(num_open=1)
     other.inference.add(num_open=2)
     for _ in range(3):
         other.preprocess.next_ticket()
     limited.now += AGE_NS
-    assert limited.limit.room() == LIMIT - 6
+    assert limited.limit.places_left() == LIMIT - 6
     other.inference.raise_to(highest_ticket=3)
     other.inference.add(num_open=-2)
     limited.now += AGE_NS
-    assert limited.limit.room() == LIMIT - 1
+    assert limited.limit.places_left() == LIMIT - 1
 
 
 def test_own_requests_are_counted_at_once_and_once(limited, other):
     limited.preprocess.add(num_open=2)
-    assert limited.limit.room() == LIMIT - 2
+    assert limited.limit.places_left() == LIMIT - 2
 
 
 def test_the_limit_of_a_model_leaves_room_for_others(limited, other):
     limit = limited.limited_to(LIMIT, 3)
     limited.preprocess.add(num_open=3)
-    assert limit.room() == 0
+    assert limit.places_left() == 0
     assert "3 requests of this model" in str(limit.refusal())
     assert "SIE_MAX_REQUESTS_PER_MODEL" in str(limit.refusal())
     limited.preprocess.add(num_open=-2)
     other.inference.add(num_open=LIMIT - 1)
     limited.now += AGE_NS
-    assert limit.room() == 0
+    assert limit.places_left() == 0
     assert f"{LIMIT} requests are in progress on this server" in str(limit.refusal())
     assert limit.refusal().retry_after_s == 1
 
@@ -141,7 +141,7 @@ def test_the_limit_of_a_model_leaves_room_for_others(limited, other):
 def test_a_full_server_admits_no_trial_request_of_a_model_that_queues_none(limited, other):
     other.inference.add(num_open=LIMIT)
     limited.now += STUCK_NS + 1
-    assert limited.limit.room() == 0
+    assert limited.limit.places_left() == 0
 
 
 def test_open_requests_of_a_dead_process_of_another_model_are_not_counted(limited, child):
@@ -150,28 +150,28 @@ def test_open_requests_of_a_dead_process_of_another_model_are_not_counted(limite
     for field, value in {**ProcessId.of(child.pid)._asdict(), "num_open": 3, "version": VERSION}.items():
         record[field] = value
     limited.now += LISTING_NS
-    assert limited.limit.room() == LIMIT - 3
+    assert limited.limit.places_left() == LIMIT - 3
     child.kill()
     child.wait()
     limited.now += LISTING_NS
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
 
 
 def test_requests_that_another_model_has_lost_are_forgotten(limited, other):
     for _ in range(3):
         other.preprocess.next_ticket()
     limited.now += AGE_NS
-    assert limited.limit.room() == LIMIT - 3
+    assert limited.limit.places_left() == LIMIT - 3
     limited.now += FORGET_NS
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT
     other.preprocess.next_ticket()
     other.inference.raise_to(highest_ticket=2)
     limited.now += AGE_NS
-    assert limited.limit.room() == LIMIT - 2
+    assert limited.limit.places_left() == LIMIT - 2
 
 
 def test_unreadable_records_of_other_models_are_left_out(limited):
     (limited.directory / "other-inference.1.status").write_bytes(b"short")
     (limited.directory / "x.status").write_bytes(b"")
     limited.now += LISTING_NS
-    assert limited.limit.room() == LIMIT
+    assert limited.limit.places_left() == LIMIT

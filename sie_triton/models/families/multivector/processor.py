@@ -11,7 +11,7 @@ from sie_triton.checkpoints.modules import TextFiles
 from sie_triton.contract.spec import ModelSpec, Profile
 from sie_triton.models.families.multivector import MultiVectorOptions, files_of
 from sie_triton.models.families.multivector.files import MultiVectorFiles, vocab_size
-from sie_triton.models.inputs.roles import Filling, RoleTokenizer, expansion_id, shortest
+from sie_triton.models.inputs.text_processor import Filling, RoleTokenizer, expansion_id, shortest
 
 
 class MultiVectorTokenizer(RoleTokenizer):

@@ -14,7 +14,7 @@ from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS
 from sie_triton.models.families.splade import LOOKUP_IDS
 from sie_triton.models.inputs.cutting import kept
-from sie_triton.models.inputs.roles import RoleTokenizer
+from sie_triton.models.inputs.text_processor import RoleTokenizer
 from sie_triton.models.inputs.tokenizer import (
     TextTokenizer,
     log_disagreements,

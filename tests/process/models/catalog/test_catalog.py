@@ -80,7 +80,7 @@ def test_a_profile_extends_another(tmp_path):
             "runtime: {pool: mean}",
             "runtime.pool: unknown key; allowed keys are normalize, muvera",
         ),
-        ("compute_precision: null", "compute_precision: int4", "'float16', 'bfloat16', 'float32' or 'int8'"),
+        ("compute_precision: null", "compute_precision: int4", "'float32', 'bfloat16', 'float16' or 'int8'"),
         ("hf_id: org/name", "hf_id: org/name\nweights_path: here", "exactly one of hf_id, weights_path"),
         ("extends: default", "extends: other", "there is no profile 'other'; this file has default, child"),
         ("extends: default", "extends: child", "extends is circular: child extends child"),

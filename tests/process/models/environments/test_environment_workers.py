@@ -11,7 +11,7 @@ import pytest
 
 from sie_triton.errors import LoadError
 from sie_triton.pipeline.worker.expected import RESIDENT_BYTES
-from sie_triton.pipeline.worker.process import Worker
+from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.server.companions import fork_servers
 from sie_triton.settings import read_settings
 from sie_triton.system.processes.channel import LARGE_BYTES, Channel
@@ -87,7 +87,7 @@ def test_a_worker_computes_with_a_library_that_its_stage_cannot_have(arrays, tmp
     with pytest.raises(ImportError, match="array_api_strict"):
         load_adapter(spec, directory)
     order = loader_of(spec, tmp_path).order(1, 1)
-    worker = Worker(order, print, **LIMITS)
+    worker = WorkerHandle(order, print, **LIMITS)
     from arrays_family import Arrays
 
     from sie_triton.contract import Batch
@@ -116,7 +116,7 @@ def test_packages_that_a_worker_lacks_are_named(arrays, tmp_path, tiny_directory
     if family == "sentence_transformer":
         spec = replace(spec, engine="torch")
     with pytest.raises(LoadError, match=f"^environment {ARRAYS}: .*{said}; recreate it: .* PACKAGE") as caught:
-        Worker(loader_of(spec, tmp_path).order(1, 1), print, **LIMITS)
+        WorkerHandle(loader_of(spec, tmp_path).order(1, 1), print, **LIMITS)
     assert caught.value.reason == "dependency"
 
 
@@ -135,7 +135,7 @@ def test_a_python_that_cannot_run_a_worker(empty, tmp_path, spoil, said):
     order = loader_of(spec, tmp_path).order(1, 1)
     spoil(empty.interpreter)
     with pytest.raises(LoadError, match=f"^environment empty: .*{said}") as caught:
-        Worker(order, print, **LIMITS)
+        WorkerHandle(order, print, **LIMITS)
     assert caught.value.reason == "dependency"
 
 
@@ -185,7 +185,7 @@ def test_each_environment_that_needs_torch_has_a_fork_server(arrays, tmp_path, t
         order = loader_of(specs[-1], settings.status_dir).order(1, 1)
         seen: list[int] = []
         with pytest.raises(LoadError, match="engine torch: cannot be imported"):
-            Worker(order, print, **LIMITS, loading=lambda worker: seen.append(parent_of(worker.pid)))
+            WorkerHandle(order, print, **LIMITS, loading=lambda worker: seen.append(parent_of(worker.pid)))
         assert seen[0] == fork_server.pid
         assert not fork_server_directory(settings.status_dir, "a").exists()
     assert not fork_server.is_alive

@@ -111,7 +111,7 @@ def test_an_adapter_path_names_a_family_of_ours_or_of_another_package():
 )
 def test_an_unknown_family_gets_the_known_ones_and_the_nearest(name, meant):
     with pytest.raises(
-        LoadError, match=f"^family {name}: .* families are bge_m3, .* entry point of sie_triton.models.families{meant}$"
+        LoadError, match=f"^family {name}: .* families are bge_m3, .* entry point of sie_triton.families{meant}$"
     ):
         family(name)
 

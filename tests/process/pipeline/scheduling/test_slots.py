@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sie_triton.pipeline.scheduling.slots import IMAGE_TURN, SLOTS, Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import IMAGE_TURN, SLOTS, Slots
 from sie_triton.system.host.file_locks import Line, LockFile
 from tests.support.controller import wait_for
 
@@ -19,7 +19,7 @@ HOLDER = """
 import sys
 from contextlib import ExitStack
 from sie_triton.system.host.file_locks import Line, LockFile
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 
 path, kind, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 slots, memory = Slots(LockFile(path), 4, 4), Line(LockFile(path), 0, 1, 101)

@@ -88,7 +88,7 @@ def test_a_failed_load_is_remembered(inference):
     ],
 )
 def test_only_transient_load_failures_are_retried(inference, monkeypatch, reason, expected):
-    monkeypatch.setattr("sie_triton.pipeline.stages.stage.RETRY_LOAD_AFTER_S", 0.0)
+    monkeypatch.setattr("sie_triton.pipeline.stages.cold_stage.RETRY_LOAD_AFTER_S", 0.0)
     loads = []
 
     def fail():

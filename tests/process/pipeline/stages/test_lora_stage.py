@@ -15,8 +15,8 @@ from sie_triton.errors import InputError, LoadError, LoraLoading
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.pipeline.stages.request import DEFERRED
+from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.pipeline.worker.messages import Done
-from sie_triton.pipeline.worker.process import Worker
 from sie_triton.records.status import StatusWriter
 from tests.process.pipeline.worker.test_worker import LIMITS, SMALL, order
 from tests.support.controller import wait_for
@@ -179,7 +179,7 @@ def test_an_adapter_that_the_model_has_not_is_refused(stage):
 
 @pytest.fixture
 def worker(tiny_directory, fork_server_directory, deaths):
-    worker = Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS)
+    worker = WorkerHandle(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS)
     yield worker
     worker.close()
 

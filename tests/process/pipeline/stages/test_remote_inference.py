@@ -99,7 +99,7 @@ def test_an_away_or_busy_endpoint_recovers_without_a_new_worker(stage, endpoint,
 
 
 def test_a_model_whose_endpoint_is_away_loads_when_it_is_back(stage, endpoint, monkeypatch):
-    monkeypatch.setattr("sie_triton.pipeline.stages.stage.RETRY_LOAD_AFTER_S", 0.0)
+    monkeypatch.setattr("sie_triton.pipeline.stages.cold_stage.RETRY_LOAD_AFTER_S", 0.0)
     endpoint.stop()
     (answer,) = run(stage, [tokens([2])])
     assert isinstance(answer, LoadError)

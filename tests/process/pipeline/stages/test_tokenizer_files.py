@@ -12,9 +12,9 @@ from sie_triton.errors import LoadError
 from sie_triton.models.inputs.tokenizer import open_tokenizer
 from sie_triton.pipeline.stages import tokenizer_files
 from sie_triton.pipeline.stages.tokenizer_files import naming, overlay, with_tokenizers
-from sie_triton.pipeline.worker import process
+from sie_triton.pipeline.worker import handle
+from sie_triton.pipeline.worker.handle import write_tokenizer
 from sie_triton.pipeline.worker.messages import WriteTokenizer
-from sie_triton.pipeline.worker.process import write_tokenizer
 from tests.support.stages import spec
 
 
@@ -172,14 +172,14 @@ def test_a_process_makes_it_where_there_is_no_fork_server(tmp_path, minilm_direc
 
 def test_a_process_that_dies_fails_the_tokenizer(tmp_path, minilm_directory, monkeypatch):
     """As where its files take more memory or time than it may use."""
-    begin = process.begin
+    begin = handle.begin
 
     def doomed(*arguments):
         child, ends = begin(*arguments)
         Thread(target=os.kill, args=(child.pid, signal.SIGKILL)).start()
         return child, ends
 
-    monkeypatch.setattr(process, "begin", doomed)
+    monkeypatch.setattr(handle, "begin", doomed)
     order = WriteTokenizer({"tokenizer.json": minilm_directory / "tokenizer.json"}, tmp_path, {})
     with pytest.raises(LoadError, match="SIGKILL"):
         write_tokenizer(order, tmp_path, lambda: None)

@@ -284,4 +284,4 @@ def test_a_loaded_model_is_calibrated_unless_a_size_is_set(tmp_path, tiny_direct
         assert kept["probe"]["path"] == PACKED
         assert any(name.startswith("calibration") for name in kept) == calibrated
         if not calibrated:
-            assert stage._budget == size
+            assert stage._budget_of_lanes == size

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from sie_triton.errors import BusyError, LoadError
-from sie_triton.pipeline.worker.process import LoaderStopped, Worker, begin
+from sie_triton.pipeline.worker.handle import LoaderStopped, WorkerHandle, begin
 from sie_triton.system.processes.fork_server import _short, fork_server_ids
 from sie_triton.system.processes.pids import parent_of
 from tests.process.pipeline.worker.test_worker import LIMITS, order
@@ -24,7 +24,7 @@ def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, fork_serv
     (endless / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1000}))
     pids = []
     with pytest.raises(LoadError, match="loading took longer than 1 s and was ended; SIE_LOAD_TIMEOUT_S") as caught:
-        Worker(
+        WorkerHandle(
             order(endless, fork_server_directory),
             deaths.append,
             forward_timeout_s=60,
@@ -38,7 +38,7 @@ def test_a_load_that_takes_too_long_is_ended(tiny_directory, tmp_path, fork_serv
 
 def test_a_worker_that_is_stopped_while_it_loads_is_ended(tiny_directory, fork_server_directory, deaths):
     with pytest.raises(LoaderStopped):
-        Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS, loading=stop)
+        WorkerHandle(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS, loading=stop)
 
 
 def test_a_load_that_is_not_wanted_any_more_is_ended(tiny_directory, fork_server_directory, deaths):
@@ -49,7 +49,7 @@ def test_a_load_that_is_not_wanted_any_more_is_ended(tiny_directory, fork_server
         raise BusyError("evicted")
 
     with pytest.raises(BusyError):
-        Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS, loading=evicted)
+        WorkerHandle(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS, loading=evicted)
     assert not pids[0].is_alive
 
 

@@ -19,8 +19,8 @@ from sie_triton.errors import LoadError, ModelError
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.request import DEFERRED
+from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, PassResult
-from sie_triton.pipeline.worker.process import Worker, WorkerDied
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter
 from sie_triton.system.host.process_memory import anonymous_bytes, share_of
 from sie_triton.system.processes.channel import LARGE_BYTES, Channel
@@ -50,7 +50,7 @@ def order(directory: Path, status_directory: Path | None = None) -> Load:
 @pytest.fixture
 def worker(tiny_directory, fork_server_directory, deaths):
     """A forked worker."""
-    worker = Worker(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS)
+    worker = WorkerHandle(order(tiny_directory, fork_server_directory), deaths.append, **LIMITS)
     assert parent_of(worker.pid) != os.getpid()
     yield worker
     worker.close()
@@ -63,7 +63,7 @@ def test_worker_results_match_the_adapters(worker, tiny_directory):
 
 def test_a_worker_without_a_fork_server_does_the_same_and_takes_more(worker, tiny_directory, tmp_path, deaths):
     """Until the imports are done, it computes more."""
-    started = Worker(order(tiny_directory, tmp_path), deaths.append, **LIMITS)
+    started = WorkerHandle(order(tiny_directory, tmp_path), deaths.append, **LIMITS)
     assert parent_of(started.pid) == os.getpid()
     taken = {}
     for name, each in (("forked", worker), ("started", started)):
@@ -83,7 +83,7 @@ def test_a_lane_at_rest_keeps_no_threads(worker):
     assert_lanes_at_rest_keep_no_threads(worker)
 
 
-def assert_worker_works(worker: Worker, directory: Path) -> None:
+def assert_worker_works(worker: WorkerHandle, directory: Path) -> None:
     expected = load_adapter(SPEC, directory).forward(SMALL)
     np.testing.assert_allclose(worker.forward(SMALL, 1)["dense"], expected["dense"], rtol=1e-4, atol=1e-5)
     assert worker.loaded.limits == {"input_ids": 30521}
@@ -99,7 +99,7 @@ def test_passes_of_any_size_leave_little_memory_behind(worker):
     wait_for(lambda: share_of(worker.pid).own <= need + 100e6)
 
 
-def assert_lanes_at_rest_keep_no_threads(worker: Worker) -> None:
+def assert_lanes_at_rest_keep_no_threads(worker: WorkerHandle) -> None:
     """All lanes' threads would outnumber the processors, and then no thread busy-waits."""
     worker.forward(SMALL, 1)
     without = psutil.Process(worker.pid).num_threads()
@@ -116,7 +116,7 @@ def test_loading_leaves_no_threads(minilm_directory, fork_server_directory, tmp_
     """Loading compares forward passes, with as many threads as there are processors."""
     spec = replace(SPEC, dims={"dense": 384}).to_json()
     load = replace(order(minilm_directory, fork_server_directory), spec=spec, measurements_dir=tmp_path)
-    worker = Worker(load, deaths.append, **LIMITS)
+    worker = WorkerHandle(load, deaths.append, **LIMITS)
     after_load = psutil.Process(worker.pid).num_threads()
     for _ in range(2):  # the loading thread releases its team after it has answered each order
         worker.remove_lora("none")
@@ -136,7 +136,7 @@ def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
     assert_end_is_noticed(worker, deaths, sent)
 
 
-def assert_end_is_noticed(worker: Worker, deaths: list[Worker], sent: signal.Signals) -> None:
+def assert_end_is_noticed(worker: WorkerHandle, deaths: list[WorkerHandle], sent: signal.Signals) -> None:
     os.kill(worker.pid, sent)
     wait_for(lambda: not is_running(worker.pid))  # a small pass may end before the signal arrives
     with pytest.raises(WorkerDied):  # and not that it took longer than LIMITS
@@ -146,7 +146,7 @@ def assert_end_is_noticed(worker: Worker, deaths: list[Worker], sent: signal.Sig
 
 
 def test_a_pass_over_the_time_limit_is_ended(tiny_directory, fork_server_directory, deaths):
-    worker = Worker(
+    worker = WorkerHandle(
         order(tiny_directory, fork_server_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60
     )
     with pytest.raises(ModelError, match=r"took longer than 0\.05 s"):
@@ -159,7 +159,7 @@ def test_the_result_of_a_pass_over_the_time_limit_is_discarded(
     tiny_directory, fork_server_directory, deaths, monkeypatch
 ):
     """It is discarded even if the worker is faster than the signal that ends it."""
-    worker = Worker(
+    worker = WorkerHandle(
         order(tiny_directory, fork_server_directory), deaths.append, forward_timeout_s=0.05, load_timeout_s=60
     )
     with monkeypatch.context() as patch:
@@ -196,7 +196,7 @@ def test_a_failed_pass_leaves_the_worker_alive(worker):
 def test_weights_that_cannot_be_loaded_leave_no_process(tmp_path, deaths):
     before = psutil.Process().children()
     with pytest.raises(LoadError, match=r"modules.json|config.json"):
-        Worker(order(tmp_path), deaths.append, **LIMITS)
+        WorkerHandle(order(tmp_path), deaths.append, **LIMITS)
     assert psutil.Process().children() == before
     assert deaths == []
 
@@ -206,10 +206,10 @@ def test_a_worker_ends_with_its_stage(tiny_directory, fork_server_directory):
 import time
 from contextlib import suppress
 from pathlib import Path
-from sie_triton.pipeline.worker.process import Worker
+from sie_triton.pipeline.worker.handle import WorkerHandle
 from tests.process.pipeline.worker.test_worker import order
 load = order(Path({str(tiny_directory)!r}), Path({str(fork_server_directory)!r}))
-print(Worker(load, print, forward_timeout_s=60, load_timeout_s=60).pid, flush=True)
+print(WorkerHandle(load, print, forward_timeout_s=60, load_timeout_s=60).pid, flush=True)
 time.sleep(60)
 """
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as stage:
@@ -249,7 +249,7 @@ def test_no_request_is_lost_when_the_worker_dies(stage, sent):
 
 def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeypatch):
     stopped = []
-    look = Worker._watch_loading
+    look = WorkerHandle._watch_loading
 
     def stop_the_first(worker, *args):
         if not stopped:
@@ -257,7 +257,7 @@ def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeyp
             os.kill(worker.pid, signal.SIGSTOP)
         look(worker, *args)
 
-    monkeypatch.setattr(Worker, "_watch_loading", stop_the_first)
+    monkeypatch.setattr(WorkerHandle, "_watch_loading", stop_the_first)
     os.kill(stage._loaded.pid, signal.SIGKILL)
     (answer,) = run(stage, [tokens([1000] * 20)])
     assert answer["dense"].shape == (1, 64)
@@ -267,13 +267,13 @@ def test_a_loader_that_is_stopped_is_replaced_and_no_request_lost(stage, monkeyp
 
 def test_the_record_names_a_worker_from_its_birth(stage, monkeypatch):
     seen, record = [], stage.status.record
-    look = Worker._watch_loading
+    look = WorkerHandle._watch_loading
 
     def watched(worker, *args):
         look(worker, *args)
         seen.append((int(record["worker_pid"]) == worker.pid, int(record["state"])))
 
-    monkeypatch.setattr(Worker, "_watch_loading", watched)
+    monkeypatch.setattr(WorkerHandle, "_watch_loading", watched)
     os.kill(stage._loaded.pid, signal.SIGKILL)
     wait_for(lambda: seen == [(True, LOADING)])
 
@@ -318,7 +318,7 @@ def test_gpu_memory_that_has_grown_goes_into_the_status_record(stage, monkeypatc
 
 
 def test_a_request_that_kills_workers_kills_no_more_when_it_is_sent_again(stage, monkeypatch):
-    forward, killed = Worker.forward, []
+    forward, killed = WorkerHandle.forward, []
 
     def deadly(self, batch, threads):
         if 14 in tokens_of(batch)[0]:
@@ -326,7 +326,7 @@ def test_a_request_that_kills_workers_kills_no_more_when_it_is_sent_again(stage,
             os.kill(self.pid, signal.SIGKILL)
         return forward(self, batch, threads)
 
-    monkeypatch.setattr(Worker, "forward", deadly)
+    monkeypatch.setattr(WorkerHandle, "forward", deadly)
     for _ in range(3):
         assert isinstance(run(stage, [tokens([14] * 10)])[0], ModelError)
     assert len(set(killed)) == 2

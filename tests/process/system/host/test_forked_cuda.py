@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from sie_triton.pipeline.worker import process
+from sie_triton.pipeline.worker import handle
 from sie_triton.server import companions
 from sie_triton.settings import read_settings
 from sie_triton.system.host import device
@@ -97,8 +97,8 @@ def test_every_fork_server_has_the_variables_of_its_workers(arrays, tmp_path, ti
 
 def test_a_separately_started_worker_has_the_same_variables(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr(process, "start", lambda command, *, environment, **_: given.append(environment))
-    _, connections = process.begin(tmp_path, 1, device="cuda:0")
+    monkeypatch.setattr(handle, "start", lambda command, *, environment, **_: given.append(environment))
+    _, connections = handle.begin(tmp_path, 1, device="cuda:0")
     assert worker_variables("cuda:0").items() <= given[0].items()
     assert os.environ.items() <= given[0].items()
     for connection in connections:

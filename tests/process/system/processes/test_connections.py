@@ -13,13 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientSession
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route, Router
 
 from benchmarks.ports import free_ports
-from sie_triton.controller.connections import ControllerConnections
 from sie_triton.system.processes.descriptors import MAX_DESCRIPTORS as MAX
 from sie_triton.system.processes.descriptors import raise_limit
 from tests.support.controller import wait_for
+from tests.support.http_clients import client_of
 
 MAX_DESCRIPTORS = 128
 NUM_HOSTILE = 300
@@ -80,40 +83,31 @@ def events() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def test_the_connection_of_a_request_in_progress_is_kept(events):
-    """If a request is in progress on every connection, a new connection waits."""
+    """If a request is in progress on every connection, a new connection is told to come later."""
 
     async def run() -> None:
-        may_end, num_begun, connections = asyncio.Event(), 0, ControllerConnections(limit=2)
+        may_end, num_begun = asyncio.Event(), 0
 
-        async def handle(request: web.Request) -> web.Response:
+        async def handle(request: Request) -> Response:
             nonlocal num_begun
             num_begun += 1
             await may_end.wait()
-            return web.Response(text=request.path)
+            return PlainTextResponse(request.url.path)
 
-        app = web.Application(middlewares=[connections.watch])
-        app.add_routes([web.get("/{name}", handle)])
-        runner = web.AppRunner(app)
-        await runner.setup()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)
-            connections.accept(listener, runner.server)
-            port = listener.getsockname()[1]
-            async with ClientSession(f"http://127.0.0.1:{port}") as session:
-                first = asyncio.create_task(text_of(session, "/1"))
-                while num_begun < 1:
-                    await asyncio.sleep(0)
-                for _ in range(20):
-                    _, writer = await asyncio.open_connection("127.0.0.1", port)
-                    writer.write(HALF_A_HEAD)
-                second = asyncio.create_task(text_of(session, "/2"))
-                while num_begun < 2:
-                    await asyncio.sleep(0)
-                third = asyncio.create_task(text_of(session, "/3"))
-                may_end.set()
-                assert await asyncio.gather(first, second, third) == ["/1", "/2", "/3"]
-            connections.refuse(listener)
-        await runner.cleanup()
+        async with client_of(Router([Route("/{name}", handle)]), max_connections=2) as session:
+            first = asyncio.create_task(text_of(session, "/1"))
+            while num_begun < 1:
+                await asyncio.sleep(0)
+            for _ in range(20):
+                _, writer = await asyncio.open_connection("127.0.0.1", session._base_url.port)
+                writer.write(HALF_A_HEAD)
+            second = asyncio.create_task(text_of(session, "/2"))
+            while num_begun < 2:
+                await asyncio.sleep(0)
+            async with session.get("/3") as refused:
+                assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
+            may_end.set()
+            assert await asyncio.gather(first, second) == ["/1", "/2"]
 
     async def text_of(session: ClientSession, path: str) -> str:
         async with session.get(path) as answer:

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from aiohttp import web
 
 from benchmarks.ports import free_ports
 from sie_triton.controller import api
@@ -118,16 +117,11 @@ def test_a_controller_with_a_hanging_round_stops_beating(monkeypatch):
             may_end.set()
 
     async def run() -> None:
-        app = web.Application()
-        app[api.CONTROLLER] = Hangs()
-        rounds = api._rounds(app)
-        await anext(rounds)
-        while not begun.is_set():
-            await asyncio.sleep(0)
-        for _ in range(1000):
-            await asyncio.sleep(0)
-        with suppress(StopAsyncIteration):
-            await anext(rounds)
+        async with api.rounds(Hangs()):
+            while not begun.is_set():
+                await asyncio.sleep(0)
+            for _ in range(1000):
+                await asyncio.sleep(0)
 
     monkeypatch.setattr(api, "beat", count)
     monkeypatch.setattr(api, "PERIOD_S", 0)

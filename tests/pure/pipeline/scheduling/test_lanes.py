@@ -184,7 +184,7 @@ class Timed(Slots):
         super().__init__(cost)
         self.deadline_ns = deadline_ns
 
-    def is_over(self, now_ns):
+    def is_late(self, now_ns):
         return self.deadline_ns <= now_ns
 
 

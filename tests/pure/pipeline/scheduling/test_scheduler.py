@@ -16,8 +16,8 @@ from sie_triton.pipeline.scheduling import cpu_budget as budget
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.scheduler import Scheduler, cost
+from sie_triton.pipeline.stages.busy_log import BusyLog, covered_ns
 from sie_triton.pipeline.stages.open_requests import NEVER
-from sie_triton.pipeline.stages.timing import BusyLog, covered_ns
 from tests.support.threads import no_thread
 
 
@@ -74,7 +74,7 @@ class Slots:
         self.deadline_ns = NEVER
         self.group = None
 
-    def is_over(self, now_ns):
+    def is_late(self, now_ns):
         return self.over
 
     def __iter__(self):

@@ -84,7 +84,7 @@ def test_request_options_override_the_profile_and_the_profile_the_defaults(verb,
     contexts = Contexts(MODEL)
 
     def options(**given):
-        return contexts.enter(FakeRequest(given), verb, 0)[0].options
+        return contexts.enter(FakeRequest(given), verb)[0].options
 
     of_profile = MODEL.spec.profile("other").parameters
     assert name not in options()
@@ -97,8 +97,7 @@ def test_request_options_override_the_profile_and_the_profile_the_defaults(verb,
 def test_a_profile_passes_each_verb_only_its_options():
     contexts = Contexts(MODEL)
     found = {
-        verb.name: set(contexts.enter(FakeRequest({"profile": "other"}), verb, 0)[0].options)
-        for verb in (ENCODE, SCORE)
+        verb.name: set(contexts.enter(FakeRequest({"profile": "other"}), verb)[0].options) for verb in (ENCODE, SCORE)
     }
     own = {"threshold", "labels"}
     assert found == {
@@ -110,39 +109,40 @@ def test_a_profile_passes_each_verb_only_its_options():
 
 def test_options_that_only_the_prompt_needs_are_not_sent_on():
     given = {"instruction": "find", "profile": "other", "normalize": True}
-    made, read = Contexts(MODEL).enter(FakeRequest(given), ENCODE, 0)
+    made, read = Contexts(MODEL).enter(FakeRequest(given), ENCODE)
     assert read == given
     assert made.options.keys().isdisjoint({"instruction", "profile"})
 
 
 def test_options_do_not_leak_into_the_next_request():
     contexts = Contexts(MODEL)
-    made, _ = contexts.enter(FakeRequest({"profile": "other"}), ENCODE, 0)
+    made, _ = contexts.enter(FakeRequest({"profile": "other"}), ENCODE)
     made.options["dimensions"] = 1
-    assert contexts.enter(FakeRequest({"profile": "other"}), ENCODE, 0)[0].options["dimensions"] == 4
+    assert contexts.enter(FakeRequest({"profile": "other"}), ENCODE)[0].options["dimensions"] == 4
 
 
 def test_the_id_trace_and_timeout_of_a_request_are_kept():
     headers = {"X-Request-Id": "of the header", "traceparent": f"00-{7:032x}-{8:016x}-00"}
     request = FakeRequest(headers, timeout_us=7)
-    made, given = Contexts(MODEL).enter(request, ENCODE, 1000)
+    request.arrived_ns = 1000
+    made, given = Contexts(MODEL).enter(request, ENCODE)
     assert (made.verb, made.id, made.trace) == (ENCODE, "of the header", f"{7:032x}")
     assert (made.arrived_ns, made.deadline_ns) == (1000, 1000 + 7000)
     assert not given  # neither header is a parameter
     request.id = "of the body"
-    assert Contexts(MODEL).enter(request, ENCODE, 1000)[0].id == "of the body"
-    assert Contexts(MODEL).enter(FakeRequest({}), ENCODE, 1000)[0].deadline_ns == NEVER
+    assert Contexts(MODEL).enter(request, ENCODE)[0].id == "of the body"
+    assert Contexts(MODEL).enter(FakeRequest({}), ENCODE)[0].deadline_ns == NEVER
 
 
 def test_a_timeout_of_any_size_is_one_that_the_next_step_takes():
     """Triton's largest is that of an unsigned integer of 64 bits."""
-    made, _ = Contexts(MODEL).enter(FakeRequest(timeout_us=2**64 - 1), ENCODE, 1000)
+    made, _ = Contexts(MODEL).enter(FakeRequest(timeout_us=2**64 - 1), ENCODE)
     assert made.deadline_ns == NEVER
 
 
 def test_a_parameter_of_another_verb_is_unknown():
     with pytest.raises(InputError, match="parameter score_mode: unknown here"):
-        Contexts(MODEL).enter(FakeRequest({"score_mode": "dense"}), ENCODE, 0)
+        Contexts(MODEL).enter(FakeRequest({"score_mode": "dense"}), ENCODE)
 
 
 def test_the_timing_is_in_the_order_of_its_fields():

@@ -12,7 +12,7 @@ from sie_triton.pipeline.scheduling.job import Job
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.quarantine import MAX_KNOWN, REFUSED_S, Quarantine
 from sie_triton.pipeline.stages.request import DEFERRED
-from sie_triton.pipeline.worker.process import StoppedTwice, WorkerDied
+from sie_triton.pipeline.worker.handle import StoppedTwice, WorkerDied
 from sie_triton.records.status import StatusWriter
 from tests.support.controller import wait_for
 from tests.support.stages import EchoWorker, run, spec, tokens

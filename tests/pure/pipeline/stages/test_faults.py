@@ -99,7 +99,7 @@ def test_whatever_is_raised_execute_answers_every_request(inference, monkeypatch
 @pytest.mark.parametrize("how_many", [1, 8])
 def test_an_error_beside_the_forward_pass_is_answered_and_the_lane_goes_on(inference, monkeypatch, how_many):
     inference.warm_up()
-    monkeypatch.setattr(inference._passes, "report", Breaking())
+    monkeypatch.setattr(inference._reports, "report", Breaking())
     for answer in run(inference, [tokens([1] * 60) for _ in range(how_many)]):
         assert isinstance(answer, ModelError)
     monkeypatch.undo()
@@ -115,7 +115,7 @@ def test_a_lane_that_fails_goes_on():
     class Job:
         costs, deadline_ns, group = [1], NEVER, None
 
-        def is_over(self, now_ns):
+        def is_late(self, now_ns):
             return False
 
     def execute(sub_batch, threads):

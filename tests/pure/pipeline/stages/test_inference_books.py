@@ -196,7 +196,7 @@ def test_other_requests_are_deferred(tmp_path, monkeypatch, cost_per_s, device, 
     monkeypatch.setattr(module, "expected_bytes", lambda _: 7)
     stage = made(tmp_path, device=device, runtime=Runtime(cpu_threads=2))
     requests = quick(stage, cost_per_s)
-    stage._budget = budget
+    stage._budget_of_lanes = budget
     assert stage.execute(requests) == [DEFERRED] * 4
     for request in requests:
         assert request.answered.wait(60)

@@ -105,12 +105,12 @@ def test_only_the_first_answer_of_a_request_is_sent(requests, clock, counts):
 def test_the_first_answer_of_a_request_that_is_not_deferred_is_kept_for_execute(requests, clock, counts):
     request = requests.enter(Request(clock))
     assert request.is_open
-    assert request.answered is None
+    assert request.returned is None
     assert request.answer({"x": 1})
     assert not request.answer({"x": 2})
-    assert (request.answered, request.is_open, request.is_deferred) == ({"x": 1}, False, False)
+    assert (request.returned, request.is_open, request.is_deferred) == ({"x": 1}, False, False)
     request.defer(NEVER)
-    assert request.is_over()
+    assert request.end_if_unwanted()
     assert not request.request.is_deferred
     assert not request.request.answers
     assert counts.added == []
@@ -155,23 +155,23 @@ def test_a_request_deferred_again_keeps_its_deadline(requests, clock, counts):
 def test_triton_is_not_asked_about_a_request_that_was_answered(requests, clock):
     """It would crash; the double says so."""
     request = deferred(requests, Request(clock), NEVER)
-    assert not request.is_over()
+    assert not request.end_if_unwanted()
     request.answer({"x": 1})
-    assert request.is_over()
+    assert request.end_if_unwanted()
 
 
 def test_triton_is_not_asked_about_a_request_that_is_not_deferred(requests, clock):
     request = requests.enter(Request(clock))
     request.request.cancelled = True
-    assert not request.is_over()
+    assert not request.end_if_unwanted()
 
 
 def test_a_cancelled_request_is_over_and_answered(requests, clock):
     request = Request(clock)
     found = deferred(requests, request, NEVER)
     request.cancelled = True
-    assert not found.is_over(asks_triton=False)
-    assert found.is_over()
+    assert not found.end_if_unwanted(asks_triton=False)
+    assert found.end_if_unwanted()
     assert isinstance(request.answers[0], Cancelled)
 
 
@@ -180,7 +180,7 @@ class Gone:
 
     is_gone = is_held = False
 
-    def is_over(self):
+    def is_revoked(self):
         return self.is_gone
 
     def hold(self):
@@ -196,9 +196,9 @@ def test_a_request_whose_client_has_gone_is_over_and_answered(clock, counts):
     gone = deferred(requests, request, NEVER, "request")
     others = [deferred(requests, Request(clock), NEVER, token) for token in ("other", "")]
     calls["request"].is_gone = True
-    assert gone.is_over(asks_triton=False)
+    assert gone.end_if_unwanted(asks_triton=False)
     assert isinstance(request.answers[0], Cancelled)
-    assert [each.is_over(asks_triton=False) for each in others] == [False, False]
+    assert [each.end_if_unwanted(asks_triton=False) for each in others] == [False, False]
     assert counts.total("num_cancelled") == 1
     requests.close()
 
@@ -221,7 +221,7 @@ def test_a_malformed_token_is_none(requests, clock, monkeypatch):
         raise InputError.at("parameter sie_call", "leave it out")
 
     monkeypatch.setattr(requests, "_find", refuse)
-    assert not deferred(requests, Request(clock), NEVER, "x").is_over(asks_triton=False)
+    assert not deferred(requests, Request(clock), NEVER, "x").end_if_unwanted(asks_triton=False)
 
 
 def test_a_call_is_held_until_all_its_requests_are_answered(clock):

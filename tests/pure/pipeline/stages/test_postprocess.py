@@ -67,7 +67,7 @@ def test_truncated_items_are_reported_as_preprocess_found_them(seal):
 )
 def test_normalization_follows_the_request_before_the_profile(seal, parameters, length):
     model = model_of(spec(profiles=(Profile(), Profile("raw", {"normalize": False}))))
-    entered, _ = Contexts(model).enter(FakeRequest(parameters), VERBS["encode"], 0)
+    entered, _ = Contexts(model).enter(FakeRequest(parameters), VERBS["encode"])
     (got,) = run(
         Postprocess(model.spec, seal, TrafficWriter.private()),
         [vectors(entered.options, dense=np.array([[3.0, 4.0]], np.float32))],

@@ -35,6 +35,20 @@ def test_invalid_inputs_are_refused_with_their_field(tmp_path, minilm_directory,
     stage.close()
 
 
+@pytest.mark.parametrize("is_cold", [True, False])
+def test_the_deadline_counts_from_the_arrival_also_beside_a_load(tmp_path, minilm_directory, is_cold):
+    stage = Preprocess(spec(weights=str(minilm_directory)), StatusWriter(tmp_path, "m", "preprocess", 0))
+    if not is_cold:
+        stage.warm_up()
+    request = asked("encode", text=["hi"])
+    request.timeout_us, request.arrived_ns = 60_000_000, request.arrived_ns - 30 * 10**9
+    (answer,) = stage.execute([request])
+    context = request.answer(answer)["context"]
+    assert request.is_deferred == is_cold
+    assert (context.arrived_ns, context.deadline_ns) == (request.arrived_ns, request.arrived_ns + 60 * 10**9)
+    stage.close()
+
+
 def test_preprocess_is_the_same_for_small_and_bulk_requests(tmp_path, minilm_directory):
     stage = Preprocess(
         spec(weights=str(minilm_directory), max_sequence_length=256), StatusWriter(tmp_path, "m", "preprocess", 0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sie_triton.errors import BusyError, Cancelled, DeadlinePassed
-from sie_triton.pipeline.scheduling.slots import Slots
+from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.preprocess import SLOTS_FILE, Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records.status import StatusWriter

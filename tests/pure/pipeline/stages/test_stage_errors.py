@@ -3,9 +3,9 @@
 import pytest
 
 from sie_triton.errors import ModelError
+from sie_triton.pipeline.stages.cold_stage import ColdStage
 from sie_triton.pipeline.stages.open_requests import NEVER
 from sie_triton.pipeline.stages.request import DEFERRED
-from sie_triton.pipeline.stages.stage import ColdStage
 from sie_triton.records.status import StatusWriter
 from tests.support.stages import run, tokens
 
@@ -18,7 +18,7 @@ class Failing(ColdStage[str]):
     def load(self):
         return "loaded"
 
-    def answer(self, loaded, requests):
+    def process(self, loaded, requests):
         for request in requests:
             request.defer(NEVER)
         requests[0].answer({"x": 1})
@@ -72,7 +72,7 @@ def test_requests_that_waited_for_a_failed_load_get_its_error(failing, monkeypat
 
 def test_a_request_that_the_stage_forgets_gets_an_error(failing, monkeypatch):
     """Triton would wait for its answer for ever."""
-    monkeypatch.setattr(failing, "answer", lambda loaded, requests: requests[0].answer({"x": 1}))
+    monkeypatch.setattr(failing, "process", lambda loaded, requests: requests[0].answer({"x": 1}))
     failing.warm_up()
     first, forgotten = run(failing, [tokens([i]) for i in range(2)])
     assert first == {"x": 1}

@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from sie_triton.system.telemetry.tracing import Spans
 
 
-class Passes:
+class PassReports:
     """Reports the forward passes of one model; `counting` guards the counters of its status record. Thread-safe."""
 
     def __init__(self, spec: ModelSpec, status: StatusWriter, counting: Lock) -> None:
         self._model, self._status, self._counting = spec.model, status, counting
         self._log = BatchLog(Path(spec.runtime.cache_dir or status.directory), model_of(status.model))
 
-    def report(self, slots: SubBatch[InferenceJob], ran: tuple[int, int], threads: int, budget: int) -> None:
-        """Report a pass over `slots`. `ran`: its start and end, in monotonic nanoseconds; `budget`: that of a lane."""
+    def report(self, items: SubBatch[InferenceJob], ran: tuple[int, int], threads: int, budget: int) -> None:
+        """Report a pass over `items`. `ran`: its start and end, in monotonic nanoseconds; `budget`: that of a lane."""
         if tracing := spans():
-            self._record(tracing, slots, ran)
-        total = sum(map(cost, slots))
-        self._count(len(slots), total, budget)
+            self._record(tracing, items, ran)
+        total = sum(map(cost, items))
+        self._count(len(items), total, budget)
         if self._log.is_on:
-            self._write(slots, total, ran, threads, budget)
+            self._write(items, total, ran, threads, budget)
 
     def close(self) -> None:
         self._log.close()
 
-    def _record(self, tracing: "Spans", slots: SubBatch[InferenceJob], ran: tuple[int, int]) -> None:
+    def _record(self, tracing: "Spans", items: SubBatch[InferenceJob], ran: tuple[int, int]) -> None:
         """Record the span of a pass, if one of its requests has a recorded trace."""
-        jobs = {id(job): job for job, _ in slots}.values()
+        jobs = {id(job): job for job, _ in items}.values()
         traces = {id(job): trace for job in jobs if (trace := Trace.parse(job.context.trace)).is_recorded}
         if not traces:
             return
         attributes = {
             "sie.model": self._model,
-            "sie.batch.items": len(slots),
+            "sie.batch.items": len(items),
             "sie.batch.requests": len(jobs),
-            "sie.batch.cost": sum(map(cost, slots)),
+            "sie.batch.cost": sum(map(cost, items)),
         }
         batch = tracing.batch("batch", *ran, attributes, [*traces.values()])
         for job in jobs:
@@ -66,14 +66,14 @@ class Passes:
             traffic.observe(BATCH_FILL, 1000 * total // budget)
 
     def _write(
-        self, slots: SubBatch[InferenceJob], total: int, ran: tuple[int, int], threads: int, budget: int
+        self, items: SubBatch[InferenceJob], total: int, ran: tuple[int, int], threads: int, budget: int
     ) -> None:
         """Write a line about a pass."""
-        jobs, (started_ns, ended_ns) = {id(job): job for job, _ in slots}.values(), ran
+        jobs, (started_ns, ended_ns) = {id(job): job for job, _ in items}.values(), ran
         detail = BatchDetail(
             at=time() - (monotonic_ns() - ended_ns) / 1e9,
             model=self._model,
-            num_items=len(slots),
+            num_items=len(items),
             num_requests=len(jobs),
             cost=total,
             fill=round(total / budget, 3),

@@ -13,7 +13,7 @@ from typing import Any
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from sie_triton.doors.connections import Connections, Phase
+from sie_triton.http.connections import Connections, Phase
 
 # Maximum size of headers and of trailers, in bytes. What arrives with the first bytes of a request does not count.
 MAX_HEAD_BYTES = 32 * 1024

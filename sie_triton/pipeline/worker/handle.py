@@ -19,7 +19,7 @@ from sie_triton.pipeline.worker.messages import (
     Done,
     Failed,
     Forward,
-    Lane,
+    LaneChannel,
     Load,
     Loaded,
     Order,
@@ -52,8 +52,8 @@ class LoaderStopped(LoadError):
     """Raised if a signal stopped the process while it loaded, and it was ended. A replacement may succeed."""
 
 
-class Worker:
-    """A worker process; as many threads as `load` has lanes may call `forward` at once.
+class WorkerHandle:
+    """The stage's handle of a worker process; as many threads as `load` has lanes may call `forward` at once.
 
     `died(worker)` is called once, on a separate thread, if the process ends before `close`. `quickened` is called by a
     thread in `forward` when some passes have become faster, `measured` when the worker's GPU memory has changed.
@@ -62,7 +62,7 @@ class Worker:
     def __init__(
         self,
         load: Load,
-        died: Callable[["Worker"], None],
+        died: Callable[["WorkerHandle"], None],
         *,
         forward_timeout_s: float,
         load_timeout_s: float,
@@ -82,7 +82,7 @@ class Worker:
         self._closing = False
         self._process, (control, *lanes) = begin(load.fork_server, 1 + load.num_lanes, load.environment, load.device)
         self._control = Control(control)
-        self._lanes = [Lane(end) for end in lanes]
+        self._lanes = [LaneChannel(end) for end in lanes]
         # Use the first idle lane: a single client then always gets the same lane, and only that lane needs more than
         # its share of threads.
         self._idle: PriorityQueue[int] = PriorityQueue()

@@ -11,9 +11,9 @@ import pytest
 
 from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
-from sie_triton.pipeline.stages import stage as module
+from sie_triton.pipeline.stages import cold_stage as module
+from sie_triton.pipeline.stages.cold_stage import ColdStage
 from sie_triton.pipeline.stages.request import DEFERRED
-from sie_triton.pipeline.stages.stage import ColdStage
 from sie_triton.records.status import COLD, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 from sie_triton.system.telemetry.options import Telemetry
@@ -42,7 +42,7 @@ class Echo(ColdStage[str]):
         self.num_loads += 1
         return "loaded"
 
-    def answer(self, loaded, requests):
+    def process(self, loaded, requests):
         self.asked.append([each.request for each in requests])
         for each in requests:
             each.answer({"x": 1})
@@ -69,11 +69,11 @@ def test_a_stage_at_or_over_its_limit_refuses_all_requests(echo, num_over):
     assert (record["num_requests"], record["num_refused"], record["num_open"]) == (0, 3, LIMIT + num_over)
 
 
-def test_requests_are_refused_while_the_room_cannot_be_counted(echo, monkeypatch):
+def test_requests_are_refused_while_places_cannot_be_counted(echo, monkeypatch):
     """An exception must not leave `execute`."""
     echo.warm_up()
     with monkeypatch.context() as patch:
-        patch.setattr(echo, "room", lambda: pytest.fail("it cannot be counted"))
+        patch.setattr(echo, "places_left", lambda: pytest.fail("it cannot be counted"))
         answers = run(echo, [FakeRequest(), FakeRequest()])
     assert all(isinstance(answer, BusyError) for answer in answers)
     assert run(echo, [FakeRequest()]) == [{"x": 1}]

@@ -19,9 +19,9 @@ from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.stages.open_requests import GONE, OpenRequest, OpenRequests
 from sie_triton.pipeline.stages.request import Answer, Origin, Request
 from sie_triton.records.calls import Calls
+from sie_triton.records.request_limit import too_many
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import COLD, LOADING, StatusWriter
-from sie_triton.records.tickets import too_many
 from sie_triton.system.telemetry.identity import MAX_ID
 from sie_triton.system.telemetry.request_log import RequestLog
 from sie_triton.system.telemetry.spans import close_spans, event, spans
@@ -54,7 +54,7 @@ class ColdStage(ABC, Generic[Loaded]):
     request gets its error at once, for RETRY_LOAD_AFTER_S, or until this process ends if a retry cannot help. A lack
     of file handles is not remembered.
 
-    Triton's thread calls `execute`, one call at a time, and `close`. The background thread loads, and answers the
+    Triton's thread calls `execute`, one call at a time, and `close`. The background thread loads, and processes the
     requests that waited. `execute` returns errors as answers and never raises. `load` raises LoadError, or BusyError if
     the model is evicted meanwhile.
     """
@@ -80,7 +80,7 @@ class ColdStage(ABC, Generic[Loaded]):
         """Load. Called on the background thread, or by `warm_up`, until it succeeds. Raise LoadError."""
 
     @abstractmethod
-    def answer(self, loaded: Loaded, requests: Sequence[OpenRequest]) -> None:
+    def process(self, loaded: Loaded, requests: Sequence[OpenRequest]) -> None:
         """Answer each request, or defer it and answer it later."""
 
     def origin(self, request: Request) -> Origin:
@@ -98,18 +98,18 @@ class ColdStage(ABC, Generic[Loaded]):
         The token names a call of the door; it may be empty.
         """
 
-    def room(self) -> int:
+    def places_left(self) -> int:
         """Return how many more requests may enter now."""
         return self.limit - int(self.status.record["num_open"])
 
     def refusal(self) -> BusyError:
-        """Return the error of requests for which there was no room."""
+        """Return the error of requests for which there was no place."""
         return too_many(self.limit)
 
     def check_call(self, token: str) -> None:
         """Raise Cancelled if the client of a door's call has disconnected already, InputError for a malformed token."""
         call = self._calls.find(token)
-        if call is not None and call.is_over():
+        if call is not None and call.is_revoked():
             raise Cancelled(GONE)
 
     def failure(self) -> SIEError:
@@ -167,9 +167,9 @@ class ColdStage(ABC, Generic[Loaded]):
         self.status.record["last_used_ns"] = monotonic_ns()
         accepted: list[OpenRequest] = []
         try:
-            accepted = [self.open.enter(request) for request in requests[: max(0, self.room())]]
+            accepted = [self.open.enter(request) for request in requests[: max(0, self.places_left())]]
             self.status.add(num_requests=len(accepted), num_open=len(accepted))
-            self._answer(accepted)
+            self._process_or_wait(accepted)
         except BaseException as exc:
             self._fail(accepted, exc)
         refused = requests[len(accepted) :]
@@ -186,19 +186,19 @@ class ColdStage(ABC, Generic[Loaded]):
         self.open.close()
         close_spans()
 
-    def _answer(self, requests: Sequence[OpenRequest]) -> None:
+    def _process_or_wait(self, requests: Sequence[OpenRequest]) -> None:
         with self._lock:
             loaded = self._loaded
             if loaded is None:
                 self._wait(requests)
                 return
-        self.answer(loaded, requests)
+        self.process(loaded, requests)
 
     def _answered(self, request: OpenRequest) -> Answer:
-        if request.answered is None:
+        if request.returned is None:
             self._fail([request], AssertionError("a request was neither answered nor deferred"))
-        assert request.answered is not None
-        return request.answered
+        assert request.returned is not None
+        return request.returned
 
     def _failed_with(self, request: Request, error: SIEError) -> None:
         """Count and report an error before its request is answered with it. Never raises."""
@@ -250,7 +250,7 @@ class ColdStage(ABC, Generic[Loaded]):
             return
         waiting = [request for request in self._take_waiting(loaded) if request.is_open]
         try:
-            self.answer(loaded, waiting)
+            self.process(loaded, waiting)
         except BaseException as exc:
             self._fail(waiting, exc)
         yield

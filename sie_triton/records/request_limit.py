@@ -23,7 +23,7 @@ class RequestLimit:
     """The limits on requests as the preprocess of a model sees them, from the status records.
 
     `of_server` limits all models together, `of_model` this one; 0: no limit of its own. Holds the highest ticket that
-    inference has received, and since when. The thread in `execute` calls `room` and `refusal`, which raise nothing.
+    inference has received, and since when. The thread in `execute` calls the public methods, which raise nothing.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class RequestLimit:
         self._taken = self._queued = 0
         self._taken_ns = monotonic_ns()
 
-    def room(self) -> int:
+    def places_left(self) -> int:
         """Return how many more requests may enter now."""
-        room = self._room(LISTING_NS)
-        if room <= 0:
-            room = self._room(FRESH_LISTING_NS)
-        if room <= 0 and monotonic_ns() - self._taken_ns > STUCK_NS and self._queued:
+        left = self._places_left(LISTING_NS)
+        if left <= 0:
+            left = self._places_left(FRESH_LISTING_NS)
+        if left <= 0 and monotonic_ns() - self._taken_ns > STUCK_NS and self._queued:
             self._taken_ns = monotonic_ns()
             return 1
-        return room
+        return left
 
     def refusal(self) -> BusyError:
-        """Return the error of the requests beyond the `room` of the last call: it names the limit that they exceed."""
+        """Return the error of the requests beyond `places_left`: it names the limit that they exceed."""
         return too_many(self._of_model) if self._is_of_model else too_many_of_server(self._of_server)
 
-    def _room(self, max_age_ns: int) -> int:
+    def _places_left(self, max_age_ns: int) -> int:
         own = self._in_progress(max_age_ns)
         left_of_model, left_of_server = self._of_model - own, self._of_server - own - self._others.in_progress()
         self._is_of_model = left_of_model < left_of_server

@@ -1,0 +1,95 @@
+"""uvicorn's server with this package's connections; the program around it decides when it ends."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from sie_triton.http.connection import Connection
+from sie_triton.http.connections import Connections
+
+# Keep-alive timeout in seconds: longer than clients keep idle connections, so that the client always closes first.
+KEEP_ALIVE_S = 75
+
+# Connections that asyncio accepts in one turn of the event loop, before any of them is counted.
+ACCEPTS_PER_TURN = 32
+
+# Connections that wait to be accepted.
+BACKLOG = 2048
+
+# Polling interval of a server that starts, in seconds.
+STARTING_S = 0.005
+
+
+class HttpServer(uvicorn.Server):
+    """Server of `app` whose open connections `connections` bounds. `drain_s`: see timeout_graceful_shutdown."""
+
+    def __init__(self, app: ASGIApp, connections: Connections, drain_s: int, ws: Any = "none") -> None:
+        # uvicorn logs a warning for each invalid request, with which any client could fill the disk.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._connections = connections
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=Connection,
+                ws=ws,
+                loop="asyncio",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=drain_s,
+                timeout_keep_alive=KEEP_ALIVE_S,
+                backlog=ACCEPTS_PER_TURN,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan.state["connections"] = self._connections
+        await super().startup(sockets)
+        for each in sockets or []:
+            each.listen(BACKLOG)
+
+
+class _Guest(HttpServer):
+    """Server in a program that handles signals itself."""
+
+    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket, connections: Connections, drain_s: int) -> AsyncIterator[None]:
+    """Serve `app` on the running event loop until the block ends."""
+    server = _Guest(app, connections, drain_s)
+    task = asyncio.create_task(server.serve([listener]))
+    try:
+        while not server.started and not task.done():
+            await asyncio.sleep(STARTING_S)
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def listening(host: str, port: int, *, reuse_port: bool) -> socket.socket:
+    """Return a listening socket. With `reuse_port`, the system divides connections among the processes that listen."""
+    # asyncio disables Nagle's algorithm only if a socket names its protocol. With the algorithm, the second write of a
+    # response waits for an acknowledgement.
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        raise OSError(exc.errno, f"{exc.strerror}: {host}:{port}") from None
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener
