@@ -74,6 +74,8 @@ def test_foreign_web_pages_are_refused(door, controller, method, headers, status
     stage(controller, "org__m", granted_bytes=100)
     controller.tick()
     url = f"http://127.0.0.1:{door.controller_port}/v1/models/org__m"
+    for name in ("org/m", "org%2Fm"):
+        assert httpx.get(url.replace("org__m", name)).json()["model"] == "org/m"
     assert httpx.request(method, url, headers=headers).status_code == status
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -109,11 +111,30 @@ def test_the_connection_of_a_request_in_progress_is_kept(events):
             may_end.set()
             assert await asyncio.gather(first, second) == ["/1", "/2"]
 
-    async def text_of(session: ClientSession, path: str) -> str:
-        async with session.get(path) as answer:
-            return await answer.text()
+    events.run_until_complete(asyncio.wait_for(run(), 60))
+
+
+def test_the_program_decides_when_its_server_ends(events):
+    """A sidecar answers probes until its work is done, however long ago SIGTERM came."""
+
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def run() -> None:
+        stopped = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+        async with client_of(Router([Route("/healthz", health)])) as session:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await stopped.wait()
+            await asyncio.sleep(0.5)  # uvicorn looks ten times a second whether it should exit
+            assert await text_of(session, "/healthz") == "ok"
 
     events.run_until_complete(asyncio.wait_for(run(), 60))
+
+
+async def text_of(session: ClientSession, path: str) -> str:
+    async with session.get(path) as answer:
+        return await answer.text()
 
 
 @pytest.mark.parametrize(("before", "after"), [((64, 512), (512, 512)), ((512, 512), (512, 512))])
