@@ -68,7 +68,7 @@ class ChatTemplate:
 
 
 class TemplateProcess:
-    """A process that answers orders one after another, see `system/processes/chat_template.py`; thread-safe.
+    """A process that answers orders one after another, see `models/inputs/chat_template_process.py`; thread-safe.
 
     The first order starts it, and the next one after its end starts it again.
     """
@@ -94,7 +94,7 @@ class TemplateProcess:
         if self._process is None or self._process.poll() is not None:
             self._end()
             self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "sie_triton.system.processes.chat_template"],
+                [sys.executable, "-m", "sie_triton.models.inputs.chat_template_process"],
                 env={name: os.environ[name] for name in KEPT if name in os.environ},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -14,7 +14,7 @@ from sie_triton.checkpoints.chat_template import MAX_BYTES, read_chat_template
 from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models.inputs import chat_template
 from sie_triton.models.inputs.chat_template import ChatTemplate, TemplateProcess
-from sie_triton.system.processes.chat_template import written
+from sie_triton.models.inputs.chat_template_process import written
 from tests.support.ocr import CHATML, GLM_TEMPLATE, PADDLE_TEMPLATE, asked
 
 TALKS = [asked("Read it."), asked(system="You read."), asked("a\n  b ", "c", system="d"), asked()]

@@ -1,6 +1,6 @@
 """The process that writes conversations by a model's chat template.
 
-    python -m sie_triton.system.processes.chat_template
+    python -m sie_triton.models.inputs.chat_template_process
     standard input, a line each: {"template", "names": special tokens and messages}
     standard output: an empty line once it is ready, then a line each: {"text"}, {"refused": why the template refuses
     the messages} or {"unreadable": …}
