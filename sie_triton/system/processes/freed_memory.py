@@ -2,7 +2,7 @@
 
 Three things retain it. glibc puts blocks of up to 32 MiB into heaps, where a used block behind a free one retains both.
 glibc's heaps return only their ends by themselves. Python collects cycles late, such as those of exceptions, whose
-frames refer to whole requests. docs/decisions/door.md, "Freed memory", says how much each retains.
+frames refer to whole requests. docs/decisions/door.md, "Freed memory", has the figures.
 """
 
 import gc
