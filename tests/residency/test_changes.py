@@ -205,7 +205,7 @@ def test_model_file_changes_fail_no_request(tmp_path, variants):
     with site(tmp_path, variants) as here, watching(here.copies, 0.05) as copies:
         with here.asking(A, A, B):
             here.wait_for(A, "mean")
-            assert here.put(mean.file(D)) == (200, '{"model": "test/d", "done": "added"}')
+            assert here.put(mean.file(D)) == (200, '{"model":"test/d","done":"added"}')
             with here.asking(D), ThreadPoolExecutor(1) as pool, SIEClient(here.crowd.grpc) as client:
                 here.wait_for(D, "mean")
                 bulk = pool.submit(client.encode, A, [TEXT] * BULK)
@@ -222,7 +222,7 @@ def test_model_file_changes_fail_no_request(tmp_path, variants):
                 wait_for(lambda: here.steps_of(D) > before)
                 os.kill(here.crowd.companion.pid, signal.SIGKILL)
                 here.wait_for(D, "cls")
-            assert here.delete(D) == (200, '{"model": "test/d", "done": "removed"}')
+            assert here.delete(D) == (200, '{"model":"test/d","done":"removed"}')
             wait_for(lambda: here.is_settled(A, B, C))
         loads = Counter(
             re.findall(r"INFO tritonserver: loading: (\S+@\S+-inference):1 ", here.crowd.server.log_path.read_text())
