@@ -260,6 +260,8 @@ class Inference(ColdStage[WorkerHandle]):
         try:
             return worker.forward(pack(items), threads)
         except WorkerDied:
+            if not any(job.request.is_open for job, _ in items):
+                raise  # no worker is started for requests that are answered
             if len({id(job) for job, _ in items}) > 1:
                 self._replace(worker)
                 raise

@@ -68,6 +68,24 @@ def test_a_request_that_kills_its_workers_fails_alone(make):
     assert [worker.closed for worker in stage.workers] == [True, True, True, False]
 
 
+def test_no_worker_is_started_for_requests_that_are_answered(make):
+    """They were answered at their deadlines, during the pass that the worker did not survive."""
+    stage = make(1)
+    stage._is_quick = False  # so that it defers them
+    late = [tokens([each] * 10, timeout_us=200_000) for each in (1, 2)]
+
+    def forward(*_):
+        wait_for(lambda: all(each.answers for each in late))
+        raise WorkerDied
+
+    stage.workers[0].forward = forward
+    assert stage.execute(late) == [DEFERRED, DEFERRED]
+    wait_for(lambda: all(each.answers for each in late))
+    wait_for(lambda: stage._scheduler._idle == 1)
+    assert stage.status.record["num_replaced"] == 0
+    assert len(stage.workers) == 1
+
+
 def test_the_same_request_again_ends_no_worker_for_a_while(make):
     """Another request is computed meanwhile; after a while this one is tried again."""
     stage, now = make(1), [0.0]
