@@ -24,8 +24,12 @@ class Probes:
     """Results of the probes. `failed` holds the responses that were not 200, with their ports."""
 
     num_answered: int = 0
-    longest_s: float = 0.0
+    longest_by_port_s: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+
+    @property
+    def longest_s(self) -> float:
+        return max(self.longest_by_port_s.values(), default=0.0)
 
     def probe(self, port: int) -> None:
         """Ask once, over a new connection."""
@@ -40,7 +44,8 @@ class Probes:
         finally:
             connection.close()
         self.num_answered += 1
-        self.longest_s = max(self.longest_s, time.monotonic() - started)
+        took_s = time.monotonic() - started
+        self.longest_by_port_s[str(port)] = max(self.longest_by_port_s.get(str(port), 0.0), took_s)
 
 
 @contextmanager
