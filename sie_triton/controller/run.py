@@ -12,15 +12,11 @@ from sie_triton.controller.api import application
 from sie_triton.controller.loop import Controller, lock
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.token import admin_token
-from sie_triton.http.connections import Connections
-from sie_triton.http.server import listening, serving
+from sie_triton.http.server import serving
 from sie_triton.settings import CONTROL_TOKEN, Settings
 from sie_triton.system.processes.descriptors import raise_limit
 from sie_triton.system.telemetry import logs
 from sie_triton.system.telemetry.spans import close_spans
-
-# Grace period of requests in progress when the process stops, in seconds.
-DRAIN_S = 1
 
 # Maximum number of connections, and their maximum share of the process's descriptor limit.
 MAX_CONNECTIONS = 256
@@ -52,7 +48,6 @@ async def serve(app: ASGIApp, host: str, port: int, *, reuse_port: bool = False)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections = Connections(min(MAX_CONNECTIONS, int(descriptors * MAX_SHARE)))
-    with listening(host, port, reuse_port=reuse_port) as listener:
-        async with serving(app, listener, connections, DRAIN_S):
-            await stopped.wait()
+    most = min(MAX_CONNECTIONS, int(descriptors * MAX_SHARE))
+    async with serving(app, host, port, most, reuse_port=reuse_port):
+        await stopped.wait()

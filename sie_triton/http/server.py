@@ -22,6 +22,9 @@ ACCEPTS_PER_TURN = 32
 # Connections that wait to be accepted.
 BACKLOG = 2048
 
+# Grace period of the requests in progress at a server that ends with its program, in seconds.
+DRAIN_S = 1
+
 # Polling interval of a server that starts, in seconds.
 STARTING_S = 0.005
 
@@ -64,17 +67,20 @@ class _Guest(HttpServer):
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, listener: socket.socket, connections: Connections, drain_s: int) -> AsyncIterator[None]:
-    """Serve `app` on the running event loop until the block ends."""
-    server = _Guest(app, connections, drain_s)
-    task = asyncio.create_task(server.serve([listener]))
-    try:
-        while not server.started and not task.done():
-            await asyncio.sleep(STARTING_S)
-        yield
-    finally:
-        server.should_exit = True
-        await task
+async def serving(
+    app: ASGIApp, host: str, port: int, max_connections: int, *, reuse_port: bool = False
+) -> AsyncIterator[int]:
+    """Serve `app` on the running event loop until the block ends; yield the port, which 0 leaves to the system."""
+    with listening(host, port, reuse_port=reuse_port) as listener:
+        server = _Guest(app, Connections(max_connections), DRAIN_S)
+        task = asyncio.create_task(server.serve([listener]))
+        try:
+            while not server.started and not task.done():
+                await asyncio.sleep(STARTING_S)
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await task
 
 
 def listening(host: str, port: int, *, reuse_port: bool) -> socket.socket:

@@ -18,17 +18,13 @@ from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.doors.server_metrics import EXPOSITION
 from sie_triton.errors import ServerError
 from sie_triton.http.access import Guard, WebPageGuard
-from sie_triton.http.connections import Connections
-from sie_triton.http.server import listening, serving
+from sie_triton.http.server import serving
 from sie_triton.settings import Settings, words
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.telemetry import logs
 
 # Maximum number of connections of probes and scrapers.
 MAX_CONNECTIONS = 64
-
-# Grace period of their requests when the sidecar stops, in seconds.
-DRAIN_S = 1
 
 
 @asynccontextmanager
@@ -48,9 +44,8 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
     guard = Guard(changes=[], reads=[each.encode() for each in tokens])
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", guard.read(metrics))]
     app = Starlette(routes=routes, middleware=[Middleware(WebPageGuard, settings, settings.host)])
-    with listening(settings.host, settings.worker_metrics_port, reuse_port=False) as listener:
-        async with serving(app, listener, Connections(MAX_CONNECTIONS), DRAIN_S):
-            yield
+    async with serving(app, settings.host, settings.worker_metrics_port, MAX_CONNECTIONS):
+        yield
 
 
 def run(settings: Settings) -> None:
