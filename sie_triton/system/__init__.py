@@ -1,1 +1,1 @@
-"""What any server of many processes needs: the machine, child processes, telemetry, compiled code, terminal output."""
+"""The machine, child processes, telemetry, compiled code and terminal output: below everything about models."""
