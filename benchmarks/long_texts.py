@@ -17,11 +17,12 @@ from rich.progress import track
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from benchmarks.lanes import peak
+from benchmarks.precision import native_precisions
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.attention import PACKED_ATTENTION
 from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
 from sie_triton.engines.torch.int8 import quantize
-from sie_triton.engines.torch.precision import DTYPES, INT8, native_precisions
+from sie_triton.engines.torch.precision import DTYPES, INT8
 from sie_triton.engines.torch.prepack import PrepackedLinear
 from sie_triton.system.host.process_memory import return_freed
 

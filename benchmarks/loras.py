@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.lanes import interleaved
 from benchmarks.library_comparison import MINILM, all_of, dense_file, report, served
-from sie_triton.cli.perf.workload import log_normal_texts
+from benchmarks.texts import log_normal_texts
 from sie_triton.contract import Batch, Part
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.engines import open_engine

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.lanes import Lanes, interleaved, median_ratio
-from sie_triton.cli.perf.workload import log_normal_texts
+from benchmarks.texts import log_normal_texts
 from sie_triton.contract.spec import ModelSpec, MuveraConfig, Runtime
 from sie_triton.contract.transforms import Muvera
 from sie_triton.models.weights import locate

@@ -18,7 +18,8 @@ from sie_triton.cli.perf import perf_analyzer
 from sie_triton.cli.perf.workload import texts
 from sie_triton.client import SIEClient
 from sie_triton.contract.names import triton_name
-from sie_triton.engines.torch.precision import native_precisions
+from sie_triton.engines.torch.cpu_kernels import has_int8
+from sie_triton.engines.torch.precision import INT8, computes_bfloat16
 from sie_triton.settings import Settings
 
 NUM_CLIENTS, NUM_COMPARED = 64, 256
@@ -30,6 +31,11 @@ LABELS = {
     "cpu_ms": "CPU-ms a text",
     **{f"alone_{n}": f"one client, {n} tokens, p50 in ms" for n in NUM_TOKENS},
 }
+
+
+def native_precisions() -> list[str]:
+    """Return the formats that this CPU computes without conversion, float32 first."""
+    return ["float32", *(["bfloat16"] if computes_bfloat16() else []), *([INT8] if has_int8() else [])]
 
 
 def run(*, rounds: int, seconds: float, output: Path | None) -> None:

@@ -1,7 +1,6 @@
 """Texts for benchmarks; the same seed gives the same texts on every machine."""
 
 import json
-import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,13 +27,6 @@ def texts(count: int, min_words: int = 20, max_words: int = 60, seed: int = 0) -
     """Return `count` texts of uniformly distributed length."""
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(min_words, max_words))) for _ in range(count)]
-
-
-def log_normal_texts(count: int, median_words: int = 60, seed: int = 0) -> list[str]:
-    """Return `count` texts of log-normal length, 5 to 400 words: many short ones, a few long ones."""
-    rng = random.Random(seed)
-    lengths = (round(rng.lognormvariate(math.log(median_words), 1.0)) for _ in range(count))
-    return [" ".join(rng.choices(WORDS, k=min(400, max(5, length)))) for length in lengths]
 
 
 def write_input_data(

@@ -33,11 +33,6 @@ def computes_int8(precision: str, device: str) -> bool:
     return precision == INT8 and device == "cpu" and has_int8()
 
 
-def native_precisions() -> list[str]:
-    """Return the formats that this CPU computes without conversion, float32 first."""
-    return ["float32", *(["bfloat16"] if computes_bfloat16() else []), *([INT8] if has_int8() else [])]
-
-
 def computes_bfloat16() -> bool:
     """True if the processor multiplies bfloat16 natively (AVX-512 BF16 or AMX)."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -61,11 +61,6 @@ class Request(Protocol):
         """Return the input with this name, or None. The array is valid only until `execute` returns."""
         ...
 
-    @property
-    def is_deferred(self) -> bool:
-        """True once `defer` was called."""
-        ...
-
     def defer(self) -> None:
         """Defer the response: `reply` must be called once, after `execute` has returned."""
         ...

@@ -82,10 +82,6 @@ class TritonRequest:
         tensor = pb_utils.get_input_tensor_by_name(self._request, name)
         return None if tensor is None else tensor.as_numpy()
 
-    @property
-    def is_deferred(self) -> bool:
-        return self._sender is not None
-
     def defer(self) -> None:
         if self._sender is None:
             self._sender = self._request.get_response_sender()
