@@ -198,7 +198,14 @@ class Conversation(ABC):
     ) -> T:
         if not self._retry:
             return await call()
+        failure: SIEError | None = None
         async for attempt in AsyncRetrying(sleep=self._sleep, **deadline.retrying(is_met)):
             with attempt:
-                return await call()
+                if failure and not deadline.left_s:  # passed during the pause
+                    raise failure
+                try:
+                    return await call()
+                except SIEError as exc:
+                    failure = exc
+                    raise
         raise AssertionError("tenacity raises when it stops")

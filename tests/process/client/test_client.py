@@ -16,7 +16,7 @@ import pytest
 import tritonclient.grpc.aio
 import tritonclient.http.aio  # noqa: F401, imported before a timeout runs
 
-from sie_triton import BusyError, Item, SIEClient, SIEError
+from sie_triton import AsyncSIEClient, BusyError, Item, SIEClient, SIEError
 from sie_triton.client import retry
 from sie_triton.client.address import Address
 from sie_triton.client.connections import AsyncConnection, GrpcConnection
@@ -121,6 +121,19 @@ def test_a_server_that_never_comes_back(kind, fake, impatient):
         raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, fake.url)
         raises_exactly(lambda: client.encode(MODEL, "a"), Unreachable, fake.url)
         fake.start()
+
+
+@KINDS
+def test_a_pause_that_outlasts_the_deadline_hides_no_failure(kind, fake, monkeypatch):
+    async def oversleep(self, seconds: float) -> None:
+        time.sleep(1)
+
+    for client in (SIEClient, AsyncSIEClient):
+        monkeypatch.setattr(client, "_sleep", oversleep)
+    fake.stop()
+    with kind(fake.url) as client:
+        raises_exactly(lambda: client.encode(MODEL, "a", timeout=0.9), Unreachable, fake.url)
+    fake.start()
 
 
 @pytest.mark.parametrize("kind", [GrpcConnection, AsyncConnection])
