@@ -1,20 +1,26 @@
-"""Replies of a sidecar to a delivery: the answer to the gateway, and the receipt to the queue.
+"""Deliveries of the queue to a sidecar, and the replies to them: the answer to the gateway, and receipts to the queue.
 
-A receipt says that work goes on, goes back or is finished; its subject is `message.reply` (NATS ADR-15).
+A receipt says that work goes on, goes back or is finished. Its subject is the reply subject of the message
+(NATS ADR-15).
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Self
 
+from grpc import StatusCode
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Answer, Work
-from sie_triton.cluster.sidecar.gateways import Gateways
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.records.calls import OpenCall
 
 log = logging.getLogger(__name__)
 
@@ -27,40 +33,105 @@ FRAME_BYTES = 1024
 # Parts of a receipt without a domain.
 SHORT_RECEIPT = 9
 
+# In place of the response to a request that was withdrawn before its call.
+WITHDRAWN = Response(StatusCode.CANCELLED.value[0], "withdrawn", b"")
 
-class Deliveries:
-    """Belongs to one event loop. `worker` is the name in answers."""
 
-    def __init__(self, client: Client, awaited: Gateways, worker: str) -> None:
-        self._nats, self._awaited, self._worker = client, awaited, worker
+class Dropped(Exception):
+    """Nobody waits for the work of a delivery."""
 
-    async def answer(self, message: Msg, work: Work, response: Response, waited_ms: float) -> None:
+
+class Returned(Exception):
+    """Work goes back to the queue for `pause_s` seconds, or, with None, for longer after each delivery."""
+
+    def __init__(self, pause_s: float | None = None) -> None:
+        super().__init__(pause_s)
+        self.pause_s = pause_s
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """A request that the queue has delivered, until the reply to it."""
+
+    work: Work
+    body: bytes
+    # Name of the pool whose stream has the request.
+    pool: str
+    # Subject of receipts, of the latest delivery of this message.
+    receipt: str
+    # The call by which the stages know that its client still waits.
+    call: OpenCall
+    received_at: float = field(default_factory=monotonic)
+    # Time until the call of Triton, in milliseconds.
+    waited_ms: float = 0.0
+    was_withdrawn: bool = False
+    # The response, while the request waits for others to share their call.
+    _response: asyncio.Future[Response] | None = None
+
+    @classmethod
+    def of(cls, message: Msg, pool: str, call: OpenCall) -> Self:
+        """Read a message; raise Malformed or InputError if it is no work, or a name in it cannot be in a subject."""
+        work, body = Work.read(message.data)
+        subjects.token(work.model)
+        subjects.answers(work.gateway)
+        message.data = b""  # the body is a copy, and a subscription keeps its latest message
+        return cls(work, body, pool, message.reply, call)
+
+    @property
+    def num_deliveries(self) -> int:
+        """Number of times that the queue has delivered the message."""
+        return int(_parts(self.receipt)[0])
+
+    @property
+    def sequence(self) -> str:
+        """Number of the message in its stream."""
+        return _parts(self.receipt)[1]
+
+    def await_response(self, response: asyncio.Future[Response]) -> None:
+        self._response = response
+
+    def withdraw(self) -> None:
+        """Have the stages drop the request, and end the wait for others to share their call."""
+        self.was_withdrawn = True
+        self.call.revoke()
+        if self._response is not None and not self._response.done():
+            self._response.set_result(WITHDRAWN)
+
+
+class Replies:
+    """Replies to deliveries. Belongs to one event loop. `worker` is the name in answers."""
+
+    def __init__(self, client: Client, worker: str) -> None:
+        self._nats, self._worker = client, worker
+
+    async def answer(self, delivery: Delivery, response: Response) -> None:
         """Answer the gateway. It deletes the work from the stream once it has all parts."""
-        receipt = message.reply
-        answer = Answer(work.number, self._worker, response.status, response.text, round(waited_ms, 3), receipt)
+        number, waited_ms = delivery.work.number, round(delivery.waited_ms, 3)
+        answer = Answer(number, self._worker, response.status, response.text, waited_ms, delivery.receipt)
         for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):
-            await self.publish(subjects.answers(work.gateway), part)
+            await self.publish(subjects.answers(delivery.work.gateway), part)
 
-    async def acknowledge(self, message: Msg) -> None:
+    async def acknowledge(self, delivery: Delivery) -> None:
         """Acknowledge work that no client waits for, or that goes on as another message."""
-        await self.publish(message.reply)
+        await self.publish(delivery.receipt)
 
     async def terminate(self, message: Msg) -> None:
         """Have the queue forget a message that is no work."""
         await self.publish(message.reply, b"+TERM")
 
-    async def report_progress(self, receipt: str) -> None:
+    async def report_progress(self, delivery: Delivery) -> None:
         """Tell the queue that work is in progress."""
-        await self.publish(receipt, b"+WPI")
+        await self.publish(delivery.receipt, b"+WPI")
 
-    async def give_back(self, message: Msg, pause_s: float) -> None:
-        """Return work to the queue, which delivers it again after a pause."""
-        await self.publish(message.reply, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
+    async def give_back(self, delivery: Delivery, pause_s: float | None, left_s: float) -> None:
+        """Return work to the queue, which delivers it again after a pause.
 
-    async def give_back_for_a_while(self, message: Msg, work: Work) -> None:
-        """Return work for which there is no room now; the pause grows with each delivery."""
-        pause_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, num_delivered(message) - 1))
-        await self.give_back(message, max(0.0, min(pause_s, self._awaited.left_s(work))))
+        Without `pause_s`, the pause grows with each delivery, up to the `left_s` seconds until the deadline.
+        """
+        if pause_s is None:
+            growing_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, delivery.num_deliveries - 1))
+            pause_s = max(0.0, min(growing_s, left_s))
+        await self.publish(delivery.receipt, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
 
     async def give_all_back(self, receipts: Sequence[str]) -> None:
         """Return what the sidecar before this one has left. If that had an answer, nothing happens."""
@@ -73,16 +144,6 @@ class Deliveries:
         """Publish. If that fails, the queue gives the work to a worker again."""
         with suppress(NatsError):
             await self._nats.publish(subject, data)
-
-
-def num_delivered(message: Msg) -> int:
-    """Return how often the queue has delivered a message."""
-    return int(_parts(message.reply)[0])
-
-
-def sequence(receipt: str) -> str:
-    """Return the number in the stream of the message that a receipt belongs to."""
-    return _parts(receipt)[1]
 
 
 def _parts(receipt: str) -> list[str]:

@@ -125,11 +125,11 @@ class Sidecar:
         )
         await self._open()
         left, self._server.receipts.left = self._server.receipts.left, []
-        await self._runner.deliveries.give_all_back(left)
+        await self._runner.replies.give_all_back(left)
         self._runner.when_free = lambda: self._start(self._placing.pull_all())
         for subject, callback in (
             (subjects.ALL_WORKERS if self._may_move else subjects.all_of_pool(self._pool), self._workers.hear),
-            (subjects.ALL_GATEWAYS, self._runner.awaited.hear_gateway),
+            (subjects.ALL_GATEWAYS, self._runner.gateways.hear_gateway),
             (subjects.cancelled(self._pool), self._runner.withdraw),
             (subjects.wanted(self._pool), self._placing.want),
         ):
@@ -206,7 +206,7 @@ class Sidecar:
 
     async def _reconnected(self) -> None:
         log.info("the queue is back")
-        self._runner.awaited.forget_silence()
+        self._runner.gateways.forget_silence()
         self._claims.doubt()
         self._files.doubt()
         self._leases.doubt()

@@ -94,7 +94,7 @@ def test_work_that_takes_long_stays_with_its_worker(run, quick):
 def test_an_answer_that_gets_lost_is_given_again(run, quick):
     async def test(cluster: Cluster) -> None:
         queue, sidecar, triton = await cluster.pair()
-        lost, publish = [], sidecar._runner.deliveries.publish
+        lost, publish = [], sidecar._runner.replies.publish
 
         async def losing(subject: str, data: bytes = b"") -> None:
             if subject.startswith("sie.answer") and not lost:
@@ -102,7 +102,7 @@ def test_an_answer_that_gets_lost_is_given_again(run, quick):
                 return
             await publish(subject, data)
 
-        sidecar._runner.deliveries.publish = losing
+        sidecar._runner.replies.publish = losing
         assert await asked(queue, "a") == "a"
         assert (len(lost), triton.seen) == (1, ["a", "a"])
         await until_empty(queue)
@@ -113,13 +113,13 @@ def test_an_answer_that_gets_lost_is_given_again(run, quick):
 def test_a_second_answer_changes_nothing_and_ends_the_work(run):
     async def test(cluster: Cluster) -> None:
         queue, sidecar, _ = await cluster.pair()
-        publish = sidecar._runner.deliveries.publish
+        publish = sidecar._runner.replies.publish
 
         async def twice(subject: str, data: bytes = b"") -> None:
             await publish(subject, data)
             await publish(subject, data)
 
-        sidecar._runner.deliveries.publish = twice
+        sidecar._runner.replies.publish = twice
         assert await asyncio.gather(*(asked(queue, str(i)) for i in range(20))) == [str(i) for i in range(20)]
         await until_empty(queue)
 

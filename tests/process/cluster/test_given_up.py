@@ -58,7 +58,7 @@ def test_clocks_of_machines_that_differ_or_jump_make_no_request_late(run, monkey
 
         triton.call = noted
         await asked(queue, "a", seconds=40)
-        await until(lambda: queue.name in sidecar._runner.awaited._gateways)
+        await until(lambda: queue.name in sidecar._runner.gateways._gateways)
         monkeypatch.setattr(time, "time", lambda now=time.time: now() + jump_s)
         await asked(queue, "b", seconds=40)
         assert 20 < seen[-1] < 60

@@ -48,7 +48,7 @@ def ran(tmp_path, queue):
             calls, receipts = CallBook(tmp_path), Receipts(tmp_path)
             runner = Runner(queue, queue, triton, calls, receipts, worker="w", payloads=None, **limits)
             if heartbeat is not None:
-                await runner.awaited.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
+                await runner.gateways.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
             messages = [SimpleNamespace(data=data, reply=f"$JS.ACK.s.c.1.{n}.1.1.0") for n, data in enumerate(works)]
             await gather(*(runner.start(each, "p") for each in messages))
             return triton.calls
