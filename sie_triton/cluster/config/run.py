@@ -14,7 +14,7 @@ from sie_triton.cluster.config.streams import Streams, open_bucket
 from sie_triton.cluster.connection import OwnJetStream, connect, listen
 from sie_triton.cluster.model_files import MAX_VERSIONS
 from sie_triton.cluster.permissions import CONFIG
-from sie_triton.cluster.restarts import restarted_forever
+from sie_triton.cluster.tasks import restarted_forever
 from sie_triton.cluster.workers import Workers
 from sie_triton.controller.run import serve
 from sie_triton.controller.token import admin_token

@@ -9,7 +9,7 @@ from grpc import aio
 
 from sie_triton.cluster.connection import MAX_AGE_S
 from sie_triton.cluster.gateway.receiving import Receiving
-from sie_triton.cluster.restarts import restarted_forever
+from sie_triton.cluster.tasks import restarted_forever
 from sie_triton.http.connection import HEAD_S
 from sie_triton.http.server import KEEP_ALIVE_S
 from sie_triton.settings import Settings

@@ -5,7 +5,6 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Coroutine
 from contextlib import suppress
 from http import HTTPStatus
 from time import monotonic
@@ -28,7 +27,6 @@ from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox
 from sie_triton.cluster.policies.leases import best_pool
 from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.restarts import restarted_forever
 from sie_triton.cluster.sidecar.claims import Claims
 from sie_triton.cluster.sidecar.metrics import CLAIMS, EPOCH, LIMIT, OPEN, REGISTRY
 from sie_triton.cluster.sidecar.model_files import ModelFiles
@@ -36,6 +34,7 @@ from sie_triton.cluster.sidecar.placing import Placing
 from sie_triton.cluster.sidecar.runner import NOT_FOUND, UNAVAILABLE, Runner
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.tasks import Tasks, restarted_forever
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
 from sie_triton.contract.names import triton_name
@@ -96,7 +95,7 @@ class Sidecar:
         self._has_looked = False  # Triton's models are known
         self._names: list[str] = []
         self._named_at = 0.0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
         self._streams: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Sidecar":
@@ -126,7 +125,7 @@ class Sidecar:
         await self._open()
         left, self._server.receipts.left = self._server.receipts.left, []
         await self._runner.replies.give_all_back(left)
-        self._runner.when_free = lambda: self._start(self._placing.pull_all())
+        self._runner.when_free = lambda: self._tasks.start(self._placing.pull_all())
         for subject, callback in (
             (subjects.ALL_WORKERS if self._may_move else subjects.all_of_pool(self._pool), self._workers.hear),
             (subjects.ALL_GATEWAYS, self._runner.gateways.hear_gateway),
@@ -139,13 +138,12 @@ class Sidecar:
         parts = [self._live, self._runner.report, self._claims.watch, self._placing.keep_looking]
         parts += [self._files.watch, self._files.keep]
         for work in [*parts, self._leases.watch] if self._may_move else parts:
-            self._start(restarted_forever(work))
+            self._tasks.start(restarted_forever(work))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._is_closing = True
-        for task in [*self._tasks]:
-            task.cancel()
+        self._tasks.cancel()
         self._runner.close()
         with suppress(NatsError, TimeoutError):
             await self._nats.flush(1)
@@ -183,7 +181,7 @@ class Sidecar:
 
     async def _bucket(self) -> KeyValue:
         if self._streams is None or self._streams.done():  # it logs the reason only after a while
-            self._streams = self._start(await_streams(self._nats, self._js, self._pool))
+            self._streams = self._tasks.start(await_streams(self._nats, self._js, self._pool))
         async with asyncio.timeout(QUEUE_S):
             await asyncio.shield(self._streams)
         return await self._js.key_value(subjects.claims(self._pool))
@@ -210,7 +208,7 @@ class Sidecar:
         self._claims.doubt()
         self._files.doubt()
         self._leases.doubt()
-        self._start(self._placing.ask_again())
+        self._tasks.start(self._placing.ask_again())
 
     async def drain(self) -> None:
         """Fetch no more, return what arrives, and finish what is in progress."""
@@ -228,7 +226,7 @@ class Sidecar:
         On full cores a look may take longer than the time after which a silent worker counts as gone. The heartbeat
         then tells what the look before it has found.
         """
-        looking = self._start(self._look())
+        looking = self._tasks.start(self._look())
         while True:
             beat()
             if not self._server.calls.is_there:
@@ -240,7 +238,7 @@ class Sidecar:
             self._lived_at = monotonic()
             if looking.done():
                 await asyncio.sleep(self._interval_s)
-                looking = self._start(self._look())
+                looking = self._tasks.start(self._look())
 
     def _look_at_leases(self) -> None:
         """Find out in which pool this worker should be. On its way to another one it does not turn back."""
@@ -310,7 +308,7 @@ class Sidecar:
         )
 
     async def _answer_question(self, message: Msg) -> None:
-        self._start(self._answered_question(message))
+        self._tasks.start(self._answered_question(message))
 
     async def _answered_question(self, message: Msg) -> None:
         try:
@@ -351,17 +349,6 @@ class Sidecar:
                 await self._publish_health()
             return Response(OK, "", b"")
         return Response(NOT_FOUND if status == HTTPStatus.NOT_FOUND else UNAVAILABLE, text, b"")
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a part of the sidecar failed", exc_info=error)
 
 
 def _is_of_task(name: str, models: dict[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sie_triton.cluster.gateway.pools import Pools
-from sie_triton.cluster.gateway.queue import _Waiting
+from sie_triton.cluster.gateway.requests import Request
 from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import (
     VERSION,
@@ -133,7 +133,7 @@ def use_version(version: Any, body: bytes) -> None:
 
 
 def use_answer(answer: Any, body: bytes) -> None:
-    waiting = _Waiting("p", "m", b"", None, None)  # type: ignore[arg-type]
+    waiting = Request(1, "p", "m", b"", None)  # type: ignore[arg-type]
     waiting.joined(answer, body)
     first = next(Answer(5, "w").parts(b"x" * 40_000, 20_000))
     waiting.joined(*Answer.read(first))

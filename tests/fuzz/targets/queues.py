@@ -1,6 +1,7 @@
 """Work on its way through a cluster: calls of Triton's gRPC at a gateway, and work that a sidecar fetches."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from sie_triton.cluster.gateway.kserve import MAX_FIELDS, OF_ANY_WORKER, SERVICE, KServe
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
-from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.gateway.requests import Requests
 from sie_triton.cluster.messages import Answer, Cancel, Work
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.protobuf import fields
@@ -163,14 +164,14 @@ def work(directory: Path) -> Iterator[Target]:
     settings.status_dir.mkdir(parents=True, exist_ok=True)
     with asyncio.Runner() as runner:
         calls, receipts = CallBook(settings.status_dir), Receipts(settings.data_dir)
-        yield Target(cases, lambda case: runner.run(_worked(settings, calls, receipts, case)))
+        yield Target(cases, lambda case: runner.run(_worked(calls, receipts, case)))
 
 
 def _fields(work: Work) -> list[Any]:
     return [work.gateway, work.number, work.deadline, work.model, work.num_deaths, work.payload, work.tenant]
 
 
-async def _worked(settings: Any, calls: CallBook, receipts: Receipts, case: list[tuple[bytes, str, Response]]) -> None:
+async def _worked(calls: CallBook, receipts: Receipts, case: list[tuple[bytes, str, Response]]) -> None:
     """Let a sidecar run some messages at once, and a gateway take the answers to them."""
     nats: Any = Nats()
     waiting = [response for _, _, response in case]
@@ -182,16 +183,16 @@ async def _worked(settings: Any, calls: CallBook, receipts: Receipts, case: list
     triton: Any = SimpleNamespace(call=call)
     limits: dict[str, Any] = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 1, "max_requests": 8}
     sidecar = Runner(nats, nats, triton, calls, receipts, worker="w", payloads=None, **limits)
-    queue = Queue(settings)
-    queue._nats = nats
+    pools = Pools("p")
+    requests = Requests(nats, nats, "g", time.time, pools, None)  # type: ignore[arg-type]
     sent = [SimpleNamespace(data=data, reply=receipt, subject="sie.x") for data, receipt, _ in case]
     for message in sent:
         for take in (
             sidecar.withdraw,
-            sidecar.awaited.hear_gateway,
-            queue._take,
-            queue.pools.workers.hear,
-            queue.pools.hear_gateway,
+            sidecar.gateways.hear_gateway,
+            requests.take,
+            pools.workers.hear,
+            pools.hear_gateway,
         ):
             await take(message)  # type: ignore[arg-type]
     tasks = [sidecar.start(message, "p") for message in sent]  # type: ignore[arg-type]

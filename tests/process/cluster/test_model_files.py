@@ -8,7 +8,7 @@ import pytest
 
 from sie_triton.cluster import bucket
 from sie_triton.cluster.config import run as config_service
-from sie_triton.cluster.gateway import queue as queue_module
+from sie_triton.cluster.gateway import requests
 from sie_triton.cluster.sidecar import model_files
 from sie_triton.errors import Unreachable
 from tests.process.cluster.changes import MODELS, A, B, posted, refused
@@ -59,7 +59,7 @@ def test_a_changed_file_replaces_the_former_one_and_a_removed_one_is_removed(run
 
 def test_requests_for_a_removed_model_do_not_wait_for_their_deadline(run, monkeypatch):
     """Here no worker has ever served it, as none does once all have removed it."""
-    monkeypatch.setattr(queue_module, "REMOVED_S", 0.2)
+    monkeypatch.setattr(requests, "REMOVED_S", 0.2)
 
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await cluster.pair()
@@ -79,7 +79,7 @@ def test_requests_for_a_removed_model_do_not_wait_for_their_deadline(run, monkey
 
 
 def test_a_request_that_a_worker_has_when_its_model_is_removed_is_answered(run, monkeypatch):
-    monkeypatch.setattr(queue_module, "REMOVED_S", 0.2)
+    monkeypatch.setattr(requests, "REMOVED_S", 0.2)
 
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from benchmarks.ports import free_ports
-from sie_triton.cluster import connection, restarts, subjects
+from sie_triton.cluster import connection, subjects, tasks
 from sie_triton.cluster.gateway import queue as queue_module
+from sie_triton.cluster.gateway import requests
 from sie_triton.cluster.sidecar import gateways, runner
 from sie_triton.cluster.sidecar import sidecar as sidecar_module
 from sie_triton.cluster.sidecar.run import probes
@@ -208,7 +209,7 @@ def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypat
             asking = [asyncio.create_task(asked(queue, name)) for name in ("a", "b", "c")]
             await until(lambda: len(triton.seen) == 3)
             if is_confirmed:
-                await until(lambda: all(each.sending.done() for each in queue._waiting.values()))
+                await until(lambda: all(each.sending.done() for each in queue.requests._waiting.values()))
             wire.is_cut = True
             may_answer.set()
             await until(lambda: not queue.is_connected)
@@ -231,14 +232,17 @@ def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(run,
             await served(queue)
             triton.ready = False
             await until(lambda: not any(each.is_ready for each in queue.pools.workers.alive("default")))
-            names, withdrawn, abandon = [str(i) for i in range(20)], [], queue._abandon
-            monkeypatch.setattr(queue, "_abandon", lambda *of: withdrawn.append(of[1]) or abandon(*of))
+            names, withdrawn, withdraw = [str(i) for i in range(20)], [], queue.requests._withdraw
+            monkeypatch.setattr(
+                queue.requests, "_withdraw", lambda each: withdrawn.append(each.number) or withdraw(each)
+            )
             asking = [asyncio.create_task(asked(queue, name)) for name in names]
-            await until(lambda: sum(each.sending.done() for each in queue._waiting.values()) == len(names))
+            await until(lambda: sum(each.sending.done() for each in queue.requests._waiting.values()) == len(names))
             wire.is_cut = True
             await until(lambda: time.monotonic() - queue._heard_at > 1.0 and not queue.is_connected)
             wire.is_cut = False
-            await until(lambda: all(each.sendings == 2 and each.sending.done() for each in queue._waiting.values()))
+            waiting = queue.requests._waiting.values()
+            await until(lambda: all(each.sendings == 2 and each.sending.done() for each in waiting))
             triton.ready = True
             assert sorted(await asyncio.gather(*asking)) == sorted(names)
             await until_empty(queue)
@@ -250,6 +254,7 @@ def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(run,
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatch, is_killed):
     monkeypatch.setattr(queue_module, "CONFIRM_S", 0.1)
+    monkeypatch.setattr(requests, "CONFIRM_S", 0.1)
 
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()
@@ -279,7 +284,7 @@ def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatc
 
 
 def test_a_sidecar_goes_on_after_an_error_of_its_disk(run, monkeypatch):
-    monkeypatch.setattr(restarts, "AGAIN_S", 0.05)
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.05)
 
     async def test(cluster: Cluster) -> None:
         queue, sidecar, _ = await cluster.pair()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from math import inf
 
 import pytest
 
@@ -28,7 +29,9 @@ def with_model(workers) -> list[str]:
     return [each.worker for each in workers.alive("default") if MODEL in each.resident]
 
 
-def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run):
+def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run, monkeypatch):
+    monkeypatch.setattr(placing, "BACKLOG_S", inf)  # none helps another one
+
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
         workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
@@ -45,13 +48,18 @@ def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run):
     run(test)
 
 
-def test_only_one_worker_claims_a_cold_model(run):
+def test_only_one_worker_claims_a_cold_model(run, monkeypatch):
+    monkeypatch.setattr(placing, "BACKLOG_S", inf)  # none helps another one
+
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
         workers = [await cluster.worker(f"w{i}") for i in range(4)]
         for _, triton in workers:
             triton.resident = set()
         await served(queue, 4)
+        for sidecar, _ in workers:  # all of them see the same
+            seen = sidecar._workers
+            await until(lambda seen=seen: len(ready(seen)) == len(workers) and not with_model(seen))
         await asked_often(queue)
         assert len(counts(workers)) == 1
         await until(lambda: sum(MODEL in each.claims for each in queue.pools.workers.alive("default")) == 1)
@@ -202,7 +210,7 @@ def test_a_lost_announcement_delays_a_request_only(run, monkeypatch):
 
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await cluster.pair()
-        queue._announce = lambda pool, model: None
+        queue.requests._announce = lambda pool, model: None
         assert await asked(queue, "a") == "a"
 
     run(test)

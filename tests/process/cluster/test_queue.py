@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway.queue import COPIES
+from sie_triton.cluster.gateway.requests import COPIES
 from sie_triton.cluster.messages import Answer
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.failures import Failure

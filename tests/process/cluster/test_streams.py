@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from sie_triton.cluster import connection, restarts, subjects
+from sie_triton.cluster import connection, subjects, tasks
 from sie_triton.cluster.config import streams
 from sie_triton.cluster.config.streams import Streams
 from sie_triton.cluster.sidecar import sidecar as sidecar_module
@@ -33,7 +33,7 @@ def test_a_config_service_listens_once_whatever_fails(run, monkeypatch):
         looks.append(streams)
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(restarts, "AGAIN_S", 0.01)
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
 
     async def test(cluster: Cluster) -> None:
         monkeypatch.setattr(Streams, "_look", look)

@@ -4,7 +4,7 @@ import asyncio
 import resource
 from types import SimpleNamespace
 
-from sie_triton.cluster import restarts
+from sie_triton.cluster import tasks
 from sie_triton.cluster.gateway import port
 from sie_triton.cluster.gateway import run as gateway
 from sie_triton.cluster.gateway.port import Port, options
@@ -26,7 +26,7 @@ def test_the_ports_share_the_descriptors_of_the_process(tmp_path, monkeypatch):
 
 def test_the_port_is_watched_after_an_error_too(tmp_path, monkeypatch):
     monkeypatch.setattr(port, "LOOK_S", 0.01)
-    monkeypatch.setattr(restarts, "AGAIN_S", 0.01)
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
 
     class Receiving:
         num_looks = 0

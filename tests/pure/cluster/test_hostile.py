@@ -1,13 +1,15 @@
 """Requests, responses and heartbeats that are not what they say harm nobody else."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import msgpack
 import pytest
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway.queue import MAX_PARTS, Queue, _Waiting
+from sie_triton.cluster.gateway.pools import Pools
+from sie_triton.cluster.gateway.requests import MAX_PARTS, Request, Requests
 from sie_triton.cluster.messages import VERSION, Answer
 from sie_triton.cluster.policies.quantum import MIN_OPEN, WINDOW, Quantum
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, split
@@ -119,23 +121,22 @@ def test_a_heartbeat_of_wrong_types_is_ignored():
         ("", False),
     ],
 )
-def test_a_gateway_deletes_answered_work_and_publishes_to_nothing_that_a_worker_names(tmp_path, receipt, is_taken):
+def test_a_gateway_deletes_answered_work_and_publishes_to_nothing_that_a_worker_names(receipt, is_taken):
     published = []
 
     async def publish(subject, data=b""):
         published.append((subject, data))
 
-    queue = Queue(read_settings(data_dir=tmp_path))
-    queue._nats = SimpleNamespace(publish=publish)
+    requests = Requests(SimpleNamespace(publish=publish), None, "g", time.time, Pools("p"), None)
     head = msgpack.packb((VERSION, 1, "w", 0, "", 0.0, receipt, 0, 1), unicode_errors="surrogatepass")
-    asyncio.run(queue._take(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
+    asyncio.run(requests.take(SimpleNamespace(data=len(head).to_bytes(4, "little") + head)))
     deleted = ("$JS.API.STREAM.MSG.DELETE.SIE_WORK_p", b'{"seq": 2, "no_erase": true}')
     assert published == [deleted] * is_taken
 
 
 @pytest.mark.parametrize(("part", "num_parts"), [(0, MAX_PARTS + 1), (0, 2**62), (1, 1), (-1, 1), (0, 0)])
 def test_a_part_that_no_answer_can_have_is_not_kept(part, num_parts):
-    waiting = _Waiting("p", "m", b"", None, None)
+    waiting = Request(1, "p", "m", b"", None)
     assert waiting.joined(Answer(1, "w", part=part, num_parts=num_parts), b"x") is None
     assert waiting.parts == {}
 
