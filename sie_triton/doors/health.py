@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -218,11 +217,19 @@ class Watching:
 
     async def _send_status(self, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.accept"})
-        end = asyncio.ensure_future(receive())  # watchers send nothing, so this ends when they disconnect
-        while not end.done():
-            await send({"type": "websocket.send", "text": (await self._latest.text()).decode()})
-            with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(end), PERIOD_S)
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            while not gone.done():
+                await send({"type": "websocket.send", "text": (await self._latest.text()).decode()})
+                await asyncio.wait([gone], timeout=PERIOD_S)
+        finally:
+            gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Wait until a watcher disconnects; ignore what it sends."""
+    while (await receive())["type"] != "websocket.disconnect":
+        pass
 
 
 async def _trouble(door: Door) -> str:

@@ -16,6 +16,9 @@ from sie_triton.http.connections import Connections
 # Keep-alive timeout in seconds: longer than clients keep idle connections, so that the client always closes first.
 KEEP_ALIVE_S = 75
 
+# Maximum size of a message that a client sends on a WebSocket, in bytes.
+MAX_MESSAGE_BYTES = 64 * 1024
+
 # Connections that asyncio accepts in one turn of the event loop, before any of them is counted.
 ACCEPTS_PER_TURN = 32
 
@@ -41,6 +44,8 @@ class HttpServer(uvicorn.Server):
                 app,
                 http=Connection,
                 ws=ws,
+                ws_max_size=MAX_MESSAGE_BYTES,
+                ws_per_message_deflate=False,
                 loop="asyncio",
                 log_config=None,
                 access_log=False,

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
 from sie_triton.doors.app import application
-from sie_triton.doors.websocket import FINAL, MASKED, PING, TEXT, WebSocket
+from sie_triton.doors.websocket import WebSocket
 from sie_triton.http.connection import Connection
+from sie_triton.http.server import MAX_MESSAGE_BYTES
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target
 from tests.support.doors import door_of
@@ -27,11 +28,13 @@ UPGRADE = (
     b"GET /ws/status HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
+FINAL = MASKED = 0x80
+TEXT, CLOSE, PING = 0x1, 0x8, 0x9
 FRAMES = (
     struct.pack("!BB", FINAL | PING, MASKED | 2) + b"maskhi",
     struct.pack("!BBH", FINAL | TEXT, MASKED | 126, 300) + b"mask" + bytes(300),
     struct.pack("!BBQ", FINAL | TEXT, MASKED | 127, 1 << 62) + b"mask",
-    struct.pack("!BB", FINAL | 8, MASKED | 2) + b"mask\x03\xe8",
+    struct.pack("!BB", FINAL | CLOSE, MASKED | 2) + b"mask\x03\xe8",
 )
 CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n10\r\n" + BODY + b"\r\n0\r\nX: y\r\n\r\n"
 SENT = (
@@ -88,7 +91,9 @@ def http(directory: Path) -> Iterator[Target]:
     cases = st.tuples(damaged(SENT), st.lists(st.integers(1, 400), max_size=2))
     with asyncio.Runner() as runner:
         door, _ = door_of(data_dir=directory)
-        config = uvicorn.Config(application(door), http=Connection, ws=WebSocket, log_config=None)
+        config = uvicorn.Config(
+            application(door), http=Connection, ws=WebSocket, ws_max_size=MAX_MESSAGE_BYTES, log_config=None
+        )
         config.load()
         yield Target(cases, lambda case: runner.run(_spoken(config, door, *case)))
 

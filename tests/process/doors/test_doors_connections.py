@@ -155,10 +155,9 @@ def test_a_proxy_s_request_is_refused(client):
 def test_a_kept_connection_may_become_a_websocket(client, monkeypatch):
     monkeypatch.setattr(connection, "HEAD_S", 0.2)
     assert answer_to(client, LIVE).status == 200
-    upgrade = (
-        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAA\r\n\r\n"
-    )
-    client.sendall(b"GET /ws/status HTTP/1.1\r\nHost: localhost\r\n" + upgrade)
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    key = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    client.sendall(b"GET /ws/status HTTP/1.1\r\nHost: localhost\r\n" + upgrade + key)
     end = time.monotonic() + 1
     while time.monotonic() < end:
         assert client.recv(2**16)
