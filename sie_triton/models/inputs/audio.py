@@ -7,7 +7,6 @@ read; truncated FLAC and MP3 files are refused.
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import AUDIO
 from sie_triton.errors import InputError
-from sie_triton.models.inputs.base import InputKind
+from sie_triton.models.inputs.files import File, FileInput
 
 Samples = npt.NDArray[np.float32]
 
@@ -41,35 +40,17 @@ LOUDEST = 1e9
 WHOLE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class AudioFile:
-    """An audio file of a request; `where` names it in errors."""
-
-    content: bytes
-    where: str
-
-    def __len__(self) -> int:
-        return len(self.content)
+class AudioFile(File):
+    """An audio file of a request."""
 
 
-class AudioInput(InputKind):
-    """Audio files. Sizes are in bytes."""
+class AudioInput(FileInput):
+    """Audio files."""
 
+    file = AudioFile
     name = "audio"
     tensors = (AUDIO,)
-    max_elements = 16
-    max_size = 1024 * 1024
-    chunk_size = 1024 * 1024
     nothing_read = "the model reads nothing of it; send another sound"
-
-    def decode(self, raw: bytes, where: str) -> AudioFile:
-        return AudioFile(raw, where)
-
-    def size(self, element: Any) -> int:
-        return len(element)
-
-    def sample_length(self, rng: np.random.Generator) -> int:
-        return 1
 
 
 class AudioReader:

@@ -4,14 +4,10 @@ import io
 import zipfile
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from sie_triton.contract.tensors import DOCUMENT
 from sie_triton.errors import InputError
-from sie_triton.models.inputs.base import InputKind
+from sie_triton.models.inputs.files import File, FileInput
 
 # Folder in an Office archive → format.
 OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
@@ -27,35 +23,19 @@ MOST_UNPACKED_BYTES = 1_000_000_000
 LOOKED_AT = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentFile:
-    """A document file of a request; `where` names it in errors."""
-
-    content: bytes
-    where: str
-
-    def __len__(self) -> int:
-        return len(self.content)
+class DocumentFile(File):
+    """A document file of a request."""
 
 
-class DocumentInput(InputKind):
-    """Document files. Sizes are in bytes."""
+class DocumentInput(FileInput):
+    """Document files."""
 
+    file = DocumentFile
     name = "document"
     tensors = (DOCUMENT,)
-    max_elements = 16
     max_size = 4 * 1024 * 1024
     chunk_size = 4 * 1024 * 1024
     nothing_read = "is empty; send a file"
-
-    def decode(self, raw: bytes, where: str) -> DocumentFile:
-        return DocumentFile(raw, where)
-
-    def size(self, element: Any) -> int:
-        return len(element)
-
-    def sample_length(self, rng: np.random.Generator) -> int:
-        return 1
 
 
 def format_of(content: bytes) -> str:

@@ -8,15 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
 from sie_triton.errors import Cancelled, InputError
-from sie_triton.models.inputs.base import InputKind
 from sie_triton.models.inputs.decoding import DRAWN_BYTES, FORMATS, open_image, peak_bytes, to_rgb
+from sie_triton.models.inputs.files import File, FileInput
 from sie_triton.models.inputs.pdf.document import Drawing, is_pdf
 from sie_triton.system.host.file_locks import Line, LockFile
 
@@ -36,15 +34,8 @@ MAX_SIDE = 65_500
 MAX_ASPECT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFile:
-    """An image file of a request; `where` names it in errors."""
-
-    content: bytes
-    where: str
-
-    def __len__(self) -> int:
-        return len(self.content)
+class ImageFile(File):
+    """An image file of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +45,13 @@ class Page(ImageFile):
     drawing: Drawing
 
 
-class ImageInput(InputKind):
-    """Image files. Sizes are in bytes."""
+class ImageInput(FileInput):
+    """Image files."""
 
+    file = ImageFile
     name = "image"
     tensors = (IMAGE, QUERY_IMAGE)
-    max_elements = 16
-    max_size = 1024 * 1024
-    chunk_size = 1024 * 1024
     nothing_read = "the model reads nothing of it; send another image"
-
-    def decode(self, raw: bytes, where: str) -> ImageFile:
-        return ImageFile(raw, where)
-
-    def size(self, element: Any) -> int:
-        return len(element)
-
-    def sample_length(self, rng: np.random.Generator) -> int:
-        return 1
 
 
 class ImageReader:
