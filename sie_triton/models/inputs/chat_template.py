@@ -1,9 +1,7 @@
 """Messages → the text of a conversation, as transformers formats it with a checkpoint's own template."""
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -16,6 +14,7 @@ from weakref import finalize
 from sie_triton.checkpoints.chat_template import read_chat_template
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.errors import BusyError, InputError, LoadError
+from sie_triton.system.processes.confined import start
 
 # Special tokens of the tokenizer that templates may use.
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -30,9 +29,6 @@ START_S, SECONDS = 15.0, 5.0
 MAX_ANSWER = 13 << 20
 
 REFUSES = "the model's chat template refuses the prompt"
-
-# Environment variables that the process inherits; the others may hold secrets.
-KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TZ")
 
 Message = Mapping[str, Any]
 
@@ -93,13 +89,7 @@ class TemplateProcess:
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None or self._process.poll() is not None:
             self._end()
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-m", "sie_triton.models.inputs.chat_template_process"],
-                env={name: os.environ[name] for name in KEPT if name in os.environ},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-            )
+            self._process = process = start("sie_triton.models.inputs.chat_template_process")
             self._end = finalize(self, _end, process)
             if not _exchange(process, b"", START_S):
                 raise OSError("its process does not start")

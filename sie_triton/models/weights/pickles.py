@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +29,7 @@ from sie_triton.models.weights.unpickle import REFUSED, time_limit
 from sie_triton.models.weights.uses import Uses, shared
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.child import describe_exit
+from sie_triton.system.processes.confined import start
 
 SINGLE, SHARDS, INDEX = "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json"
 SAFE_INDEX = "model.safetensors.index.json"
@@ -44,10 +44,6 @@ HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 # Polling interval while waiting, in seconds.
 LOOK_S = 0.2
 GRACE_S = 10.0
-MAX_REFUSAL_BYTES = 4096
-
-# Environment variables that the process needs to find Python and PyTorch.
-KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 
 ReportProgress = Callable[[str], None]
 
@@ -218,16 +214,8 @@ def _fresh(directory: Path) -> Iterator[IO[bytes]]:
 
 def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
     """Convert each pickle into the open file of its descriptor, in a confined process; LoadError says why it failed."""
-    arguments = [str(each) for path, descriptor in files.items() for each in (path.absolute(), descriptor)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sie_triton.models.weights.unpickle", *arguments],
-        env={name: os.environ[name] for name in KEPT if name in os.environ},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        pass_fds=list(files.values()),
-    )
-    with process:
+    arguments = [each for path, descriptor in files.items() for each in (path.absolute(), descriptor)]
+    with start("sie_triton.models.weights.unpickle", *arguments, descriptors=files.values()) as process:
         try:
             ended = monotonic() + time_limit(sum(path.stat().st_size for path in files)) + GRACE_S
             while (status := _status(process)) is None and monotonic() < ended:
@@ -235,7 +223,7 @@ def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
         finally:
             process.kill()
         assert process.stdout is not None
-        said = process.stdout.read(MAX_REFUSAL_BYTES)
+        said = process.stdout.read(4096)
     if status != 0:
         raise _refused(status, said, ", ".join(map(str, files)))
 

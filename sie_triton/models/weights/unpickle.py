@@ -57,7 +57,6 @@ DTYPES = {
 
 # Entry that transformers expects in the header.
 METADATA = "__metadata__"
-MADE_BY = {"format": "pt"}
 
 
 def main(files: Sequence[tuple[Path, int]]) -> None:
@@ -183,7 +182,7 @@ def _write(tensors: "Mapping[str, torch.Tensor]", descriptor: int) -> None:
     import torch
 
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {METADATA: MADE_BY}
+    header: dict[str, Any] = {METADATA: {"format": "pt"}}
     end = 0
     for name in order:
         tensor = tensors[name]

@@ -1,4 +1,4 @@
-"""Confine this process irrevocably: afterwards it can only compute, and read and write open descriptors.
+"""Processes that read untrusted files. Each confines itself irrevocably, and can then only use open descriptors.
 
 It cannot open, list or stat any file, so everything must be opened and imported before. Uses seccomp on Linux on
 x86-64, which needs no privileges and works in unprivileged containers too.
@@ -10,7 +10,9 @@ import os
 import platform
 import resource
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from struct import pack
 
@@ -84,6 +86,24 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT = 0, 4, 16
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
+# Environment variables that a process inherits from the one that starts it; the others may hold secrets.
+INHERITED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TZ")
+
+
+def start(
+    module: str, *arguments: object, descriptors: Collection[int] = (), bufsize: int = -1
+) -> "subprocess.Popen[bytes]":
+    """Start `python -m module arguments`, which confines itself, with pipes to its standard input and output."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        env={name: os.environ[name] for name in INHERITED if name in os.environ},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        pass_fds=tuple(descriptors),
+        bufsize=bufsize,
+    )
+
 
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
@@ -133,7 +153,8 @@ def die_first() -> None:
 
 def _filter() -> Iterator[bytes]:
     yield _instruction(LOAD, ARCHITECTURE)
-    yield from _unless(EQUAL, AUDIT_ARCH_X86_64, KILL)
+    yield _instruction(EQUAL, AUDIT_ARCH_X86_64, met=1)
+    yield _instruction(RETURN, KILL)
     yield _instruction(LOAD, NUMBER)
     yield from _if(AT_LEAST, X32_CALLS, KILL)
     for number in ALLOWED.values():
@@ -148,11 +169,6 @@ def _filter() -> Iterator[bytes]:
 
 def _if(test: int, value: int, verdict: int) -> Iterator[bytes]:
     yield _instruction(test, value, missed=1)
-    yield _instruction(RETURN, verdict)
-
-
-def _unless(test: int, value: int, verdict: int) -> Iterator[bytes]:
-    yield _instruction(test, value, met=1)
     yield _instruction(RETURN, verdict)
 
 

@@ -3,7 +3,6 @@
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from time import monotonic
 
 from sie_triton.errors import Cancelled, InputError
 from sie_triton.models.inputs.pdf.draw import ENCRYPTED, HEAD, MAX_PIXELS, NUMBER, UNCONFINED
+from sie_triton.system.processes.confined import start
 
 # Start of the header, and the bytes that may precede it.
 MARK, BEFORE = b"%PDF-", b"\xef\xbb\xbf \t\r\n\0"
@@ -24,9 +24,6 @@ LOOK_S = 0.1
 
 # Maximum size of a page: its sides are rounded up, and its rows padded.
 MOST_BYTES = 2 * 3 * MAX_PIXELS
-
-# Environment variables that the confined process inherits; the others may hold secrets.
-KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +85,7 @@ class PdfDocument:
 def opened(content: bytes, where: str, is_over: Callable[[], bool] = lambda: False) -> Iterator[PdfDocument]:
     """Open a PDF; InputError begins with `where` and gives the reason; Cancelled once `is_over()`."""
     with _in_memory(content) as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sie_triton.models.inputs.pdf.draw", str(file), str(MOST_S)],
-            env={name: os.environ[name] for name in KEPT if name in os.environ},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[file],
-            bufsize=0,
-        )
+        process = start("sie_triton.models.inputs.pdf.draw", file, MOST_S, descriptors=[file], bufsize=0)
     with process:
         try:
             document = PdfDocument(process, where, is_over)
