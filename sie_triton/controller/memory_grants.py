@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from signal import SIGKILL
-from threading import get_ident
 from time import monotonic_ns
 from types import MappingProxyType
 
@@ -17,6 +15,7 @@ from sie_triton.records.grants import EVICTED, GRANTED, answer_path, refusal
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import LOADING, RESIDENT, Record, process_of, worker_of
 from sie_triton.settings import Settings
+from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.footprint import STAGE_BYTES, limit_for
 from sie_triton.system.processes.pids import ProcessId
 
@@ -257,15 +256,10 @@ def withdraw(directory: Path, record: Record) -> None:
 
 def answer_load(directory: Path, record: Record, text: str) -> None:
     """Answer a process that loads or waits for memory. On a full disk a grant is tried again by the rounds to come."""
-    path = answer_path(directory, record["pid"])
-    fresh = path.with_suffix(f".{get_ident()}.grant")  # swaps end on other threads
     try:
-        fresh.write_text(text)
-        fresh.replace(path)
+        write_atomically(answer_path(directory, record["pid"]), text)
     except OSError as exc:
         log.warning("the load of process %d cannot be answered now: %s", record["pid"], exc)
-        with suppress(OSError):
-            fresh.unlink()
 
 
 def _was_granted(directory: Path, record: Record) -> bool:

@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import get_ident
 from typing import Any
 
 from sie_triton.system.host.container import num_processors
+from sie_triton.system.host.files import write_atomically
 
 # Packages whose releases may change the measurements.
 PACKAGES = ("sie-triton", "torch", "transformers", "flash-attn", "onnxruntime")
@@ -63,14 +62,9 @@ class Measurements:
         self._values = self._stored() | self._values | values
         if self._path is None:
             return
-        fresh = self._path.with_suffix(f".{os.getpid()}.{get_ident()}.new")
-        try:
+        with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(self._values, indent=1, sort_keys=True))
-            fresh.replace(self._path)
-        except OSError:  # on a full disk it would stay
-            with suppress(OSError):
-                fresh.unlink()
+            write_atomically(self._path, json.dumps(self._values, indent=1, sort_keys=True))
 
     def _stored(self) -> dict[str, Any]:
         """Return the values in the file; none where they are to be discarded."""

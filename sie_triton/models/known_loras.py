@@ -18,6 +18,7 @@ from sie_triton.contract import shown
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.verb import LONGEST_LORA
 from sie_triton.errors import InputError
+from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.private import private_directory
 
 NAME = re.compile(r"\w[\w./-]*", re.ASCII)
@@ -164,6 +165,4 @@ def remove(path: Path, name: str) -> bool:
 
 def _write(path: Path, loras: Mapping[str, str]) -> None:
     private_directory(path.parent)
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(loras, indent=1), encoding="utf-8")
-    fresh.replace(path)
+    write_atomically(path, json.dumps(loras, indent=1))

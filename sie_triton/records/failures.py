@@ -6,16 +6,15 @@ stage → `org__name-inference.failure` → controller
 from contextlib import suppress
 from pathlib import Path
 
+from sie_triton.system.host.files import write_atomically
+
 MAX_CHARACTERS = 1000
 
 
 def write_failure(directory: Path, steps: str, stage: str, message: str) -> None:
     """Write the first characters of `message` on one line; do nothing if the directory is not writable."""
-    path = _path(directory, steps, stage)
-    fresh = path.with_suffix(".failure.new")
     with suppress(OSError):
-        fresh.write_text(" ".join(message.split())[:MAX_CHARACTERS], encoding="utf-8")
-        fresh.replace(path)
+        write_atomically(_path(directory, steps, stage), " ".join(message.split())[:MAX_CHARACTERS])
 
 
 def read_failure(directory: Path, steps: str, stage: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypedDict
 
 from sie_triton.records.revisions import model_of, revision_of
 from sie_triton.records.status import process_of, read_record
+from sie_triton.system.host.files import write_atomically
 
 State = Literal["loading", "resident", "failed"]
 
@@ -40,10 +41,8 @@ FIELDS = Lora.__annotations__.keys()
 
 
 def write_loras(path: Path, loras: Mapping[str, Lora]) -> None:
-    """Replace the file atomically. Raise OSError if that fails. The caller allows one thread at a time."""
-    fresh = path.with_suffix(".loras.new")
-    fresh.write_text(json.dumps(loras))
-    fresh.replace(path)
+    """Replace the file. Raise OSError if that fails."""
+    write_atomically(path, json.dumps(loras))
 
 
 def read_all_loras(directory: Path) -> dict[str, Loras]:

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sie_triton.system.host.files import write_atomically
+
 FILE = "serving.json"
 
 SUFFIXES = (".yaml", ".yml")
@@ -99,11 +101,7 @@ class Serving:
 
     def write(self) -> None:
         """Replace the file atomically; only this user can read it."""
-        path = self.data_dir / FILE
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.touch(mode=0o600)
-        fresh.write_text(json.dumps(asdict(self), indent=1))
-        fresh.replace(path)
+        write_atomically(self.data_dir / FILE, json.dumps(asdict(self), indent=1), mode=0o600)
 
 
 def read_serving(data_dir: Path) -> Serving | None:

@@ -25,9 +25,9 @@ from sie_triton.models.weights.local_cache import (
     is_complete,
     keep_names,
     known_names,
-    write_atomically,
 )
 from sie_triton.models.weights.object_store import StoreError
+from sie_triton.system.host.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -200,4 +200,5 @@ def _keep_ref(home: Path, revision: str, commit: str) -> None:
         return
     path = inside(home / "refs", revision or DEFAULT_REVISION, "hf_revision")
     with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, commit)

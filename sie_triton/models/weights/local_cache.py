@@ -9,6 +9,7 @@ from pathlib import Path
 from sie_triton.checkpoints.files import read_json
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.listing import listing
+from sie_triton.system.host.files import write_atomically
 
 # Directory of our records in a repository's directory; huggingface_hub reads only refs, snapshots and blobs.
 OURS = ".sie-triton"
@@ -48,7 +49,9 @@ def repo_of(home: Path) -> str:
 
 def keep_names(home: Path, commit: str, names: Sequence[str]) -> None:
     """Record the names of all files of a commit, as the hub lists them; OSError if the cache is read-only."""
-    write_atomically(home / OURS / f"{commit}.files", json.dumps(names))
+    path = home / OURS / f"{commit}.files"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(names))
 
 
 def known_names(home: Path, commit: str) -> tuple[str, ...]:
@@ -82,13 +85,6 @@ def is_complete(snapshot: Path) -> bool:
     except (LoadError, KeyError, TypeError, AttributeError):
         return False
     return shards <= present and all(any(name.startswith(f"{module}/") for name in present) for module in modules)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fresh.write_text(text)
-    fresh.replace(path)
 
 
 def _shards(index: Path) -> set[str]:

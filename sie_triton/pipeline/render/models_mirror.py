@@ -3,7 +3,6 @@
 models_dir (s3://…) → MIRROR in the data directory → the controller's watch
 """
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from sie_triton.models.catalog.bundles import models_of_bundle
 from sie_triton.models.weights.object_store import ObjectStore, StoreError
 from sie_triton.records.serving_file import SUFFIXES, model_files
 from sie_triton.settings import Settings
+from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.host.repeated import repeated
 
@@ -147,6 +147,4 @@ def _write(path: Path, content: bytes) -> None:
     with suppress(OSError):
         if path.read_bytes() == content:
             return
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_bytes(content)
-    fresh.replace(path)
+    write_atomically(path, content)

@@ -46,6 +46,7 @@ from sie_triton.records.serving_file import (
 )
 from sie_triton.settings import Settings, read_settings, words
 from sie_triton.settings.sources import SECRETS
+from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.private import private_directory
 
 
@@ -139,9 +140,7 @@ class Refresh:
             if triton_name(other) == name and served.source != str(target) and other not in self.serving.mentioned:
                 raise Refused(CONFLICT, f"sie_id: {config.sie_id} is served from {served.source}; change it there")
         private_directory(target.parent)
-        fresh = target.with_suffix(".new")
-        fresh.write_bytes(text)
-        fresh.replace(target)
+        write_atomically(target, text)
         self._forget([config.sie_id])
         self._forgotten = (config.sie_id,)
         self.outcome.model = name

@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from struct import Struct
 
+from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.child import Child
 from sie_triton.system.processes.pids import ProcessId
@@ -211,9 +212,7 @@ def serve(directory: Path, prepare: Callable[[], None], *, lazily: bool = False)
 
 def _announce(directory: Path, state: str) -> None:
     pid, started = ProcessId.of(os.getpid())
-    fresh = directory / f"{PID}.new"
-    fresh.write_text(f"{pid} {started} {state}")
-    fresh.replace(directory / PID)
+    write_atomically(directory / PID, f"{pid} {started} {state}")
 
 
 def _announced(directory: Path, paths: Iterable[Path] | None = None) -> dict[ProcessId, str]:
