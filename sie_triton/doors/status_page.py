@@ -6,7 +6,6 @@ from pathlib import Path
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 
 FOLDER = Path(__file__).parent / "page"
@@ -56,7 +55,7 @@ class PageFile:
 
 
 class Root:
-    """Handler of `/`: the page for clients that prefer HTML, as browsers do, else JSON."""
+    """Handler of `/`: the page for browsers, else JSON."""
 
     def __init__(self, page: PageFile) -> None:
         self._page = page
@@ -70,30 +69,9 @@ class Root:
 
 
 def prefers_html(accept: str) -> bool:
-    """Return True if an Accept header ranks HTML above JSON: by quality, then by how exactly it names the type.
+    """Return True if an Accept header names HTML first, as that of a browser does.
 
-    >>> prefers_html("text/html,application/xml;q=0.9,*/*;q=0.8"), prefers_html("text/html, */*")
-    (True, True)
-    >>> prefers_html(""), prefers_html("*/*"), prefers_html("application/json, text/html;q=0.9")
-    (False, False, False)
+    >>> prefers_html("text/html,application/xml;q=0.9,*/*;q=0.8"), prefers_html("*/*"), prefers_html("")
+    (True, False, False)
     """
-    return _rank(accept, HTML) > _rank(accept, JSON)
-
-
-def _rank(accept: str, media_type: str) -> tuple[float, int]:
-    """Return the quality that `accept` gives a media type, and the exactness of the range that matches it best."""
-    patterns = ("*/*", media_type.partition("/")[0] + "/*", media_type)
-    exactness, quality = 0, 0.0
-    for part in accept.split(","):
-        name, *parameters = (each.strip().lower() for each in part.split(";"))
-        if name in patterns and patterns.index(name) >= exactness:
-            exactness, quality = patterns.index(name), _quality(parameters)
-    return quality, exactness if quality else 0
-
-
-def _quality(parameters: list[str]) -> float:
-    given = next((each[2:] for each in parameters if each.startswith("q=")), "1")
-    try:
-        return float(given)
-    except ValueError:
-        return 0.0
+    return accept.partition(",")[0].strip().lower() == HTML
