@@ -55,7 +55,7 @@ class Preparation:
         self._prepared: list[list[Any]] = [[] for _ in self._elements]
         self._pages: Pages = [[] for _ in range(self._num_items)]
         self._lock = Lock()
-        self._num_taken = 0
+        self._places = iter(range(len(self._elements)))  # shared by the strands; its `next` is atomic
         self._num_running = 0
 
     @property
@@ -70,7 +70,7 @@ class Preparation:
         return [self._strand() for _ in range(self._num_running)]
 
     def _strand(self) -> Iterator[None]:
-        while (place := self._take()) is not None:
+        for place in self._places:
             for element in self._read(place):
                 is_slow = self._processor.is_slow(element)
                 with self._slots.image() if is_slow else nullcontext():
@@ -98,12 +98,6 @@ class Preparation:
     def _next_page(self, pages: Iterator[tuple[int, Any]]) -> tuple[int, Any] | None:
         with self._slots.drawing():
             return next(pages, None)
-
-    def _take(self) -> int | None:
-        with self._lock:
-            place = self._num_taken
-            self._num_taken += 1
-        return place if place < len(self._elements) else None
 
     def _is_last(self) -> bool:
         with self._lock:

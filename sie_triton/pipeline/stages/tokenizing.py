@@ -29,14 +29,15 @@ class Tokenization:
         self._encode, self._is_over, self._done, self._slots = encode, is_over, done, slots
         self._features: list[Features] = [{} for _ in self._chunks]
         self._lock = Lock()
-        self._num_taken = self._num_done = 0
+        self._places = iter(range(len(self._chunks)))  # shared by the strands; its `next` is atomic
+        self._num_done = 0
 
     def strands(self, most: int) -> Sequence[Iterator[None]]:
         """Return up to `most` strands, each for a thread of its own."""
         return [self._strand() for _ in range(min(most, len(self._chunks)))]
 
     def _strand(self) -> Iterator[None]:
-        while (place := self._take()) is not None:
+        for place in self._places:
             with self._slots.bulk():
                 if self._is_over():
                     return
@@ -44,12 +45,6 @@ class Tokenization:
             if self._is_last():
                 self._done(join(self._features))
             yield
-
-    def _take(self) -> int | None:
-        with self._lock:
-            place = self._num_taken
-            self._num_taken += 1
-        return place if place < len(self._chunks) else None
 
     def _is_last(self) -> bool:
         with self._lock:
