@@ -44,7 +44,7 @@ def config(changed: bool, as_json: bool, **flags: Any) -> None:
             echo(json.dumps({"name": name, "value": value, "source": source, "effect": effect}))
             continue
         console.print(Text.assemble((name, "bold"), f": {value}  ({source})"), soft_wrap=True)
-        console.print(f"    {effect}", style="dim", highlight=False, soft_wrap=True)
+        console.print(f"    {effect}", style="dim", soft_wrap=True)
 
 
 def effective(flags: dict[str, Any]) -> list[Setting]:

@@ -20,7 +20,7 @@ class Summaries(Sink):
     """Prints each result as its text and a row for each output."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        self._console = Console()
 
     def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
         for line, record in zip(lines, records, strict=True):

@@ -21,7 +21,7 @@ class FindingsOut(Sink):
     """Prints findings highlighted in their texts if standard output is a terminal with colours, else as lines."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        self._console = Console()
         self._colours: dict[str, str] = {}
 
     def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:

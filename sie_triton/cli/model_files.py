@@ -57,7 +57,7 @@ def list_served(settings: Settings) -> None:
 
 
 def show(model: str, settings: Settings) -> None:
-    console = Console(highlight=False)
+    console = Console()
     found = select([model], settings.models_dir, allow_hub=settings.hf_fallback, cluster=settings.cluster_cache)
     for config in found.models:
         console.print(_table(config, config.resolve(settings.portable_runtime)))

@@ -51,7 +51,7 @@ class RankedTable(Sink):
         self._best = nlargest(MAX_ROWS, [*self._best, *new], key=lambda each: each[:2])
 
     def finish(self) -> None:
-        console = Console(highlight=False)
+        console = Console()
         table = made("rank", "score", "item", "text")
         for rank, (score, _, line, record) in enumerate(self._best):
             table.add_row(str(rank), f"{score:.4f}", record["item_id"], Text(one_line(line)))
@@ -65,7 +65,7 @@ class PairTable(Sink):
     """Score, query and text of each pair, in the order of the input."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False)
+        self._console = Console()
 
     def _write(self, lines: Sequence[Line], records: Sequence[Record]) -> None:
         for line, record in zip(lines, records, strict=True):

@@ -69,12 +69,12 @@ def add(settings: Settings, model_file: str, pool: str) -> None:
     """Give a model file to all workers, or to those of a pool."""
     done = _change(settings, f"{MODELS}{_of_pool(pool)}", "POST", model_file.encode())
     what = f"epoch {done['epoch']}" if done["changed"] else f"unchanged since epoch {done['epoch']}"
-    Console().print(f"{done['model']}: {what}", highlight=False)
+    Console().print(f"{done['model']}: {what}")
 
 
 def remove(settings: Settings, model: str, pool: str) -> None:
     done = _change(settings, f"{MODELS}/{quote(model)}{_of_pool(pool)}", "DELETE")
-    Console().print(f"{done['model']}: removed, epoch {done['epoch']}", highlight=False)
+    Console().print(f"{done['model']}: removed, epoch {done['epoch']}")
 
 
 def table_of(health: Mapping[str, Any]) -> RenderableType:

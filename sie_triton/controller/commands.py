@@ -52,9 +52,9 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
         console.print(table_of(answer, console.width))
         kernels = [f"kernels: {answer['kernels']}"] if answer.get("kernels") else []
         for line in (*kernels, *(f"faster: {speedup}" for speedup in answer.get("speedups", []))):
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
         for line in faults(answer):
-            console.print(line, style="red", highlight=False, soft_wrap=True)
+            console.print(line, style="red", soft_wrap=True)
         if picture is not None:
             console.save_svg(str(picture), title="sie-triton status")
         return
@@ -68,18 +68,18 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
 
 def act(settings: Settings, model: str, action: str) -> None:
     done = ask(settings, f"{path_of(model)}/{action}", "POST")
-    Console().print(f"{done['model']}: {action} done", highlight=False)
+    Console().print(f"{done['model']}: {action} done")
 
 
 def add(settings: Settings, model_file: str) -> None:
     """Serve the model of `model_file`, given as text; it replaces a model of the same name."""
     done = ask(settings, MODELS, "PUT", model_file.encode())
-    Console().print(f"{done['model']}: {done['done']}", highlight=False)
+    Console().print(f"{done['model']}: {done['done']}")
 
 
 def remove(settings: Settings, model: str) -> None:
     done = ask(settings, path_of(model), "DELETE")
-    Console().print(f"{done['model']}: {done['done']}", highlight=False)
+    Console().print(f"{done['model']}: {done['done']}")
 
 
 def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None = None) -> Any:

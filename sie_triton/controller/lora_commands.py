@@ -65,7 +65,7 @@ def table(answer: Any) -> Table:
 
 
 def _print_line(line: str) -> None:
-    Console().print(line, highlight=False, soft_wrap=True)
+    Console().print(line, soft_wrap=True)
 
 
 def _path(model: str) -> str:

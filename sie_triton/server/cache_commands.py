@@ -147,4 +147,4 @@ def _print(table: Table, otherwise: str) -> None:
 
 
 def _say(line: str, style: str = "") -> None:
-    Console().print(line, style=style, highlight=False, soft_wrap=True)
+    Console().print(line, style=style, soft_wrap=True)

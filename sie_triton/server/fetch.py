@@ -32,7 +32,7 @@ def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console:
             with Uses() as uses:
                 fetch(spec, console, uses, pin_of(triton_name(spec.model), settings.status_dir))
         except LoadError as exc:
-            console.print(f"warning: {config.sie_id} cannot be loaded: {exc}", style="yellow", highlight=False)
+            console.print(f"warning: {config.sie_id} cannot be loaded: {exc}", style="yellow")
 
 
 def fetch(spec: ModelSpec, console: Console, uses: Uses, pin: Path | None = None) -> Path:
@@ -65,6 +65,6 @@ def _shown(console: Console) -> Iterator[Callable[[str], None]]:
             progress.update(task, description=line, completed=done, total=total)
             if not console.is_terminal and monotonic() >= say_after:
                 say_after = monotonic() + SAY_EVERY_S
-                console.print(line, highlight=False)
+                console.print(line)
 
         yield report_progress

@@ -63,8 +63,6 @@ MEMORY_READABLE_BY_ALL = (
     f"stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}"
 )
 
-# Python's error.
-NO_THREAD = "can't start new thread"
 
 KNOWN = "known    any model of `sie-triton models ls --known`, once a request to SIE's door or of SIEClient names it"
 
@@ -95,7 +93,7 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     except OSError as exc:
         raise ServerError(preflight.explain(exc, settings.data_dir)) from exc
     except (RuntimeError, MemoryError) as exc:
-        if isinstance(exc, RuntimeError) and str(exc) != NO_THREAD:
+        if isinstance(exc, RuntimeError) and str(exc) != "can't start new thread":
             raise
         reason = str(exc) or "no memory is left"
         raise ServerError(f"{reason}; raise the limit of processes or of memory (ulimit, or the container's)") from exc
@@ -213,29 +211,29 @@ def _waiting(console: Console, title: str) -> Iterator[Callable[[str], None]]:
 def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryPlan, console: Console) -> None:
     for model in first.models:
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
-        console.print(f"model    {triton_name(model.sie_id)}{added}", highlight=False, soft_wrap=True)
+        console.print(f"model    {triton_name(model.sie_id)}{added}", soft_wrap=True)
     if settings.serve_known:
-        console.print(KNOWN, highlight=False, soft_wrap=True)
-    console.print(f"device   {settings.runtime.device}", highlight=False)
+        console.print(KNOWN, soft_wrap=True)
+    console.print(f"device   {settings.runtime.device}")
     if memory := room.line():
-        console.print(f"memory   {memory}", highlight=False, soft_wrap=True)
+        console.print(f"memory   {memory}", soft_wrap=True)
     if unused := unused_gpus(settings.runtime.device):
-        console.print(unused, style="yellow", highlight=False)
+        console.print(unused, style="yellow")
     if kernels := kernels_in_use(settings.runtime.device):
-        console.print(f"kernels  {kernels}", highlight=False, soft_wrap=True)
+        console.print(f"kernels  {kernels}", soft_wrap=True)
     for speedup in settings.speedups:
-        console.print(f"faster   {speedup}", highlight=False, soft_wrap=True)
+        console.print(f"faster   {speedup}", soft_wrap=True)
     if settings.door:
         door = f"http://{settings.host}:{settings.door_port}"
-        console.print(f"page     {door}/  (status and playground, in a browser)", highlight=False)
-        console.print(f"SIE      {door}  (SIE's own SDK)", highlight=False)
-        console.print(f"OpenAI   {door}/v1  (embeddings; Cohere's and Jina's rerank)", highlight=False)
-        console.print(f"docs     {door}/docs  (every route)", highlight=False)
-    console.print(f"HTTP     {url_of(settings)}", highlight=False)
-    console.print(f"gRPC     {settings.inner_host}:{settings.grpc_port}", highlight=False)
-    console.print(f"metrics  http://{settings.inner_host}:{settings.metrics_port}/metrics", highlight=False)
-    console.print(f"control  http://{settings.inner_host}:{settings.controller_port}/v1/models", highlight=False)
-    console.print(f"log      {server.log_path.resolve()}\n", highlight=False)
+        console.print(f"page     {door}/  (status and playground, in a browser)")
+        console.print(f"SIE      {door}  (SIE's own SDK)")
+        console.print(f"OpenAI   {door}/v1  (embeddings; Cohere's and Jina's rerank)")
+        console.print(f"docs     {door}/docs  (every route)")
+    console.print(f"HTTP     {url_of(settings)}")
+    console.print(f"gRPC     {settings.inner_host}:{settings.grpc_port}")
+    console.print(f"metrics  http://{settings.inner_host}:{settings.metrics_port}/metrics")
+    console.print(f"control  http://{settings.inner_host}:{settings.controller_port}/v1/models")
+    console.print(f"log      {server.log_path.resolve()}\n")
     if server.shows_its_token:
         console.print(READABLE_BY_ALL, style="yellow")
     if server.shows_its_memory:

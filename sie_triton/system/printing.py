@@ -36,10 +36,10 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 class Console(console.Console):
-    """Rich's console without markup and codes of emoji, in strings too that are part of a table."""
+    """Rich's console without markup, codes of emoji and colours of numbers, in strings too that are part of a table."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render(
         self, renderable: console.RenderableType, options: console.ConsoleOptions | None = None

@@ -24,7 +24,7 @@ def add(environments: Path, name: str, packages: Sequence[str], python: str) -> 
         def say(line: str) -> None:
             progress.update(task, description=line)
             if not console.is_terminal:
-                console.print(line, highlight=False, soft_wrap=True)
+                console.print(line, soft_wrap=True)
 
         venv = make.add(environments, name, packages, python, say)
     _say(f"{venv.directory}: Python {venv.python_version}, {_size(venv)}")
@@ -72,4 +72,4 @@ def _size(venv: Venv) -> str:
 
 
 def _say(line: str, style: str = "") -> None:
-    Console().print(line, style=style, highlight=False, soft_wrap=True)
+    Console().print(line, style=style, soft_wrap=True)

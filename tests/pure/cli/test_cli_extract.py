@@ -54,9 +54,7 @@ def printed(monkeypatch):
 
     def show(*results, **console):
         stream = io.StringIO()
-        monkeypatch.setattr(
-            extract_output, "Console", lambda **_: Console(file=stream, width=80, highlight=False, **console)
-        )
+        monkeypatch.setattr(extract_output, "Console", lambda **_: Console(file=stream, width=80, **console))
         monkeypatch.setattr(extract_output, "write_out", lambda content: stream.write(content.decode()))
         extract_output.FindingsOut().write([Line(i, {"text": TEXT}) for i, _ in enumerate(results, 1)], results)
         return stream.getvalue()
