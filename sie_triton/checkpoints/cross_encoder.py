@@ -10,8 +10,6 @@ from sie_triton.checkpoints.modules import CROSS_ENCODER, TextFiles, check_task,
 from sie_triton.checkpoints.transformer_settings import CLASSIFICATION
 from sie_triton.errors import LoadError
 
-SIGMOID = "torch.nn.modules.activation.Sigmoid"
-
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderFiles:
@@ -64,4 +62,4 @@ def _activation(saved: Fields, config: Fields) -> str:
         config.fields("sentence_transformers").text("activation_fn", ""),
         config.text("sbert_ce_default_activation_function", ""),
     )
-    return next(filter(None, named), SIGMOID)
+    return next(filter(None, named), "torch.nn.modules.activation.Sigmoid")

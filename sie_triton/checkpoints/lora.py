@@ -16,8 +16,6 @@ from sie_triton.errors import LoadError
 
 WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
 
-MAX_RANK = 65_536
-
 # PEFT settings that change the result and are not supported.
 UNSERVED = (
     "layer_replication",
@@ -127,7 +125,7 @@ def _number(fields: Fields, key: str, default: float | None = None) -> float:
 
 
 def _rank(fields: Fields, key: str, default: int | None = None) -> int:
-    return fields.integer(key, default, least=1, most=MAX_RANK)
+    return fields.integer(key, default, least=1, most=65_536)
 
 
 def _by_pattern(fields: Fields, read: Callable[[Fields, str], N]) -> dict[str, N]:

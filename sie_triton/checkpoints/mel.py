@@ -9,11 +9,7 @@ from sie_triton.errors import LoadError
 
 CLASS = "ClapFeatureExtractor"
 
-PADDINGS = ("repeatpad", "repeat", "pad")
-TRUNCATIONS = ("fusion", "rand_trunc")
-
 MAX_RATE = 384_000
-MAX_WINDOW_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +38,7 @@ class MelPlan:
         """Read the settings; raise LoadError naming the key that cannot be used."""
         fields = processor_fields(directory, SOUNDS, CLASS, (CLASS,))
         rate = fields.integer("sampling_rate", least=1000, most=MAX_RATE)
-        window = rate * fields.integer("max_length_s", least=1, most=MAX_WINDOW_S)
+        window = rate * fields.integer("max_length_s", least=1, most=600)
         plan = cls(
             rate,
             window,
@@ -51,8 +47,8 @@ class MelPlan:
             fields.integer("feature_size", least=1, most=1024),
             number(fields, "frequency_min"),
             number(fields, "frequency_max"),
-            _one_of(fields, "padding", PADDINGS),
-            _one_of(fields, "truncation", TRUNCATIONS) == "fusion",
+            _one_of(fields, "padding", ("repeatpad", "repeat", "pad")),
+            _one_of(fields, "truncation", ("fusion", "rand_trunc")) == "fusion",
         )
         plan.check(fields)
         return plan

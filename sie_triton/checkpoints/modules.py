@@ -50,9 +50,6 @@ PYLATE, PYLATE_KEYS = "ColBERT", ("query_prefix", "document_prefix")
 
 CROSS_ENCODER = "CrossEncoder"
 
-TANH = "torch.nn.modules.activation.Tanh"
-
-
 # Prompts that every model of the library has, empty unless its files name them.
 EMPTY_PROMPTS = ("query", "document")
 
@@ -156,7 +153,7 @@ class DenseLayer:
             in_features=config.integer("in_features", least=1, most=MAX_WIDTH),
             out_features=config.integer("out_features", least=1, most=MAX_WIDTH),
             bias=config.flag("bias", True),
-            activation=config.text("activation_function", TANH),
+            activation=config.text("activation_function", "torch.nn.modules.activation.Tanh"),
         )
 
 

@@ -8,8 +8,6 @@ from sie_triton.checkpoints.image_processor import FILTERS, image_fields, scalin
 from sie_triton.checkpoints.processor_classes import BILINEAR
 from sie_triton.checkpoints.resizing import MAX_SIDE
 
-MAX_PATCHES = 100_000
-
 # The range, and the precision, of the library's binary search for an image's scale.
 SCALES, CLOSE = (1e-6, 100.0), 1e-5
 
@@ -35,7 +33,7 @@ class NaflexPlan:
         fields = image_fields(directory, "Siglip2ImageProcessor")
         return cls(
             patch_size=fields.integer("patch_size", least=1, most=MAX_SIDE),
-            max_num_patches=fields.integer("max_num_patches", least=1, most=MAX_PATCHES),
+            max_num_patches=fields.integer("max_num_patches", least=1, most=100_000),
             resample=fields.integer("resample", BILINEAR, most=FILTERS - 1),
             **scaling(fields),
         )

@@ -9,8 +9,6 @@ from sie_triton.checkpoints.image_processor import IMAGES, image_fields, resampl
 from sie_triton.checkpoints.resizing import MAX_SIDE
 from sie_triton.errors import LoadError
 
-MOST_PIXELS = MAX_SIDE * MAX_SIDE
-
 
 @dataclass(frozen=True, slots=True)
 class PatchPlan:
@@ -88,7 +86,7 @@ def _pixels(fields: Fields) -> tuple[int, int]:
     for own, of_size in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
         is_own = fields.has(own) and fields.text(IMAGES) != "Glm46VImageProcessor"
         source, key = (fields, own) if is_own else (size, own if size.has(own) else of_size)
-        found.append(source.integer(key, least=1, most=MOST_PIXELS))
+        found.append(source.integer(key, least=1, most=MAX_SIDE * MAX_SIDE))
     least, most = found
     if least > most:
         message = f"{fields.where}: the minimum of {least} pixels is larger than the maximum of {most}"

@@ -19,9 +19,6 @@ from sie_triton.system.telemetry.batches import DIRECTORY, BatchDetail, BatchTai
 # Maximum number of passes of a model that a table is made of.
 MAX_PASSES = 10_000
 
-# Width of the table in a file, in characters.
-FILE_WIDTH = 160
-
 COLUMNS = ("model", "passes/s", "items/s", "items", "requests", "cost", "fill", "threads", "wait", "pass", "busy")
 
 
@@ -46,7 +43,7 @@ def top(seconds: float, once: bool, **flags: Any) -> None:
     window = Window(BatchTail(settings.data_dir), seconds)
     if once:
         time.sleep(seconds)
-        console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+        console = Console(width=None if sys.stdout.isatty() else 160)
         console.print(table_of(window.look(time.time()), seconds))
         return
     with Live(auto_refresh=False) as live:

@@ -18,8 +18,6 @@ CONNECT_S = 2.0
 # Timeout of the answer, in seconds, if the call has none: adding a model takes seconds.
 TIMEOUT_S = 120.0
 
-MAX_REASON_BYTES = 4096
-
 REQUIRES_TOKEN = (
     "adds known models only for callers with a valid token; give it as token, or run on the server's machine "  # noqa: S105
     "sie-triton models add"
@@ -82,7 +80,7 @@ def serve_known(controller: ControllerAddress, model: str, seconds: float = TIME
         connection.sock.settimeout(max(0.001, min(seconds, TIMEOUT_S)))
         connection.request("PUT", path, headers=headers)
         response = connection.getresponse()
-        status, reason = response.status, response.read(MAX_REASON_BYTES).decode(errors="replace").strip()
+        status, reason = response.status, response.read(4096).decode(errors="replace").strip()
         requires_token = status == 401 and response.getheader("WWW-Authenticate") == "Bearer"
     except TimeoutError as exc:
         raise ModelLoading(f"{model} was not in service after {seconds:.3g} s; retry") from exc

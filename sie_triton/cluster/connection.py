@@ -24,15 +24,9 @@ from sie_triton.settings import Settings, words
 
 log = logging.getLogger(__name__)
 
-# Pause between two attempts to connect, in seconds.
-RECONNECT_S = 0.25
-
 # Interval of pings, in seconds: a server that does not answer two of them, for example because it was stopped or cut
 # off, is taken for gone.
 PING_S, MAX_PINGS = 3, 2
-
-# Bytes that wait to be sent while the connection is down.
-MAX_PENDING_BYTES = 64 * 1024**2
 
 # Interval between two log lines about failures of the connection, in seconds.
 QUIET_S = 5.0
@@ -76,10 +70,10 @@ async def connect(
         tls=ssl.create_default_context(cafile=settings.nats_tls_ca) if settings.nats_tls_ca else None,
         allow_reconnect=True,
         max_reconnect_attempts=-1,
-        reconnect_time_wait=RECONNECT_S,
+        reconnect_time_wait=0.25,
         ping_interval=PING_S,
         max_outstanding_pings=MAX_PINGS,
-        pending_size=MAX_PENDING_BYTES,
+        pending_size=64 * 1024**2,
         error_cb=reporter.report,
         closed_cb=closed,
         reconnected_cb=reconnected,

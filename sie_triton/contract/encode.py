@@ -18,8 +18,6 @@ from sie_triton.contract.transforms import Muvera, normalize, quantize, scales, 
 from sie_triton.contract.verb import Answering, Options, Verb, common_parameters
 from sie_triton.errors import InputError
 
-LONGEST_PROMPT_NAME = 200  # characters
-
 
 class Encode(Verb):
     name = "encode"
@@ -46,7 +44,7 @@ class Encode(Verb):
             Parameter(
                 "prompt_name",
                 str,
-                max_characters=LONGEST_PROMPT_NAME,
+                max_characters=200,
                 for_prompt=True,
                 doc="name of a prompt in the model's own files, in place of the prompt for queries or documents",
             ),

@@ -21,7 +21,6 @@ HEADER = "triton-grpc-protocol-"
 
 # Timeouts in seconds. A new process takes a second; weights are loaded later. A stopped tritonserver never answers.
 TIMEOUT_S = 60.0
-ALIVE_TIMEOUT_S = 1.0
 
 # Maximum length of a turn in seconds: a process that hangs while it starts must not keep the other models from theirs.
 TURN_S = 5.0
@@ -59,7 +58,7 @@ class ModelControl:
     def close(self) -> None:
         self._client.close()
 
-    def answers(self, seconds: float = ALIVE_TIMEOUT_S) -> bool:
+    def answers(self, seconds: float = 1.0) -> bool:
         """False if tritonserver has ended, is stopped, or is not ready yet."""
         with suppress(InferenceServerException):
             return bool(self._client.is_server_ready(client_timeout=seconds))

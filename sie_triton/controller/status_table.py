@@ -14,12 +14,9 @@ from sie_triton.system.printing import Console
 STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "red", "cold": "dim"}
 STYLES |= {"loaded": STYLES["resident"], "available": STYLES["cold"]}  # as a door names them
 
-TITLE = "SIE on Triton"
-
 # Columns dropped in this order if the terminal is too narrow: names stay whole, so that users can copy them.
 DISPENSABLE = ("share", "in progress", "loras", "engine", "last used", "memory")
 
-BAR_COLUMNS = 20
 
 Column = Sequence[RenderableType]
 
@@ -91,12 +88,12 @@ def _columns(answer: Any) -> dict[str, Column]:
         "last used": ["never" if m["idle_s"] is None else f"{m['idle_s']:.0f} s ago" for m in models],
         "in progress": [str(model["pending"] or "") for model in models],
         "loras": [str(model["num_loras"] or "") for model in models],
-        "share": [ProgressBar(limit, each, width=BAR_COLUMNS) if each else "" for each in used],
+        "share": [ProgressBar(limit, each, width=20) if each else "" for each in used],
     }
 
 
 def _table(columns: Mapping[str, Column]) -> Table:
-    made = Table(title=TITLE)
+    made = Table(title="SIE on Triton")
     for name in columns:
         is_number = name in ("memory", "last used", "in progress", "loras")
         made.add_column(name, justify="right" if is_number else "left", overflow="fold")

@@ -11,7 +11,6 @@ from sie_triton.contract.names import sie_name
 from sie_triton.records.serving_file import file_of, is_model_file
 
 MAX_BYTES = 200_000
-MAX_REASON = 300
 
 SIE_ID = re.compile(r"""^\s*["']?sie_id["']?\s*:\s*["']?([\w./-]+)""", re.MULTILINE)
 
@@ -49,4 +48,4 @@ def for_clients(source: str, problem: str) -> str:
     'b.yaml: dim: must be 64, as in my-model (given 65)'
     """
     line = problem.partition("\n")[0].replace(f"{Path(file_of(source)).parent}/", "")
-    return DIRECTORIES.sub("", line)[:MAX_REASON]
+    return DIRECTORIES.sub("", line)[:300]

@@ -29,13 +29,12 @@ DOCUMENTS_PER_UNIT = 100
 
 # Maximum number of rank_fields, and of characters in each: every document is searched once for each of them.
 MAX_RANK_FIELDS = 16
-LONGEST_FIELD = 100
 
 ONCE = "a document is read once, up to the model's maximum length"
 
 
 RankFields = Annotated[
-    list[Annotated[str, Field(max_length=LONGEST_FIELD)]],
+    list[Annotated[str, Field(max_length=100)]],
     Field(min_length=1, max_length=MAX_RANK_FIELDS, fail_fast=True, json_schema_extra={"uniqueItems": True}),
     allowing(lambda names: len(set(names)) == len(names), "must not contain a name twice"),
 ]

@@ -35,9 +35,6 @@ LEARN_S = 1.0
 # Polling interval for lost calls, in seconds.
 LOOK_S = 0.5
 
-# Timeout of a question to the controller, in seconds.
-CONTROLLER_S = 2.0
-
 
 class TritonClient(AsyncSIEClient):
     """Client whose cancelled calls run to their end until `may_hang_up` confirms that Triton survives cancellation."""
@@ -130,7 +127,7 @@ class TritonBackend(Backend):
 
     def _ask_controller(self) -> States:
         try:
-            with urllib.request.urlopen(self._models, timeout=CONTROLLER_S) as answer:
+            with urllib.request.urlopen(self._models, timeout=2.0) as answer:
                 found = json.loads(answer.read())
             models = {each["model"]: each for each in found["models"]}
             return States(found.get("unserved", {}), models, found["memory"], monotonic())

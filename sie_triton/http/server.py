@@ -28,9 +28,6 @@ BACKLOG = 2048
 # Grace period of the requests in progress at a server that ends with its program, in seconds.
 DRAIN_S = 1
 
-# Polling interval of a server that starts, in seconds.
-STARTING_S = 0.005
-
 
 class HttpServer(uvicorn.Server):
     """Server of `app` whose open connections `connections` bounds. `drain_s`: see timeout_graceful_shutdown."""
@@ -81,7 +78,7 @@ async def serving(
         task = asyncio.create_task(server.serve([listener]))
         try:
             while not server.started and not task.done():
-                await asyncio.sleep(STARTING_S)
+                await asyncio.sleep(0.005)
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True

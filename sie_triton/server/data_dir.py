@@ -26,7 +26,6 @@ LOCK = "serve.lock"
 
 # A server's prefix of the names of its Python stages' shared memory.
 SHM_PREFIX = re.compile(r"sie_\d+_[0-9a-f]{8}_")
-MAX_PREFIX = 100
 
 # A log may have so many times the usual lines in a window if each request has one.
 LINES_OF_REQUESTS = 16
@@ -63,7 +62,7 @@ def clean_after_predecessor(held: IO[str], data_dir: Path) -> int:
     """End processes and remove memory that a killed launcher left; return the number of processes."""
     num_ended = end_leftovers(data_dir)
     held.seek(0)
-    if SHM_PREFIX.fullmatch(shm_prefix := held.read(MAX_PREFIX)):
+    if SHM_PREFIX.fullmatch(shm_prefix := held.read(100)):
         remove_regions(shm_prefix)
     return num_ended
 

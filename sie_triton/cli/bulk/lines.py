@@ -19,11 +19,6 @@ from sie_triton.client.calls import BYTES_A_BYTE, FILE_BYTES, PIECE_BYTES, PIECE
 # A longer line is refused without being read into memory as a whole.
 MAX_LINE_BYTES = 16 << 20
 
-JSON_SUFFIXES = (".jsonl", ".ndjson")
-
-# Name of the field that holds the text of a JSON line, unless --field names another.
-TEXT_FIELD = "text"
-
 BLOCK_BYTES = 1 << 20
 
 
@@ -188,8 +183,8 @@ def source(texts: Sequence[str], images: Sequence[Path], path: Path | None, fiel
             if value is not None:
                 raise click.UsageError(f"{flag} is for lines of a file; leave out either it or the texts and images")
         return Arguments(texts, images)
-    is_json = field is not None or form.has_query or (path is not None and path.suffix in JSON_SUFFIXES)
-    form = Form(field or TEXT_FIELD, form.has_query) if is_json else form
+    is_json = field is not None or form.has_query or (path is not None and path.suffix in (".jsonl", ".ndjson"))
+    form = Form(field or "text", form.has_query) if is_json else form
     if path is not None and str(path) != "-":
         return Stream(path.open("rb"), str(path), form)
     if sys.stdin.isatty():

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 OF_MTEB = "mteb/"
 TARGETS = "targets"
-TARGETS_FILE = "eval.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def _check(asked: Evaluation) -> None:
 def _targets(asked: Evaluation) -> dict[str, float]:
     if TARGETS not in asked.sources:
         return {}
-    return read_targets(asked.targets or Path(asked.task) / TARGETS_FILE, asked.model)
+    return read_targets(asked.targets or Path(asked.task) / "eval.yaml", asked.model)
 
 
 def _read(asked: Evaluation) -> tuple[Any, Dataset]:

@@ -23,9 +23,6 @@ from sie_triton.system.telemetry import logs
 
 log = logging.getLogger(__name__)
 
-# Largest log of changes, in bytes.
-MAX_LOG_BYTES = 1024**3
-
 # Timeout of a question to the queue, in seconds.
 QUEUE_S = 5.0
 
@@ -67,7 +64,7 @@ class ConfigService:
         await self._nats.close()
 
     async def _bucket(self) -> KeyValue:
-        limits = {"history": MAX_VERSIONS, "max_bytes": MAX_LOG_BYTES}
+        limits = {"history": MAX_VERSIONS, "max_bytes": 1024**3}
         return await open_bucket(self._js, subjects.MODEL_FILES, self._settings, **limits)
 
     async def _reconnected(self) -> None:

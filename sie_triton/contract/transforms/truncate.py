@@ -4,8 +4,6 @@ import numpy as np
 
 from sie_triton.contract.arrays import Floats
 
-EPSILON = np.float32(1e-12)
-
 
 def truncate(vectors: Floats, dimensions: int) -> Floats:
     """Keep the first `dimensions` of each row of [n, d]."""
@@ -19,5 +17,5 @@ def normalize(vectors: Floats) -> Floats:
     [[0.6000000238418579, 0.800000011920929]]
     """
     norms: Floats = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: Floats = vectors / np.maximum(norms, EPSILON)
+    unit: Floats = vectors / np.maximum(norms, np.float32(1e-12))
     return unit

@@ -15,8 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from sie_triton.engines.torch.prepack import PrepackedLinear
 
-LINEAR = (torch.nn.Linear, PrepackedLinear, Conv1D)
-KINDS = (*LINEAR, torch.nn.Embedding)
+KINDS = (torch.nn.Linear, PrepackedLinear, Conv1D, torch.nn.Embedding)
 
 
 class OtherRows(Exception):

@@ -20,9 +20,8 @@ PACKAGE = Path(sie_triton.__file__).resolve().parent
 RECORD = "environment.json"
 NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
-# Statement that fails if a worker cannot run in the environment, and its time limit in seconds.
+# Statement that fails if a worker cannot run in the environment.
 TRIAL = "import sie_triton.pipeline.worker.messages"
-TRIAL_S = 60.0
 
 
 def check_name(name: str) -> str:
@@ -120,7 +119,7 @@ def try_out(venv: Venv) -> Venv:
     """Return `venv`; LoadError if its Python cannot run a worker."""
     try:
         done = subprocess.run(
-            [*venv.command, "-c", TRIAL], env=venv.variables(), capture_output=True, text=True, timeout=TRIAL_S
+            [*venv.command, "-c", TRIAL], env=venv.variables(), capture_output=True, text=True, timeout=60.0
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise venv.broken(f"its Python cannot be run ({exc})") from exc

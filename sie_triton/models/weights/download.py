@@ -30,8 +30,6 @@ from sie_triton.models.weights.uses import shared
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 4
-
 # Interval between calls that report progress, in seconds.
 LOOK_S = 0.5
 
@@ -77,7 +75,7 @@ def fetch(
     if not names:
         return
     transfer = Transfer(snapshot, _cluster_origin(snapshot))
-    pool = ThreadPoolExecutor(AT_ONCE, "fetch")
+    pool = ThreadPoolExecutor(4, "fetch")
     try:
         files = _all(pool, transfer.look_up, names, lambda: report_progress(transfer.progress))
         transfer.prepare(files, max_bytes, make_room)

@@ -19,7 +19,6 @@ T = TypeVar("T")
 # Bytes of one request; each has a timeout of its own, so that a slow connection still makes progress.
 PIECE_BYTES = 8 << 20
 TIMEOUT_S, CONNECT_TIMEOUT_S, RETRY_S = 60, 5, 10
-MAX_RETRIES = 2
 
 # Timeout of a call of AsyncObjectStore, in seconds, and the bytes for each of which it has one second more.
 ANSWER_S, LEAST_BYTES_PER_S = 10.0, 4 << 20
@@ -57,7 +56,7 @@ class ObjectStore:
         if self.url.startswith("file:"):
             options = {"mkdir": make}
         else:
-            retry = {"max_retries": MAX_RETRIES, "retry_timeout": timedelta(seconds=RETRY_S)}
+            retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=RETRY_S)}
             timeouts = {"timeout": f"{TIMEOUT_S}s", "connect_timeout": f"{CONNECT_TIMEOUT_S}s"}
             # A store in one's own network often has no certificate; AWS_ENDPOINT_URL decides.
             options = {"client_options": {**timeouts, "allow_http": True}, "retry_config": retry}

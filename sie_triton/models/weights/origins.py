@@ -12,8 +12,6 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.cluster import Cluster, ClusterFile
 
-CHUNK_BYTES = 1 << 20
-
 SHA256 = re.compile(r"[0-9a-f]{64}")
 ETAG = re.compile(r"\w[\w.-]*", re.ASCII)
 
@@ -64,7 +62,7 @@ class HubOrigin:
         ) as response:
             hf_raise_for_status(response)
             # Status 200: the server ignored Range and sends the whole file.
-            yield start if response.status_code != 200 else 0, response.iter_bytes(CHUNK_BYTES)
+            yield start if response.status_code != 200 else 0, response.iter_bytes(1 << 20)
 
     def _url(self, name: str) -> str:
         return hf_hub_url(self._repo, name, revision=self._commit)

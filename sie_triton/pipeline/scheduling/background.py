@@ -8,9 +8,6 @@ from threading import Condition, Thread, current_thread
 from sie_triton.errors import BusyError
 from sie_triton.pipeline.scheduling.threads import started
 
-# A thread that has had no job for this long ends.
-IDLE_S = 10.0
-
 Steps = Iterator[None]
 Failed = Callable[[BaseException], None]
 Job = tuple[Steps, Failed]
@@ -33,7 +30,7 @@ class Background:
         fault: Callable[[], None],
         num_threads: int = 1,
         most_begun: int = 0,
-        idle_s: float = IDLE_S,
+        idle_s: float = 10.0,
     ) -> None:
         self._name, self._fault = name, fault
         self._num_threads, self._idle_s = num_threads, idle_s

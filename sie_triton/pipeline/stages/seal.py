@@ -12,7 +12,6 @@ from hashlib import blake2b
 from pathlib import Path
 
 KEY = "seal.key"
-KEY_BYTES = 32
 SEAL_BYTES = 8
 
 
@@ -37,7 +36,7 @@ def shared_key(directory: Path) -> bytes:
     """Return the key of all processes that use `directory`; the first of them creates it."""
     path = directory / KEY
     with suppress(FileExistsError), tempfile.NamedTemporaryFile(dir=directory) as file:  # 0600
-        file.write(secrets.token_bytes(KEY_BYTES))
+        file.write(secrets.token_bytes(32))
         file.flush()
         if not path.exists():
             os.link(file.name, path)

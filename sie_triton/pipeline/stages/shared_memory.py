@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from threading import Lock
 
-SHARED_MEMORY = Path("/dev/shm")
-
 # Smaller responses fit into the region without growing it.
 SMALL_BYTES = 64 * 1024
 
@@ -31,7 +29,7 @@ class AnswerRoom:
     Raises OSError only if the directory does not exist.
     """
 
-    def __init__(self, directory: Path = SHARED_MEMORY) -> None:
+    def __init__(self, directory: Path = Path("/dev/shm")) -> None:
         self._directory = directory
         self._full_since: float | None = None
         self._lock = Lock()

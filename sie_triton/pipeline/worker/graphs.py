@@ -33,8 +33,6 @@ MAKING = "making-"
 # Number of passes before a model's graphs are made: a model that is only tried out is not worth the work.
 PASSES_BEFORE_EXPORT = 32
 
-EXPORT_TIMEOUT_S = 900.0
-
 # Larger weights, in bytes, are never held in memory twice.
 MAX_WEIGHTS_BYTES = 512 * 1024**2
 
@@ -166,7 +164,7 @@ class Graphs:
         command = [sys.executable, "-m", "sie_triton.pipeline.worker.export", str(part)]
         child = start(command, log=part / LOG, before=end_with_parent, leads=False)
         try:
-            child.wait(EXPORT_TIMEOUT_S)
+            child.wait(900.0)
         finally:
             child.end()
         if child.status == 0:

@@ -33,9 +33,6 @@ IMPORTS = (
 
 TRACING_IMPORTS = ("sie_triton.system.telemetry.tracing",)
 
-# Module that the stub itself provides.
-BUILT_IN = "c_python_backend_utils"
-
 PRELOADED = "LD_PRELOAD"
 
 
@@ -60,7 +57,7 @@ def prepare(backend: str) -> None:
         for name in (*IMPORTS, *(TRACING_IMPORTS if OPTIONS.tracing else ())):
             import_module(name)
         with suppress(ModuleNotFoundError):
-            import_module(BUILT_IN)
+            import_module("c_python_backend_utils")  # provided by the stub itself
     sys.path.remove(backend)
     sys.path.remove("")  # the stub puts it there itself
 

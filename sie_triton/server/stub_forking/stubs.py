@@ -6,7 +6,6 @@ a third of a second. This module replaces that program by a stand-in, for which 
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from time import monotonic, sleep
 
 from sie_triton.server.data_dir import clean, environment_of, log_of
@@ -89,7 +88,7 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
     if not settings.fork_stubs or not (source / STUB).exists():
         return triton, None
     backend = clean(settings.stub_dir)
-    if not _build(backend):
+    if not (put(STAND_IN, backend / STUB) and put(PREPARED, backend / LIBRARY)):
         say(NOT_BUILT.format(backend))
         return triton, None
     for path in source.iterdir():
@@ -97,7 +96,3 @@ def forked(triton: Triton, settings: Settings, say: Say = lambda line: None) -> 
     environment = preloading(backend / LIBRARY, {**triton.environment, **environment_of(settings)})
     fork_server = StubForkServer(settings, environment, say)
     return replace(triton, backend_directory=backend.parent), fork_server
-
-
-def _build(backend: Path) -> bool:
-    return put(STAND_IN, backend / STUB) and put(PREPARED, backend / LIBRARY)

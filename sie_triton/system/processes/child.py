@@ -125,15 +125,14 @@ def start(
     """
     options: dict[str, Any] = {"cwd": cwd, "stdin": subprocess.DEVNULL, "start_new_session": leads}
     with ExitStack() as stack:
-        read = _nothing_written
+        read: Callable[[], str] = str  # nothing
         if log is not None:
             output, read = _output(log, stack)
             options.update(stdout=output, stderr=output)
         if secrets:
             with suppress(OSError):
-                process = hidden_arguments.start(
-                    command, secrets, environment or os.environ, before or _nothing, **options
-                )
+                variables, first = environment or os.environ, before or (lambda: None)
+                process = hidden_arguments.start(command, secrets, variables, first, **options)
                 return Started(process, read, leads=leads)
         command = [*command, *secrets]
         process = subprocess.Popen(command, env=environment, preexec_fn=before, pass_fds=descriptors, **options)
@@ -175,11 +174,3 @@ def describe_exit(status: int | None, log: str = "") -> str:
     # The first frame is the handler that prints the stack, which the C library calls.
     frames = [where for where in FRAME.findall(log.rpartition("Signal (")[2])[1:] if not where.startswith("libc.")]
     return f"by {name} in {frames[0]}" if frames else f"by {name}"
-
-
-def _nothing() -> None:
-    pass
-
-
-def _nothing_written() -> str:
-    return ""

@@ -21,15 +21,10 @@ STEADY_S = 5.0
 # Backoff between restarts of a program that dies repeatedly, in seconds.
 PAUSES_S = (1.0, 2.0, 4.0)
 
-# Maximum number of failed starts of tritonserver in a row.
-MAX_STARTS = 5
-
 # Grace period of a companion after SIGTERM, in seconds.
 END_S = 2.0
 
 NO_SIGN = f"by the launcher (no sign of life for {MAX_SILENT * LOOK_S:.0f} s)"
-
-PYTHON_MODULE = (sys.executable, "-P", "-m")
 
 
 class Program(Protocol):
@@ -56,7 +51,7 @@ class Program(Protocol):
 class Supervisor:
     """Keeps one program running, and reports events to `say`, line by line. `max_starts` 0: without limit."""
 
-    def __init__(self, program: Program, say: Callable[[str], None], max_starts: int = MAX_STARTS) -> None:
+    def __init__(self, program: Program, say: Callable[[str], None], max_starts: int = 5) -> None:
         self._program = program
         self._say = say
         self._max_starts = max_starts
@@ -131,7 +126,7 @@ class Companion:
         environment: Mapping[str, str],
         say: Callable[[str], None] = lambda line: None,
         *,
-        program: Sequence[str] = PYTHON_MODULE,
+        program: Sequence[str] = (sys.executable, "-P", "-m"),
         cwd: Path | None = None,
         end_s: float = END_S,
         beats: bool = False,

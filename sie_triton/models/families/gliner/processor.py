@@ -15,8 +15,6 @@ from sie_triton.models.inputs.words import LabelledWords, Pieces, WordsPrompt, W
 # Number of words that two neighbouring pieces share; at least the maximum width of an entity.
 OVERLAP = 48
 
-UNUSED = "[FLERT]"
-
 
 class GlinerTokenizer(LabelledWords):
     """Tokenizer for rows of the form: marker label marker label … separator word word …"""
@@ -27,7 +25,7 @@ class GlinerTokenizer(LabelledWords):
         tokenizer, by_last_token = open_tokenizer(files.tokenizer), files.uses_last_token
         if tokenizer.token_to_id(files.marker) is None:
             # Older versions of gliner saved these tokens only in the weights, after one that is unused.
-            tokenizer.add_special_tokens([UNUSED, files.marker, files.separator])
+            tokenizer.add_special_tokens(["[FLERT]", files.marker, files.separator])
         super().__init__(tokenizer, pieces, min(max_prompt, longest // 2), by_last_token=by_last_token)
         self._files = files
 

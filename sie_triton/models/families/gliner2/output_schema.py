@@ -30,9 +30,6 @@ MAX_FIELDS = 256
 MAX_CHOICES = 1024  # of all fields together
 MAX_DEPTH = 8
 
-# Name of the structure for an object without a title.
-UNTITLED = "object"
-
 # Keywords that do not restrict the words. `default` and `required` have no effect: what is not found is null.
 ANNOTATIONS = frozenset(
     (
@@ -113,7 +110,7 @@ class _Reader:
         schema, place = self._resolved(self._root, _Place())
         if _type_of(schema, place) != "object":
             raise place.wrong('must be a JSON Schema of an object: {"type": "object", "properties": {…}}')
-        name = name_of(schema.get("title", UNTITLED), f"{WHERE}: title")
+        name = name_of(schema.get("title", "object"), f"{WHERE}: title")
         record = self._record(schema, name, place)
         return tuple(each for each in self._structures if each is not None), record
 

@@ -13,7 +13,6 @@ from sie_triton.models.families.gliner2.checked import description_of, name_of, 
 from sie_triton.models.families.gliner2.output_schema import Schema, read_schema
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
-MAX_RELATIONS = 256
 MAX_CLASSES = 1024  # of all tasks together
 
 # Each step of the ensemble gets the parameters of a request.
@@ -93,7 +92,7 @@ def _read(schema: str, relations: str, classes: str) -> ExtractionRequest:
 def _relations(text: str, where: str) -> tuple[Label, ...]:
     is_json = text.lstrip()[0] in "[{"
     given = parsed(text, where) if is_json else [each.strip() for each in text.split(",") if each.strip()]
-    return _labels(given, where, MAX_RELATIONS)
+    return _labels(given, where, 256)
 
 
 def _tasks(text: str, where: str) -> tuple[ClassificationTask, ...]:

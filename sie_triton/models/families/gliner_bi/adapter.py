@@ -19,7 +19,6 @@ from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.models.families.shared.labels.word_reader import WordReader, projection_of
 
 LABELS_ENCODER = "token_rep_layer.labels_encoder.model."
-LABELS_PROJECTION = "token_rep_layer.labels_projection."
 
 
 class GlinerBiAdapter(LabelReader, GlinerAdapter):
@@ -59,5 +58,5 @@ def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> Gline
     encoder = engine.encoder(engine.load_part(files.labels_encoder.values, weights, LABELS_ENCODER))
     engine.settle(encoder, "labels", files.longest_label)
     reader.encoder.loras.model.other_encoders = frozenset(LABELS_ENCODER.split(".")[1:2])
-    projection = projection_of(encoder, weights, LABELS_PROJECTION, files.hidden_size)
+    projection = projection_of(encoder, weights, "token_rep_layer.labels_projection.", files.hidden_size)
     return GlinerBiAdapter(reader, head_of(files, weights), encoder, projection, files.longest_label)

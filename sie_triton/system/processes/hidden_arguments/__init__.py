@@ -14,7 +14,6 @@ from struct import Struct
 from typing import IO, Any
 
 VARIABLE = "SIE_HIDDEN_ARGUMENT_"
-PLACEHOLDER = "--hidden"
 
 PTRACE_TRACEME, PTRACE_DETACH = 0, 17
 # Fields of /proc/PID/stat, counted from the state.
@@ -38,10 +37,10 @@ def start(
     """
     names = [f"{VARIABLE}{index}" for index in range(len(hidden))]
     variables = {**environment, **dict(zip(names, hidden, strict=True))}
-    process = _stopped([*command, *[PLACEHOLDER] * len(hidden)], variables, before, options)
+    process = _stopped([*command, *["--hidden"] * len(hidden)], variables, before, options)
     try:
         with open(f"/proc/{process.pid}/mem", "r+b", buffering=0) as memory:
-            _point(memory, _start_stack(process.pid), names)
+            _point(memory, _stat(process.pid)[START_STACK], names)
     except BaseException:
         process.kill()
         _ptrace(PTRACE_DETACH, process.pid)
@@ -115,10 +114,6 @@ def _point(memory: IO[bytes], stack: int, names: Sequence[str]) -> None:
 def _pointer(memory: IO[bytes], address: int) -> int:
     memory.seek(address)
     return int(POINTER.unpack(memory.read(POINTER.size))[0])
-
-
-def _start_stack(pid: int) -> int:
-    return _stat(pid)[START_STACK]
 
 
 def _stat(pid: int) -> list[int]:

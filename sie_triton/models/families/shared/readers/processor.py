@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 # More than any of these models generates for one image.
 MAX_NEW_TOKENS = 8192
 MAX_BEAMS = 8
-MAX_TASK = 100  # characters
 
 NEW_TOKENS = Tensor("new_tokens", "INT32", (-1,), "[n] maximum number of tokens to generate for each item", "", 1)
 GENERATED_LENGTHS = Tensor("generated_lengths", "INT32", (-1,), "[n] bytes of each item's text")
@@ -37,7 +36,7 @@ GENERATED = Tensor("generated", "UINT8", (-1,), "[bytes] the generated texts, UT
 TASK_PARAMETER = Parameter(
     "task",
     str,
-    max_characters=MAX_TASK,
+    max_characters=100,
     for_prompt=True,
     doc="task of the model, such as <s_docvqa> or <OCR>; the names of tasks depend on the model",
 )
