@@ -2,35 +2,19 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
-import psutil
 import pytest
 import torch
 
-from benchmarks.architectures import build
 from benchmarks.gpu_check import fidelity
 from benchmarks.gpu_check import parts as table
-from benchmarks.gpu_check.__main__ import _arguments
-from benchmarks.gpu_check.parts import faults, graphs, kernels, models, rivals
-from benchmarks.gpu_check.parts.query import captured
-from benchmarks.gpu_check.process import Gauge
-from benchmarks.gpu_check.scope import CannotRun, Plan
-from benchmarks.lanes import token_batch
+from benchmarks.gpu_check.parts import kernels, models, rivals
+from benchmarks.gpu_check.scope import Plan
 from sie_triton.engines.torch.attention import packed
 from sie_triton.engines.torch.attention.kernels import KERNELS, sdpa_attention
-from sie_triton.engines.torch.cuda_graphs import CapturedPasses
-from sie_triton.engines.torch.encoder import PACKED, TorchEncoder
-from sie_triton.errors import ModelError
-from sie_triton.models.families.shared.token_batch import tokens
-from sie_triton.pipeline.worker.handle import WorkerDied
-from tests.support.controller import wait_for
 
 ROOT = Path(__file__).parents[3]
 DRY = Plan("cpu", is_dry=True)
@@ -125,19 +109,6 @@ def test_a_dry_run_needs_torch_transformers_and_numpy_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(700)
-@pytest.mark.parametrize("package", OPTIONAL)
-def test_without_one_package_every_other_part_runs(tmp_path, package):
-    status, lines = gpu_check(tmp_path, hidden=(*NEVER, *OPTIONAL[package]))
-    found = json.loads(lines[-1])
-    assert status == 0, lines
-    check_all_parts_ran(found)
-    # Without psutil there is no accelerate, which sentence-transformers may need.
-    if package in ("rich", "pydantic"):
-        assert "sentence-transformers, from text" in {row["subject"] for row in found["query"]}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(700)
 def test_the_parts_with_a_whole_server_run_on_a_cpu_too(tmp_path):
     status, lines = gpu_check(tmp_path, "--only", "server,residency,rivals")
     found = json.loads(lines[-1])
@@ -149,54 +120,6 @@ def test_the_parts_with_a_whole_server_run_on_a_cpu_too(tmp_path):
     assert loads >= {(name, "2 x 4", subject) for name in table.RIVALED for subject in servers}
     steps = {(row["model"], row["subject"]) for row in found["steps"] if 0 < row["inference"] < row["total"]}
     assert steps == {(name, subject) for name in table.RIVALED for subject in servers[:2]}
-
-
-@pytest.mark.slow
-def test_a_part_that_is_cut_off_leaves_no_server_behind(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "server"]
-    process = subprocess.Popen(command, env=environment(tmp_path, ()), stdout=subprocess.PIPE, text=True)
-
-    def servers() -> list[psutil.Process]:
-        found = psutil.process_iter(["cmdline"])
-        return [each for each in found if str(tmp_path) in " ".join(each.info["cmdline"] or ())]
-
-    wait_for(lambda: any("tritonserver" in each.info["cmdline"][0] for each in servers()))
-    process.send_signal(signal.SIGTERM)
-    assert json.loads(process.communicate()[0].splitlines()[-1])["cut_off"] == {"server": "the run was stopped"}
-    wait_for(lambda: not servers())
-
-
-def test_an_interrupted_run_has_reported_all_results_before(tmp_path):
-    """`timeout` ends a run with SIGTERM; the results until then are printed."""
-    command = [ROOT / "scripts" / "gpu-check", "--dry-run", "--only", "machine,fork,query"]
-    process = subprocess.Popen(command, env=environment(tmp_path, ()), stdout=subprocess.PIPE, text=True)
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if "fork, at most" in line:
-            process.send_signal(signal.SIGTERM)
-    found = json.loads(lines[-1])
-    assert process.wait() == 1
-    assert len(found["machine"]) > 10
-    assert found["cut_off"] == {
-        "fork": "the run was stopped",
-        "query/BERT-base": "no time was left",
-        "query/Qwen3-0.6B": "no time was left",
-    }
-
-
-def test_only_captured_measurements_run_captured_passes(monkeypatch):
-    encoder = TorchEncoder(build("BERT"))
-    encoder.use(PACKED)
-    passes, batch = [], token_batch([np.full(12, 1000, np.int32)])
-    hidden_states = CapturedPasses.hidden_states
-    monkeypatch.setattr(CapturedPasses, "hidden_states", lambda *given: passes.append(1) or hidden_states(*given))
-    adapter = SimpleNamespace(encoder=encoder, forward=lambda batch: encoder.hidden_states(*tokens(batch)))
-    forward = captured(adapter, batch)
-    forward()
-    adapter.forward(batch)
-    assert passes == [1]
 
 
 @pytest.fixture
@@ -232,11 +155,6 @@ def test_a_kernel_that_is_wrong_in_some_cases_fails_with_their_names(own_kernels
     assert "FAILED" in line
 
 
-def test_a_kernel_that_cannot_run_here_is_skipped_with_what_it_lacks():
-    with pytest.raises(CannotRun, match="it needs a GPU and float16"):
-        list(kernels.compare("varlen", DRY))
-
-
 def test_a_check_that_raises_has_failed():
     def compute():
         raise RuntimeError("CUDA error: misaligned address")
@@ -244,96 +162,3 @@ def test_a_check_that_raises_has_failed():
     row = fidelity.judged("varlen", compute)
     assert (row["passed"], row["error"]) == (False, None)
     assert row["verdict"] == "FAILED, RuntimeError: CUDA error: misaligned address"
-
-
-def test_large_weights_leave_the_range_of_float16_before_they_are_scaled():
-    from benchmarks.gpu_check.shapes import sharpened
-
-    layer = sharpened("DeBERTa, large weights", DRY).encoder.layer[0].attention.self
-    with torch.inference_mode():
-        states = torch.nn.functional.layer_norm(torch.randn(70, 64), (64,))
-        query, key = (
-            projection(states).view(70, 4, 16).transpose(0, 1) for projection in (layer.query_proj, layer.key_proj)
-        )
-        largest = float((query @ key.mT).abs().max())
-    assert largest > torch.finfo(torch.float16).max
-    assert largest / (3 * 16) ** 0.5 < torch.finfo(torch.float16).max
-
-
-def test_a_pass_that_differs_during_a_capture_is_reported(monkeypatch):
-    states = iter([torch.ones(2, 4), *[torch.zeros(2, 4)] * 1000])
-    monkeypatch.setattr(graphs.Passes, "run", lambda self: next(states))
-    passes = graphs.Passes(SimpleNamespace(dtype=torch.float32), (1, 1), DRY)
-    lane = graphs.Beside(passes, DRY)
-    lane.join()
-    with pytest.raises(RuntimeError, match="pass 1 AssertionError: its states are off by"):
-        lane.stop()
-
-
-class FakeWorker:
-    """Worker that raises `errors` one after another, then answers."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self._errors = list(errors)
-
-    def forward(self, batch: object, threads: int) -> None:
-        if self._errors:
-            raise self._errors.pop(0)
-
-    def close(self) -> None:
-        pass
-
-
-def test_recovery_by_the_same_worker_or_a_replacement_is_reported(monkeypatch):
-    @contextmanager
-    def started(order):
-        yield FakeWorker()
-
-    monkeypatch.setattr(faults, "started", started)
-    monkeypatch.setattr(faults, "PATIENCE_S", 0.5)
-    failed = ModelError("CUDA error")
-    assert faults.next_answer(FakeWorker(failed), None)[0] == "the same worker answers, after 1 failed passes"
-    assert faults.next_answer(FakeWorker(failed, WorkerDied("")), None)[0].startswith("a replacement answers")
-    then, seconds = faults.next_answer(FakeWorker(*[failed] * 100), None)
-    assert then.endswith("passes fail, and the worker does not end")
-    assert seconds is None
-
-
-def test_a_fault_that_was_not_provoked_gets_no_verdict():
-    row = {"fault": "f", "told": faults.ANSWERED, "then": "t"}
-    assert "passed" not in faults.finding(row, is_provoked=False, passed=False).row
-    assert faults.finding(dict(row), is_provoked=True, passed=False).row["passed"] is False
-
-
-def test_memory_that_is_not_freed_is_reported(child):
-    assert Gauge(DRY).freed_ms(child.pid, patience_s=0.05) is None
-    child.kill()
-    child.wait()
-    assert Gauge(DRY).freed_ms(child.pid, patience_s=5) < 5000
-
-
-def test_without_a_gpu_it_says_what_to_do(monkeypatch, capsys):
-    from benchmarks.gpu_check import __main__ as program
-
-    monkeypatch.setattr(program, "choose_device", lambda _: "cpu")
-    monkeypatch.setattr(sys, "argv", ["gpu-check"])
-    assert program.main() == 2
-    assert "no usable NVIDIA GPU; --dry-run" in capsys.readouterr().err
-
-
-def test_parts_are_chosen_by_name_or_by_group(capsys):
-    assert [part.name for part in table.chosen(["faults", "models/BERT-base"])] == [
-        "models/BERT-base",
-        *(f"faults/{name}" for name in table.FAULTS),
-    ]
-    assert {part.name.split("/")[0] for part in table.chosen([])} == table.ABOUT.keys()
-    with pytest.raises(SystemExit):
-        _arguments(["--only", "speeds"])
-    assert "unknown part 'speeds'; known are machine, fork, kernels" in capsys.readouterr().err
-
-
-def test_the_help_names_every_part(capsys):
-    with pytest.raises(SystemExit):
-        _arguments(["--help"])
-    told = capsys.readouterr().out
-    assert all(f"  {name} " in told for name in table.ABOUT)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from benchmarks.gpu_check import report, runner
+from benchmarks.gpu_check import runner
 from benchmarks.gpu_check.runner import Clock, Report
 from benchmarks.gpu_check.scope import CheckPart, Finding, Plan
 
@@ -73,30 +73,9 @@ def test_parts_without_time_left_are_reported(capsys):
     assert not run(CheckPart("kernels", works, 1, is_needed=True), minutes=0).holds
 
 
-def test_a_part_gets_what_earlier_ones_did_not_need(monkeypatch):
-    limits = {}
-    monkeypatch.setattr(runner, "findings", lambda part, plan, limit_s, *_: limits.update({part.name: limit_s}) or [])
-    run(CheckPart("first", works, 30), CheckPart("second", works, 10), CheckPart("last", works, 20), minutes=1)
-    assert [round(limit) for limit in limits.values()] == [30, 20, 60]
-
-
 def test_one_failing_check_fails_the_run():
     assert run(CheckPart("good", works, 1)).holds
     assert not run(CheckPart("good", works, 1), CheckPart("bad", fails, 1)).holds
-
-
-def test_parts_are_started_anew_where_cuda_cannot_be_forked(monkeypatch, capsys):
-    def findings(part, plan, limit_s, stopped, method):
-        if method == "fork":
-            yield runner._ending(runner.FAILED, "CUDA cannot be initialized again")
-        else:
-            yield from part.work(plan)
-
-    monkeypatch.setattr(runner, "findings", findings)
-    found = run(CheckPart("machine", works, 1), CheckPart("last", works, 1), plan=Plan("cuda:0"))
-    assert (found.holds, found.method, len(found.checks)) == (True, "spawn", 2)
-    assert found.fork_failed == "CUDA cannot be initialized again"
-    assert "a forked process cannot use the GPU" in capsys.readouterr().out
 
 
 def test_a_report_is_written_after_each_part():
@@ -108,12 +87,3 @@ def test_a_report_is_written_after_each_part():
         lambda each: seen.append(dict(each.failed)),
     )
     assert seen == [{}, {"bad": "ValueError: no such kernel"}]
-
-
-def test_a_markdown_report_has_machine_tables_and_failures():
-    found = Report({"machine": [{"what": "device", "value": "A|B"}]}, failed={"speed": "it\nhangs"})
-    text = report.markdown(found, DRY, "scripts/gpu-check")
-    assert text.startswith("# GPU check: A|B, dry run\n")
-    assert "| device | A\\|B |" in text
-    assert "| speed | failed | it hangs |" in text
-    assert "The check failed: 0 of 0 checks passed." in text

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from pydantic import TypeAdapter
 
@@ -36,30 +35,18 @@ FAULTS = {
 }
 ALIVE = """# All is there
 
-[a file](planted.md), [a heading](#all-is-there), `tests/server/test_door.py`, `pipeline/stages/`, `admission.c`,
-`scripts/serve --host`, `tests/process/package/test_documents.py::test_a_dead_reference_is_reported`,
+[a file](alive.md), [a heading](#all-is-there), `tests/server/test_door.py`, `pipeline/stages/`, `admission.c`,
+`scripts/serve --host`, `tests/process/package/test_documents.py::test_the_examples_of_model_files`,
 `sie_triton.contract.spec.Runtime`, `sie-triton serve`, SIE_HOST, `/models/x`, `org/name`, `std::move`,
 `pip install --foreign`
 """
 
 
-def check(document: Path, text: str) -> tuple[int, str]:
-    """The exit status and the complaints of the check about a document of `text`."""
-    document.write_text(text)
-    command = [sys.executable, ROOT / "scripts" / "check-documents", document]
+def check(*files: Path) -> tuple[int, list[str]]:
+    """Return the exit status and the complaints of the check about files."""
+    command = [sys.executable, ROOT / "scripts" / "check-documents", *files]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_dead_reference_is_reported(tmp_path, fault):
-    document = tmp_path / "planted.md"
-    line = 3 + fault.count("\n") // 2
-    assert check(document, f"# Planted\n\n{fault}\n") == (1, f"{document}:{line}: {FAULTS[fault]}\n")
-
-
-def test_a_living_reference_is_not(tmp_path):
-    assert check(tmp_path / "planted.md", ALIVE) == (0, "")
+    return done.returncode, done.stderr.splitlines()
 
 
 # A file with two dead references, and what is said of them. What only a string holds is no reference.
@@ -93,14 +80,19 @@ gone.py  # gone.py
 '''
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_dead_reference_in_a_comment_or_docstring_is_reported(tmp_path, name):
-    text, dead = PROGRAMS[name]
-    assert check(tmp_path / name, text) == (1, "".join(f"{tmp_path / name}:{line}: {what}\n" for line, what in dead))
-
-
-def test_a_living_reference_in_a_comment_is_not(tmp_path):
-    assert check(tmp_path / "planted.py", LIVING_PROGRAM) == (0, "")
+def test_dead_references_are_reported_and_living_ones_are_not(tmp_path):
+    expected = []
+    for number, (fault, complaint) in enumerate(FAULTS.items()):
+        document = tmp_path / f"dead-{number}.md"
+        document.write_text(f"# Planted\n\n{fault}\n")
+        expected.append(f"{document}:{3 + fault.count(chr(10)) // 2}: {complaint.replace('planted', document.stem)}")
+    for name, (text, dead) in PROGRAMS.items():
+        (tmp_path / name).write_text(text)
+        expected += [f"{tmp_path / name}:{line}: {complaint}" for line, complaint in dead]
+    (tmp_path / "alive.md").write_text(ALIVE)
+    (tmp_path / "alive.py").write_text(LIVING_PROGRAM)
+    status, complaints = check(*tmp_path.iterdir())
+    assert (status, sorted(complaints)) == (1, sorted(expected))
 
 
 def keys_of(schema: dict[str, Any], definitions: dict[str, Any], prefix: str = "") -> dict[str, tuple[str, str]]:

@@ -1,6 +1,5 @@
 """`docker/make-sbom`, by which an image states its packages, writes that of the environment that runs the tests."""
 
-import hashlib
 import json
 import shutil
 import subprocess
@@ -15,10 +14,8 @@ pytest.importorskip("cyclonedx_py", reason="docker/make-sbom needs cyclonedx-bom
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
-from packaging.version import Version
 
 ROOT = Path(__file__).parents[3]
-OWN_FAMILY = ROOT / "tests" / "support" / "own_family"
 STATUS = """Package: libc6
 Status: install ok installed
 Architecture: amd64
@@ -36,32 +33,14 @@ def run(*command: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def pip_report(directory: Path) -> Path:
-    """Build a wheel, and return pip's report about it: the wheel is in this environment, too, but editable."""
-    shutil.copytree(OWN_FAMILY, directory / "source")
-    pip = (sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check")
-    offline = ("--no-index", "--no-deps", "--quiet")
-    run(*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", directory, directory / "source")
-    (wheel,) = directory.glob("*.whl")
-    report = directory / "reports" / "report"
-    report.parent.mkdir()
-    run(*pip, "install", *offline, "--dry-run", "--ignore-installed", "--report", report, wheel)
-    return wheel
-
-
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    return pip_report(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def document(tmp_path_factory, wheel) -> str:
+def document(tmp_path_factory) -> str:
     if shutil.which("dpkg-query") is None:
         pytest.skip("dpkg-query is missing: not a Debian")
     system = tmp_path_factory.mktemp("system")
     (system / "status").write_text(STATUS)
     (system / "os-release").write_text('PRETTY_NAME="Debian"\nVERSION_ID="12"\nID=debian\n')
-    options = ("--environment", sys.prefix, "--reports", wheel.parent / "reports", "--system", system)
+    options = ("--environment", sys.prefix, "--system", system)
     run(sys.executable, ROOT / "docker" / "make-sbom", *options, system / "sbom.cdx.json")
     return (system / "sbom.cdx.json").read_text()
 
@@ -106,15 +85,6 @@ def test_each_installed_package_is_listed_with_its_version(components):
 )
 def test_licences_are_those_that_the_packages_declare(components, name, licence):
     assert any(each.startswith(licence) for each in licences(components[name]))
-
-
-@pytest.mark.skipif(
-    Version(metadata.version("pip")) < Version("23.1"), reason="this pip records no hashes of local files"
-)
-def test_hashes_are_those_of_the_files_that_pip_installed(components, wheel):
-    (file,) = [each for each in components["frames-family"]["externalReferences"] if each.get("hashes")]
-    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    assert file == {"type": "distribution", "url": wheel.as_uri(), "hashes": [{"alg": "SHA-256", "content": sha256}]}
 
 
 def test_packages_of_the_system_are_listed_if_they_are_installed(components):

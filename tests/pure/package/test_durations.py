@@ -33,20 +33,3 @@ def test_files_of_a_folder_that_share_a_server_stay_together(monkeypatch):
     ids = [f"{file}::one" for file in seconds]
     assert ordered(monkeypatch, ids, workerinput={}) == [ids[1], ids[0], ids[2]]
     assert [durations.scope_of(file) for file in seconds] == ["tests/a/page", "tests/a/page", "tests/a/test_long.py"]
-
-
-def test_one_process_keeps_the_order(monkeypatch):
-    assert ordered(monkeypatch, IDS) == [*IDS]
-
-
-def test_the_seconds_of_files_that_ran_are_stored_beside_the_others(monkeypatch, tmp_path):
-    monkeypatch.setattr(durations, "STORED", tmp_path / "tests" / "durations.json")
-    (tmp_path / "tests" / "a").mkdir(parents=True)
-    for file in ("test_short.py", "test_long.py"):
-        (tmp_path / "tests" / "a" / file).touch()
-    durations.STORED.write_text('{"tests/a/test_long.py": 5.0, "tests/b/test_gone.py": 9.0}')
-    measured = durations.Durations()
-    for seconds in (0.5, 1.25):
-        measured.pytest_runtest_logreport(SimpleNamespace(nodeid=IDS[0], duration=seconds))
-    measured.pytest_sessionfinish()
-    assert durations.stored_seconds() == {"tests/a/test_long.py": 5.0, "tests/a/test_short.py": 1.8}
