@@ -58,7 +58,7 @@ NOT_RUN = {
     DOCKER_RUN: IMAGE,
     "docker compose --profile cpu --profile monitoring up": "tests/process/package/test_images.py reads compose.yaml",
     "pip install 'torch==2.13.0+cpu'": INSTALLS,
-    "scripts/perf sentence-transformers/all-MiniLM-L6-v2": "tests/server/test_serve.py runs perf_analyzer",
+    "scripts/perf sentence-transformers/all-MiniLM-L6-v2": "tests/server/test_perf.py runs perf_analyzer",
     "scripts/bench --help": INSTALLS,
     "scripts/gpu-check --output ~/gpu.md": GPU_CHECK,
     "scripts/gpu-check --only kernels,models": GPU_CHECK,

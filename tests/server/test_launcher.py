@@ -1,12 +1,10 @@
 """The launcher with a tritonserver that dies, with leftovers of other servers, and beside other users."""
 
 import os
-import re
 import signal
 import socket
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,18 +17,16 @@ from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import ServerError, SIEError
-from sie_triton.records.status import STAGES, read_records, records_of
-from sie_triton.settings import CONTROL_KEY, Settings
+from sie_triton.records.status import read_records, records_of
+from sie_triton.settings import Settings
 from sie_triton.settings.sources import flag
-from sie_triton.system.processes.fork_server import fork_server_ids
-from sie_triton.system.processes.pids import is_alive, parent_of
+from sie_triton.system.processes.pids import is_alive
 from sie_triton.system.processes.stand_in import represented_pid
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, ended_cleanly, log_of, regions, sie
 
 BACK_S = 15
 OTHER = 65534  # another user of the machine
-IMPORTED_BYTES = 10_000_000  # at least, of what stages have imported; a stub started by itself shares none of it
 GIVEN = ("data_dir", "http_port", "grpc_port", "metrics_port", "controller_port", "admin_token")
 
 
@@ -54,12 +50,6 @@ def command_of(pid: int) -> list[str]:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")  # it may be changing
     return [""]
-
-
-def inherited_bytes(pid: int) -> int:
-    """Pages of memory, none of a file, that a process still shares with the one it was forked from."""
-    (line,) = re.findall(r"^Shared_Dirty: +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
-    return int(line) * 1024
 
 
 def tritonserver_of(process: subprocess.Popen[str]) -> int:
@@ -164,39 +154,6 @@ def test_the_next_launcher_cleans_up_after_a_killed_one(tmp_path):
         assert [region for region in left if region.exists()] == []
         told = ended_during_a_restart(again, settings)
     assert "ended 1 processes" in told
-
-
-def test_stages_are_forked_and_share_what_they_have_imported(server):
-    """Triton starts stand-ins for the stages."""
-    (fork_server,) = fork_server_ids(server.settings.stub_dir)
-    for stage in STAGES:
-        record = server.status(MINILM, stage)
-        assert record["triton_pid"] == server.pid
-        assert parent_of(record["pid"]) == fork_server.pid
-        assert record["pid"] in [represented_pid(pid) for pid in descendants(server.pid)]
-        assert inherited_bytes(record["pid"]) > IMPORTED_BYTES
-
-
-def test_the_control_token_is_visible_in_no_command_line(server):
-    visible = [" ".join(command_of(pid)) for pid in (server.pid, *descendants(server.pid))]
-    assert len(visible) > 3
-    assert [text for text in visible if f"{CONTROL_KEY}=" in text] == []
-    assert f"{CONTROL_KEY}=".encode() in Path(f"/proc/{server.pid}/environ").read_bytes()
-    assert f"{CONTROL_KEY}=" not in server.log_path.read_text()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_another_user_reads_neither_arguments_nor_environment(server):
-    program = f"""
-import os
-os.setuid({OTHER})
-print(open("/proc/{server.pid}/cmdline").read())
-print(open("/proc/{server.pid}/environ").read())
-"""
-    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "--http-port" in other.stdout
-    assert f"{CONTROL_KEY}=" not in other.stdout
-    assert "PermissionError" in other.stderr
 
 
 def test_odd_directories_and_host_names_are_supported(tmp_path, monkeypatch):

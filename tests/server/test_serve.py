@@ -25,7 +25,7 @@ from sie_triton.records.status import RESIDENT, records_of
 from sie_triton.server.find_triton import find_triton
 from sie_triton.server.launch import KILL_AFTER_S
 from sie_triton.system.processes.pids import is_alive, parent_of
-from tests.conftest import MINILM, OWL, TINY, tiny_model_file
+from tests.conftest import MINILM, TINY, tiny_model_file
 from tests.support.controller import wait_for
 from tests.support.signals import heed_signals
 
@@ -204,18 +204,6 @@ def ready(http_port: int) -> bool:
         return False
 
 
-def test_perf_analyzer_prints_its_table(server):
-    load = ["--concurrency-range", "1:4:3", "-p", "100"]  # windows so short that they differ
-    process = sie("perf", TINY, f"--grpc-port={server.settings.grpc_port}", *load)
-    text, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
-    assert "Inferences/Second vs. Client Average Batch Latency" in text
-    assert "Concurrency: 1, throughput:" in text
-    assert "Concurrency: 4, throughput:" in text
-    warnings = ("warning: concurrency ", "WARNING: Pass contained only one request")
-    assert [line for line in errors.splitlines() if not line.startswith(warnings)] == []
-
-
 def test_token_auth_exposes_only_the_door_and_hides_secrets(tmp_path):
     """127.0.0.2 stands for an address that other machines can reach."""
     secrets = ["--admin-token", "adm1n", "--auth-tokens=t0ken"]
@@ -246,20 +234,6 @@ def test_token_auth_exposes_only_the_door_and_hides_secrets(tmp_path):
 def is_open(host: str, port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((host, port)) == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        ("test/tinny", r"error: model: test/tinny is not served; served models: test/tiny, .*"),
-        (OWL, rf"error: model: {OWL} reads image.*; perf sends texts only"),
-    ],
-)
-def test_perf_refuses_an_unsuitable_model_in_one_line(server, model, said):
-    process = sie("perf", model, f"--grpc-port={server.settings.grpc_port}")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert re.fullmatch(said, errors.strip()), errors
 
 
 def test_an_invalid_model_file_and_missing_weights_fail_only_their_models(tmp_path, tiny_directory):

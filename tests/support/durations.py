@@ -1,6 +1,6 @@
 """Pytest plugin: how processes share the files of tests.
 
-Each takes a file at a time, or a folder whose files share a server. The longest start first: the processes end
+Each takes a file at a time, or the files that share a server. The longest start first: the processes end
 together, and files that wait for servers run beside those that compute.
 
 tests/durations.json has the seconds of each file; `scripts/test --store-durations` measures and writes them. A file
@@ -18,8 +18,19 @@ from xdist.scheduler import LoadFileScheduling
 
 STORED = Path(__file__).parents[1] / "durations.json"
 
-# Folders whose files share a server, which then starts once.
-TOGETHER = ("tests/residency", "tests/server/metrics", "tests/server/page", "tests/server/sdk")
+# Folders and files that share a server, which then starts once.
+TOGETHER = (
+    ("tests/residency/",),
+    ("tests/server/metrics/",),
+    ("tests/server/page/",),
+    (
+        "tests/server/sdk/",
+        *(f"tests/server/test_{name}" for name in ("bulk_commands", "client", "door", "encode", "errors", "eval")),
+        *(f"tests/server/test_{name}" for name in ("extract", "gateway", "images", "integrations", "lora", "misfit")),
+        *(f"tests/server/test_{name}" for name in ("objects", "openapi", "outputs", "perf", "processes", "reading")),
+        *(f"tests/server/test_{name}" for name in ("score", "slots", "sounds", "steps")),
+    ),
+)
 
 
 class BySharedServer(LoadFileScheduling):
@@ -75,8 +86,8 @@ def stored_seconds() -> dict[str, float]:
 
 
 def scope_of(file: str) -> str:
-    """Return what one process takes at once: the folder in TOGETHER, else the file itself."""
-    return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
+    """Return what one process takes at once: the first name of a group in TOGETHER, else the file itself."""
+    return next((group[0] for group in TOGETHER if file.startswith(group)), file)
 
 
 def file_of(nodeid: str) -> str:

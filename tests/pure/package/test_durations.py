@@ -27,9 +27,9 @@ def test_the_longest_files_come_first_and_a_new_one_counts_as_long(monkeypatch):
 
 def test_files_of_a_folder_that_share_a_server_stay_together(monkeypatch):
     """The two of 5 and 1 s take as long as one of 6, and longer than one of 5."""
-    monkeypatch.setattr(durations, "TOGETHER", ("tests/a/page",))
+    monkeypatch.setattr(durations, "TOGETHER", (("tests/a/page/",),))
     seconds = {"tests/a/page/test_one.py": 1.0, "tests/a/page/test_two.py": 5.0, "tests/a/test_long.py": 5.5}
     monkeypatch.setitem(globals(), "SECONDS", seconds)
     ids = [f"{file}::one" for file in seconds]
     assert ordered(monkeypatch, ids, workerinput={}) == [ids[1], ids[0], ids[2]]
-    assert [durations.scope_of(file) for file in seconds] == ["tests/a/page", "tests/a/page", "tests/a/test_long.py"]
+    assert [durations.scope_of(file) for file in seconds] == ["tests/a/page/", "tests/a/page/", "tests/a/test_long.py"]
