@@ -43,12 +43,6 @@ BAD = {
     "empty vector": (encode(tensor("text", [])), "text: is empty; send at least one item"),
     "non-UTF-8": (encode(tensor("text", [b"ok", b"\xc3\x28"])), r"text\[1\]: not valid UTF-8 \(byte 0xc3 at 0\)"),
     "unknown parameter": (encode(TEXT, dimension=3), "parameter dimension: unknown here; allowed are dimensions"),
-    "ill-typed parameter": (encode(TEXT, dimensions="3"), "parameter dimensions: '3' is not allowed; give an integer"),
-    "parameter out of range": (
-        encode(TEXT, dimensions=65),
-        "dimensions: 65 is not allowed; give an integer from 1 to 64",
-    ),
-    "output it does not have": (encode(TEXT, output_types="sparse"), "output_types: 'sparse' is not allowed; .* dense"),
     "no message of preprocess": (inference([[1] * 20]), "message: this step accepts only the output of the previous"),
     "two batch rows": (inference([[1] * 20] * 2), r"message: has shape \[2, 20\]; send \[1, k\]"),
 }

@@ -38,7 +38,6 @@ def test_a_user_without_a_name_and_a_home_directory_has_the_root_directory():
     "arguments",
     [
         ["serve", "~no-such-user/model"],
-        ["serve", "--local-cache=~no-such-user/x", "--data-dir=/proc/nowhere"],
         ["models", "init", "~no-such-user/model"],
         ["lora", "add", "my/model", "a", "~no-such-user/x"],
     ],
@@ -74,9 +73,7 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    "module", ["click", "pydantic_settings", "sie_triton.server.serve", "sie_triton.pipeline.render.refresh"]
-)
+@pytest.mark.parametrize("module", ["click", "sie_triton.pipeline.render.refresh"])
 def test_ctrl_c_while_modules_are_imported_ends_silently(module):
     program = INTERRUPTED.format(module)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -35,8 +35,8 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeTriton]:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.5)
-    monkeypatch.setattr(retry, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.2)
+    monkeypatch.setattr(retry, "PATIENCE_S", 0.5)
 
 
 def address_of(server: socket.socket) -> str:
@@ -118,7 +118,7 @@ def test_a_server_that_never_comes_back(kind, fake, impatient):
     with kind(fake.url) as client:
         client.encode(MODEL, "a")
         fake.stop()
-        raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, fake.url)
+        raises_exactly(lambda: client.encode(MODEL, "a", timeout=0.9), Unreachable, fake.url)
         raises_exactly(lambda: client.encode(MODEL, "a"), Unreachable, fake.url)
         fake.start()
 
@@ -153,12 +153,12 @@ def test_a_server_that_was_not_reached_is_unreachable_also_without_time_to_ask_a
 
 @KINDS
 def test_a_server_that_is_not_running_is_reported_unreachable(kind, fake, monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.5)
+    monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.2)
     fake.stop()
     with kind(fake.url) as client:
         raises_exactly(lambda: client.encode(MODEL, "a"), Unreachable, f"{fake.url}: no server answers")
         raises_exactly(lambda: client.score(MODEL, "a", ["b"]), Unreachable, f"{fake.url}: no server answers")
-        threading.Timer(1, fake.start).start()
+        threading.Timer(0.5, fake.start).start()
         client.encode(MODEL, "a", timeout=60)  # who gives a time, waits
 
 
@@ -166,14 +166,14 @@ def test_a_server_that_is_not_running_is_reported_unreachable(kind, fake, monkey
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_a_host_that_has_no_address(kind, transport):
     with kind(f"{transport}://no-such-host.invalid:1") as client:
-        raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, "invalid:1: no server answers")
+        raises_exactly(lambda: client.encode(MODEL, "a", timeout=0.9), Unreachable, "invalid:1: no server answers")
 
 
 @KINDS
 @pytest.mark.parametrize(("asked", "there"), [("http", "grpc"), ("grpc", "http")])
 def test_the_port_of_the_other_transport(kind, asked, there):
     with FakeTriton(there) as fake, kind(f"{asked}://127.0.0.1:{fake.port}") as client:
-        raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), Unreachable, f"{asked} port")
+        raises_exactly(lambda: client.encode(MODEL, "a", timeout=0.9), Unreachable, f"{asked} port")
 
 
 @contextmanager
@@ -201,7 +201,7 @@ def web_server(status: int) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.parametrize(("status", "error"), [(404, NotTriton), (200, NotTriton), (502, BusyError)])
 def test_a_server_that_is_not_triton_is_reported(kind, status, error):
     with web_server(status) as (url, _), kind(url) as client:
-        raises_exactly(lambda: client.encode(MODEL, "a", timeout=1.5), error, "is not Triton")
+        raises_exactly(lambda: client.encode(MODEL, "a", timeout=0.9), error, "is not Triton")
 
 
 @KINDS

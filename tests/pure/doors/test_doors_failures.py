@@ -13,40 +13,9 @@ from sie_triton.errors import (
     REASONS,
     InputError,
     LoadError,
-    LoraLoading,
-    ModelError,
-    ModelLoading,
-    OutOfMemory,
     Unreachable,
 )
-from sie_triton.pipeline.stages.inference import NO_MEMORY
-from sie_triton.pipeline.stages.open_requests import expired
-from sie_triton.records.request_limit import too_many
 from tests.support.doors import door_of, knock, post
-
-CASES = [
-    (not_served("org/m", ["a/b"]), 404, "MODEL_NOT_FOUND", None),
-    (InputError.at("parameter x", "unknown"), 400, "INVALID_INPUT", None),
-    (expired("fetching its weights"), 503, "MODEL_LOADING", "5"),
-    (expired(""), 503, "MODEL_LOADING", "5"),
-    (expired(None), 504, "DEADLINE_EXCEEDED", "5"),
-    (ModelLoading("the model was evicted while it was loading; retry"), 503, "MODEL_LOADING", "5"),
-    (LoraLoading("lora x: is being loaded, and 100 requests wait; retry"), 503, "LORA_LOADING", "1"),
-    (too_many(512), 503, "QUEUE_FULL", "1"),
-    (OutOfMemory(NO_MEMORY.format(99)), 503, "RESOURCE_EXHAUSTED", "5"),
-    (Unreachable("grpc://x:1: nobody answers there"), 503, "QUEUE_UNAVAILABLE", "2"),
-    (ModelError("the forward pass failed"), 500, "INFERENCE_ERROR", None),
-]
-
-
-@pytest.mark.parametrize(("error", "status", "code", "retry_after"), CASES, ids=lambda each: str(each)[:40])
-def test_each_error_has_a_status_a_code_and_when_to_retry(error, status, code, retry_after):
-    door, backend = door_of()
-    backend.failure = error
-    answer = post(door)
-    assert (answer.status_code, answer.headers.get("Retry-After")) == (status, retry_after)
-    assert answer.json() == {"detail": {"code": code, "message": str(error)}}
-
 
 LOADS = {
     "not found": ("NOT_FOUND", None),

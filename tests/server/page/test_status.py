@@ -146,7 +146,7 @@ def test_names_and_messages_are_text(page, service):
 WORK = [(BGE_M3, "Encode"), (BGE_M3, "Score"), (GLINER, "Extract"), (CLIP, "Encode")]
 
 
-@pytest.mark.parametrize("width", [320, 375, 1280])
+@pytest.mark.parametrize("width", [320, 1280])
 def test_the_page_fits_and_is_legible(browser, service, width):
     with tab_of(browser, viewport={"width": width, "height": 800}) as tab:
         page = tab.page

@@ -2,9 +2,7 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc
 import yaml
 
 from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
-from sie_triton.records.status import records_of
 from sie_triton.settings import Settings
 from tests.conftest import fresh_settings, model_file
 from tests.server.conftest import opened
@@ -29,7 +25,6 @@ from tests.support.sdk import python
 
 PACKAGE = "sie-sdk==0.10.1"
 WARM, COLD, GONE = "test/warm", "test/cold", "test/gone"
-MAX_REQUESTS = 8
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path) -> 
             (root / "models" / f"{triton_name(name)}.yaml").write_text(yaml.safe_dump(model))
         flags = [f"--models-dir={root / 'models'}", f"--data-dir={settings.data_dir}", "--device=cpu"]
         ports = [settings.http_port, settings.grpc_port, settings.metrics_port, settings.controller_port]
-        process = sie("serve", *flags, *port_flags(ports), SIE_MAX_CONCURRENT_REQUESTS=str(MAX_REQUESTS))
+        process = sie("serve", *flags, *port_flags(ports))
         try:
             assert process.stdout is not None
             ready = process.stdout.readline()
@@ -105,37 +100,6 @@ def silent(served: Provoked) -> Iterator[None]:
     with restarted(served):
         served.endpoint.delay_s = 120.0
         yield
-
-
-@contextmanager
-def away(served: Provoked) -> Iterator[None]:
-    served.endpoint.stop()
-    try:
-        yield
-    finally:
-        served.endpoint.start()
-
-
-@contextmanager
-def full(served: Provoked) -> Iterator[None]:
-    """Send as many requests as are allowed, which the endpoint does not answer."""
-    client = tritonclient.grpc.InferenceServerClient(served.address("grpc"))
-    with ThreadPoolExecutor(MAX_REQUESTS) as pool, client, silent(served):
-        waiting: list[Future[Any]] = []
-        ended = time.monotonic() + 60
-        while num_open(served) < MAX_REQUESTS:
-            assert time.monotonic() < ended
-            # One that was refused, because an earlier request still counted, is sent again.
-            waiting = [future for future in waiting if not future.done()]
-            for _ in range(MAX_REQUESTS - len(waiting)):
-                waiting.append(pool.submit(client.infer, triton_name(WARM), [text(tritonclient.grpc)]))
-            time.sleep(0.01)
-        yield
-
-
-def num_open(served: Provoked) -> int:
-    records = records_of(served.settings.status_dir, triton_name(WARM), "inference")
-    return sum(int(record["num_open"]) for record in records)
 
 
 def text(transport: Any) -> Any:
