@@ -94,7 +94,7 @@ def of_unread_parts() -> dict[str, bytes]:
         "jpeg, extended xmp": jpeg(xmp * 100),
         "png, one private chunk": png(chunk(b"caBX", bytes(6_000_000))),
         "tiff, resources": tiff((34377, 1, len(resource), resource), (37724, UNDEFINED, len(resource), resource)),
-        "bmp, runs of a pixel": bmp((b"\1\7" * 600 + b"\0\0") * 600, 600),
+        "bmp, runs of a pixel": bmp((b"\1\7" * 300 + b"\0\0") * 300, 300),
         "tiff, tags with the same data": tiff(*((40_000 + i, UNDEFINED, 90_000, 8) for i in range(60)), rest=90_000),
         "tiff, a further directory": tiff((EXIF, LONG, 1, 8 + 2 + 12 * 9 + 4), rest=further),
         "tiff, its own successor": tiff().replace(bytes(4) + bytes(SIDE), struct.pack("<I", 8) + bytes(SIDE), 1),

@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -218,6 +219,7 @@ VALUES = {
     Path: ("/a", "/b", "/c"),
 }
 CHOICES = {
+    "admin_token": ("x", "y", "z"),
     "host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
     "triton_host": ("127.0.0.2", "127.0.0.3", "127.0.0.4"),
     "device": ("cpu", "cuda:1", "cuda:2"),
@@ -235,29 +237,43 @@ CHOICES = {
 }
 
 
-def shown_setting(name, *flags):
+def shown_settings(*flags: str) -> dict[str, dict]:
     told = CliRunner().invoke(cli, ["config", "--json", *flags])
     assert told.exit_code == 0, told.output
-    found = {each["name"]: each for each in map(json.loads, told.stdout.splitlines())}
-    return str(found[name]["value"]).lower(), found[name]["source"], found[name]["effect"]
+    return {each["name"]: each for each in map(json.loads, told.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
-def test_config_shows_the_value_and_the_source_of_each_setting(tmp_path, monkeypatch, name):
-    """A flag beats the environment beats the file beats the default."""
+def values_of(name: str) -> tuple[str, str, str]:
+    """Return a value of the setting for a file, the environment and a flag."""
     annotation = Settings.model_fields[name].annotation
-    kind = next((each for each in VALUES if each in (annotation, *get_args(annotation))), str)
-    in_file, in_environment, as_flag = CHOICES.get(name, VALUES[kind])
-    is_secret = name in SECRETS
-    monkeypatch.delenv(variable(name), raising=False)
-    default = shown_setting(name)
-    assert default[1:] == ("default", Settings.model_fields[name].description)
-    (tmp_path / "sie.yaml").write_text(f"{name}: {in_file}\n")
-    assert shown_setting(name)[:2] == ("(hidden)" if is_secret else in_file, "sie.yaml")
-    monkeypatch.setenv(variable(name), in_environment)
-    assert shown_setting(name)[:2] == ("(hidden)" if is_secret else in_environment, variable(name))
-    given = [flag(name)] if kind is bool else [flag(name), as_flag]
-    assert shown_setting(name, *given)[:2] == ("(hidden)" if is_secret else as_flag, flag(name))
+    return CHOICES.get(
+        name, VALUES[next((each for each in VALUES if each in (annotation, *get_args(annotation))), str)]
+    )
+
+
+def test_config_shows_the_value_and_the_source_of_each_setting(tmp_path, monkeypatch):
+    """A flag beats the environment beats the file beats the default."""
+    names, effects = [*Settings.model_fields], {n: field.description for n, field in Settings.model_fields.items()}
+
+    def shown(*flags: str) -> dict[str, tuple[str, str]]:
+        return {name: (str(each["value"]).lower(), each["source"]) for name, each in shown_settings(*flags).items()}
+
+    def expected(place: int, source: Callable[[str], str]) -> dict[str, tuple[str, str]]:
+        return {n: ("(hidden)" if n in SECRETS else values_of(n)[place], source(n)) for n in names}
+
+    for name in names:
+        monkeypatch.delenv(variable(name), raising=False)
+    assert {name: (each["source"], each["effect"]) for name, each in shown_settings().items()} == {
+        name: ("default", effects[name]) for name in names
+    }
+    (tmp_path / "sie.yaml").write_text("".join(f"{name}: {values_of(name)[0]}\n" for name in names))
+    assert shown() == expected(0, lambda _: "sie.yaml")
+    for name in names:
+        monkeypatch.setenv(variable(name), values_of(name)[1])
+    assert shown() == expected(1, variable)
+    is_switch = {name: Settings.model_fields[name].annotation is bool for name in names}
+    flags = [part for n in names for part in ([flag(n)] if is_switch[n] else [flag(n), values_of(n)[2]])]
+    assert shown(*flags) == expected(2, flag)
 
 
 def test_config_shows_what_is_set_and_names_variables_of_a_cluster(monkeypatch):

@@ -12,9 +12,8 @@ PARAMETERS = Parameters(machine_start_s=5, server_start_s=2, spot_losses_per_hou
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize("load", [0.4, 1.5])
-def test_each_request_is_over_once(simulated, rules, scenario, load):
-    rate = load * 4 * PARAMETERS.capacity
+def test_each_request_is_over_once(simulated, rules, scenario):
+    rate = 1.5 * 4 * PARAMETERS.capacity
     simulation, asked = simulated(PARAMETERS, rules, scenario, rate=rate, seconds=120, workers=4, models=30)
     book = simulation.book
     assert book.counts.total() == book.counted.total() == len(asked.times) > 100
@@ -27,11 +26,10 @@ def test_answers_come_in_time(simulated):
     assert 0 < min(simulation.book.latencies_s) <= max(simulation.book.latencies_s) <= PARAMETERS.deadline_s + 0.1
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("rules", RULES)
-def test_the_same_seed_gives_the_same_result(figures, rules, scenario):
+def test_the_same_seed_gives_the_same_result(figures, rules):
     def run(seed):
-        return figures(PARAMETERS, rules, scenario, rate=8, seconds=60, workers=4, models=30, seed=seed)
+        return figures(PARAMETERS, rules, "spot", rate=8, seconds=60, workers=4, models=30, seed=seed)
 
     assert run(1) == run(1) != run(2)
 
@@ -59,14 +57,14 @@ def mean_s(simulated, parameters, utilisation):
     return float(np.mean(simulation.book.latencies_s))
 
 
-@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("utilisation", [0.3, 0.6])
 def test_one_call_at_a_time_is_a_queue_with_fixed_times(simulated, utilisation):
     """M/D/1: the mean wait is half of that with exponential times."""
     expected_s = 0.1 + 0.1 * utilisation / (2 * (1 - utilisation))
     assert mean_s(simulated, PLAIN, utilisation) == pytest.approx(expected_s, rel=0.1)
 
 
-@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("utilisation", [0.3, 0.6])
 def test_many_calls_at_a_time_share_the_processor(simulated, utilisation):
     """M/G/1 with processor sharing."""
     parameters = PLAIN.changed({"max_calls": 1000})
@@ -97,9 +95,8 @@ def test_both_rules_answer_all_if_all_models_fit(figures):
     assert run[OURS]["p50_s"] == pytest.approx(run[REFERENCE]["p50_s"], rel=0.2)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_spot_loss_loses_no_request(figures, seed):
+def test_a_spot_loss_loses_no_request(figures):
     parameters = PARAMETERS.changed({"deadline_s": 120.0})
-    of = figures(parameters, OURS, "spot", rate=6, seconds=240, workers=6, models=12, seed=seed)
+    of = figures(parameters, OURS, "spot", rate=6, seconds=240, workers=6, models=12)
     assert of["num_lost_machines"] > 10
     assert of["num_answered"] == of["num_requests"]
