@@ -142,16 +142,21 @@ def main(descriptors):
 """
 
 
-@pytest.fixture
-def fork_server(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def fork_server(tmp_path_factory):
     """Its children follow their order: the signal to die of, "raise", or "exit"."""
-    (tmp_path / "obeying.py").write_text(SERVES)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    command = ["sie_triton.system.processes.fork_server", "obeying", str(tmp_path)]
-    with Companion("the fork server", command, Log(tmp_path / "log"), {}) as companion:
-        wait_for(lambda: fork_server_ids(tmp_path))
-        companion.directory = tmp_path
+    directory = tmp_path_factory.mktemp("fork-server")
+    (directory / "obeying.py").write_text(SERVES)
+    path = os.pathsep.join(filter(None, (str(directory), os.environ.get("PYTHONPATH"))))
+    command = ["sie_triton.system.processes.fork_server", "obeying", str(directory)]
+    with Companion("the fork server", command, Log(directory / "log"), {"PYTHONPATH": path}) as companion:
+        companion.directory = directory
+        wait_for(lambda: serves(companion))
         yield companion
+
+
+def serves(fork_server) -> bool:
+    return fork_server.pid in [each.pid for each in fork_server_ids(fork_server.directory)]
 
 
 def forked(fork_server, order: bytes) -> Forked:
@@ -191,7 +196,7 @@ def test_the_exit_status_of_a_child_is_unknown_without_its_fork_server(fork_serv
     wait_for(lambda: child.is_stopped)
     before = fork_server.pid
     os.kill(before, signal.SIGKILL)
-    wait_for(lambda: fork_server.pid != before)
+    wait_for(lambda: fork_server.pid != before and serves(fork_server))
     assert not child.wait(0)  # children of a fork server that died go on
     child.end()
     assert child.status is None
