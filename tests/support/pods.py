@@ -4,11 +4,12 @@ What podman 4.3 lacks is done here as the kubelet does it: secrets become files,
 ends runs its preStop commands first, and volumes are writable for everybody. Probes are left out: tests ask themselves.
 """
 
-import base64
 import copy
 import os
+import secrets
 import shutil
 import subprocess
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,8 @@ class Pods:
         self.objects = [
             each for name, text in texts.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text) if each
         ]
-        self._secrets = {
-            each["metadata"]["name"]: {key: base64.b64decode(value) for key, value in each["data"].items()}
-            for each in self.objects
-            if each["kind"] == "Secret"
-        }
+        # Passwords of the generated Secret, by user.
+        self._passwords = defaultdict[str, str](lambda: f"p{secrets.token_hex()}")
         self._running: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> "Pods":
@@ -127,7 +125,7 @@ class Pods:
         if "fieldRef" in source:
             return pod
         if "secretKeyRef" in source:
-            return self._secrets[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]].decode()
+            return self._passwords[source["secretKeyRef"]["key"]]
         return variable["value"].replace("nats://sie-nats:", "nats://127.0.0.1:")
 
     def _fill(self, volume: dict[str, Any], pod: str) -> None:
@@ -144,7 +142,7 @@ class Pods:
             path = self._root / pod / volume["name"]
             path.mkdir(parents=True, exist_ok=True)
             for item in secret["items"]:
-                (path / item["path"]).write_bytes(self._secrets[secret["secretName"]][item["key"]])
+                (path / item["path"]).write_text(self._passwords[item["key"]])
         else:
             return
         volume["hostPath"] = {"path": str(path)}

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -15,7 +15,8 @@ import yaml
 
 from benchmarks.ports import free_ports
 
-RULES = Path(__file__).parents[2] / "docker" / "prometheus" / "rules.yaml"
+DOCKER = Path(__file__).parents[2] / "docker"
+RULES, DASHBOARD = DOCKER / "prometheus" / "rules.yaml", DOCKER / "grafana" / "dashboard.json"
 
 EXPRESSIONS: dict[str, str] = {
     rule.get("alert") or rule["record"]: rule["expr"]
@@ -30,6 +31,37 @@ def needs(program: str) -> str:
     if (path := shutil.which(program)) is None:
         pytest.skip(f"{program} is not installed (Debian: apt install prometheus)")
     return path
+
+
+class Firing(NamedTuple):
+    """Input for an alert in promtool's notation, a value a minute; the minutes at which it fires and does not."""
+
+    series: dict[str, str]
+    quiet: tuple[int, int]
+    fires: int
+
+
+def fires_and_clears(rules: Path, root: Path, alert: str, firing: Firing) -> None:
+    """Fail unless an alert of a file of rules fires for its input and clears, by promtool, which needs no time."""
+    query = f'count by (alertname) (ALERTS{{alertstate="firing", alertname="{alert}"}})'
+
+    def expected(minute: int, *samples: dict[str, object]) -> dict[str, object]:
+        return {"expr": query, "eval_time": f"{minute}m", "exp_samples": samples}
+
+    before, after = firing.quiet
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in firing.series.items()],
+        "promql_expr_test": [
+            expected(before),
+            expected(firing.fires, {"labels": f'{{alertname="{alert}"}}', "value": 1}),
+            expected(after),
+        ],
+    }
+    path = root / "test.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+    done = subprocess.run([needs("promtool"), "test", "rules", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Prometheus:

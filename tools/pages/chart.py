@@ -1,4 +1,4 @@
-"""The Helm chart's values, from which values.yaml, values.schema.json and the table of its README are made."""
+"""The Helm chart's values, from which its values.yaml and values.schema.json are made."""
 
 import json
 from collections.abc import Iterator
@@ -19,6 +19,10 @@ CHART = Path(__file__).parents[2] / "deploy" / "helm" / "sie-triton"
 # Width of the comments in values.yaml.
 WIDTH = 110
 
+# Keywords of a schema that values.yaml says, and those that hold schemas by name.
+SAID = ("title", "description", "default")
+BY_NAME = ("properties", "$defs")
+
 Name = Annotated[str, Field(pattern=NAME)]
 Size = Annotated[str, Field(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti)$")]
 Seconds = Annotated[int, Field(ge=0, le=86_400)]
@@ -34,13 +38,58 @@ class Values(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
+class ValueFrom(Values):
+    """Source of an environment variable, such as a key of a Secret."""
+
+    value_from: Free
+
+
+Environment = dict[str, str | ValueFrom]
+
+
 def of(model: type[Values], description: str) -> Any:
     return Field(default_factory=model, description=description)
 
 
-def resources(cpu: str, memory: str, **limits: str) -> Any:
-    given = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory, **limits}}
+def resources(cpu: str, memory: str) -> Any:
+    given = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
     return Field(given, description="requests and limits of CPU and memory")
+
+
+def env(of_what: str) -> Any:
+    text = f"further environment variables of {of_what}; a value is a text, or a mapping with valueFrom"
+    return Field({}, description=text)
+
+
+def spread(*constraints: Free) -> Any:
+    text = "spread of the Pods over nodes and zones; the chart adds the labelSelector"
+    return Field([*constraints], description=text)
+
+
+# For Pods that serve all others: on different nodes, if there are several.
+OVER_NODES = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+
+
+class Placement(Values):
+    """Metadata of a part's Pods, and the nodes on which they may run."""
+
+    pod_annotations: dict[str, str] = Field({}, description="annotations of the Pods")
+    pod_labels: dict[str, str] = Field({}, description="labels of the Pods, beside those that the chart needs")
+    node_selector: dict[str, str] = Field({}, description="labels of the nodes")
+    tolerations: list[Free] = Field([], description="tolerations of taints")
+    affinity: Free = Field({}, description="affinity of the Pods")
+    topology_spread_constraints: list[Free] = spread()
+
+
+class Pod(Placement):
+    extra_volumes: list[Free] = Field([], description="further volumes of the Pods")
+
+
+class Container(Values):
+    env_from: list[Free] = Field(
+        [], description="Secrets and ConfigMaps whose keys become environment variables, such as AWS_ACCESS_KEY_ID"
+    )
+    extra_volume_mounts: list[Free] = Field([], description="mounts of extraVolumes in the container")
 
 
 class Image(Values):
@@ -81,31 +130,33 @@ class Ingress(Values):
     )
 
 
-class Gateway(Values):
+class Service(Values):
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field("ClusterIP", description="kind of Service")
+    annotations: dict[str, str] = Field({}, description="annotations of the Service")
+
+
+class Gateway(Pod, Container):
     replicas: int = Field(2, ge=1, le=100, description="gateways, if they are not scaled")
     pool: Name = Field("default", description="pool of requests that name none")
-    service_type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field("ClusterIP", description="kind of Service")
+    service: Service = of(Service, "the Service of all gateways; NAME-headless beside it has their addresses")
     http_port: Port = Field(8080, description="port of SIE's, OpenAI's and Cohere's HTTP")
     grpc_port: Port = Field(8001, description="port of Triton's gRPC")
     auth: Auth = of(Auth, "tokens of clients")
     autoscaling: GatewayAutoscaling = of(GatewayAutoscaling, "number of gateways")
     ingress: Ingress = of(Ingress, "access from outside")
     resources: Free = resources("500m", "1Gi")
-    env: dict[str, str] = Field(
-        {},
-        description="further settings of gateways, such as SIE_DOOR_MAX_MEMORY_BYTES, whose default is half of the "
-        "memory limit",
-    )
+    env: Environment = env("gateways, such as SIE_DOOR_MAX_MEMORY_BYTES, whose default is half of the memory limit")
+    topology_spread_constraints: list[Free] = spread(OVER_NODES)
 
 
-class Config(Values):
+class Config(Pod, Container):
     replicas: int = Field(1, ge=1, le=5, description="config services; their data is in NATS")
     port: Port = Field(8081, description="port of its HTTP")
     existing_secret: str = Field(
         "", description="Secret with the key `adminToken`; default: gateway.auth.existingSecret, else a generated one"
     )
     resources: Free = resources("50m", "256Mi")
-    env: dict[str, str] = Field({}, description="further settings of config services")
+    env: Environment = env("config services")
 
 
 class Batcher(Values):
@@ -115,7 +166,7 @@ class Batcher(Values):
     max_batch_requests: int = Field(64, ge=1, le=512, description="requests that a sidecar joins into a call of Triton")
 
 
-class WorkerSidecar(Values):
+class WorkerSidecar(Container):
     batcher: Batcher = of(Batcher, "how requests are joined")
     adaptive_target_p50_ms: int = Field(
         50, ge=1, le=10_000, description="median wait before a forward pass that a sidecar keeps to, in ms"
@@ -127,26 +178,59 @@ class WorkerSidecar(Values):
     pool_admission_enabled: bool = Field(True, description="workers join pools that clients lease")
     metrics_port: Port = Field(9095, description="port of /metrics, /healthz and /readyz")
     resources: Free = resources("200m", "512Mi")
-    env: dict[str, str] = Field({}, description="further settings of sidecars")
+    env: Environment = env("sidecars")
 
 
-class Common(Values):
+class Persistence(Values):
+    enabled: bool = Field(True, description="keep the queue on a PersistentVolumeClaim; false: lost with the Pod")
+    size: Size = Field("10Gi", description="size of the claim, or limit of the Pod's own volume")
+    storage_class: str = Field("", description="StorageClass; default: the cluster's")
+
+
+class WorkerPersistence(Persistence):
+    enabled: bool = Field(
+        False, description="keep the data directory on a PersistentVolumeClaim of each worker; false: lost with the Pod"
+    )
+    size: Size = Field("50Gi", description="size of the claim, or limit of the Pod's own volume")
+
+
+class ModelCache(Values):
+    host_path: str = Field(
+        "",
+        pattern="^(/.+)?$",
+        description="existing directory of the nodes, which belongs to user 10001: the workers of a node share weights",
+    )
+    existing_claim: str = Field("", description="PersistentVolumeClaim (ReadWriteMany): all workers share weights")
+
+
+class ImagePrepull(Values):
+    enabled: bool = Field(
+        False,
+        description="make a DaemonSet for each pool, which pulls its image where its workers may run",
+    )
+
+
+class Common(Pod, Container):
     models: list[str] = Field(
         ["sentence-transformers/all-MiniLM-L6-v2"], min_length=1, description="models of every pool that names none"
     )
+    preload_models: list[str] = Field(
+        [], description="models that each worker loads before it is ready, in addition to those of `models`"
+    )
     worker_sidecar: WorkerSidecar = of(WorkerSidecar, "the sidecar of each worker")
     resources: Free = resources("2", "8Gi")
-    env: dict[str, str] = Field({}, description="further settings of servers, such as SIE_IDLE_EVICT_S")
-    env_from_secret: str = Field("", description="Secret whose keys become variables, such as HF_TOKEN")
+    env: Environment = env("servers, such as SIE_IDLE_EVICT_S and HF_TOKEN")
     shm_size: Size = Field("1Gi", description="size of /dev/shm, which counts as memory of the server")
-    data_size: Size = Field("50Gi", description="limit of the data directory, with downloaded weights")
-    startup_seconds: Seconds = Field(600, description="time that a server has to become ready")
+    persistence: WorkerPersistence = of(WorkerPersistence, "the data directory, with downloaded weights")
+    model_cache: ModelCache = of(ModelCache, "downloaded weights outside of the data directory; one of both, or none")
+    image_prepull: ImagePrepull = of(ImagePrepull, "images on nodes before workers start there")
+    startup_seconds: Seconds = Field(
+        1800, description="time that a worker has to become ready, with downloads of preloadModels"
+    )
     termination_grace_seconds: Seconds = Field(
         65, description="Kubernetes' limit for the shutdown of a worker, of which 25 s are for its requests"
     )
-    node_selector: dict[str, str] = Field({}, description="labels of the nodes")
-    tolerations: list[Free] = Field([], description="tolerations of taints")
-    affinity: Free = Field({}, description="affinity of the Pods")
+    runtime_class_name: str = Field("", description="RuntimeClass of the Pods, such as nvidia")
     spot_tolerations: list[Free] = Field(
         [
             {"key": "cloud.google.com/gke-spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"},
@@ -162,7 +246,12 @@ class Common(Values):
 
 
 class Gpu(Values):
-    count: int = Field(0, ge=0, le=1, description="GPUs of a worker; a worker uses one")
+    count: int = Field(
+        0,
+        ge=0,
+        le=1,
+        description="GPUs of a worker, which uses one; with 1 it tolerates the taint of that name, too",
+    )
     resource: str = Field("nvidia.com/gpu", min_length=1, description="name of the resource")
 
 
@@ -176,9 +265,11 @@ class Pool(Values):
     gpu: Gpu = of(Gpu, "the GPU of each worker")
     spot: bool = Field(False, description="run on spot (preemptible) machines")
     models: list[str] = Field([], description="models; default: those of workers.common")
+    preload_models: list[str] = Field([], description="in place of workers.common.preloadModels")
     image: str = Field("", json_schema_extra=NOT_LATEST, description="image with its tag; default: image")
     resources: Free = Field({}, description="in place of workers.common.resources")
-    env: dict[str, str] = Field({}, description="further settings of servers, in addition")
+    env: Environment = Field({}, description="environment variables of servers, in addition")
+    runtime_class_name: str = Field("", description="in place of workers.common.runtimeClassName")
     node_selector: dict[str, str] = Field({}, description="labels of the nodes, in addition")
     tolerations: list[Free] = Field([], description="tolerations of taints, in addition")
 
@@ -214,13 +305,7 @@ class SharedVolume(Values):
     mount_path: str = Field("/var/lib/sie-shared", description="its directory in the containers")
 
 
-class Persistence(Values):
-    enabled: bool = Field(True, description="keep the queue on a PersistentVolumeClaim; false: lost with the Pod")
-    size: Size = Field("10Gi", description="size of the claim")
-    storage_class: str = Field("", description="StorageClass; default: the cluster's")
-
-
-class Nats(Values):
+class Nats(Placement):
     enabled: bool = Field(True, description="run NATS; false: use the one at nats.url")
     url: str = Field("", description="addresses of another NATS, separated by commas")
     existing_secret: str = Field(
@@ -231,7 +316,7 @@ class Nats(Values):
     ca_secret: str = Field("", description="Secret with the key ca.crt, the authority of another NATS; turns TLS on")
     replicas: Literal[1, 3, 5] = Field(1, description="NATS servers")
     image: str = Field(
-        "nats:2.12.2-alpine", pattern="^.+:[^:]+$", json_schema_extra=NOT_LATEST, description="image with its tag"
+        "nats:2.15.1-alpine", pattern="^.+:[^:]+$", json_schema_extra=NOT_LATEST, description="image with its tag"
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         "IfNotPresent", description="when it is pulled"
@@ -239,6 +324,7 @@ class Nats(Values):
     user: int = Field(1000, ge=1, description="user id of its process")
     persistence: Persistence = of(Persistence, "the disk of the queue")
     resources: Free = resources("250m", "512Mi")
+    topology_spread_constraints: list[Free] = spread(OVER_NODES)
 
 
 class Keda(Values):
@@ -288,6 +374,23 @@ class Monitors(Values):
     interval: str = Field("15s", pattern="^[1-9][0-9]*s$", description="interval of scrapes")
 
 
+class PrometheusRule(Values):
+    enabled: bool = Field(False, description="make a PrometheusRule with the alerts, and the rules of the dashboard")
+    labels: dict[str, str] = Field({}, description="labels by which a Prometheus chooses it")
+
+
+class Dashboard(Values):
+    enabled: bool = Field(False, description="make a ConfigMap with the dashboard")
+    labels: dict[str, str] = Field({"grafana_dashboard": "1"}, description="labels by which Grafana chooses it")
+    annotations: dict[str, str] = Field({}, description="annotations, such as the folder of the dashboard")
+
+
+class ServiceAccount(Values):
+    create: bool = Field(True, description="make a ServiceAccount, without any rights, for all Pods")
+    name: str = Field("", description="its name; default: the release's, or `default` if none is made")
+    annotations: dict[str, str] = Field({}, description="annotations, such as a role that may use buckets")
+
+
 class PriorityClasses(Values):
     enabled: bool = Field(False, description="make a PriorityClass for gateways and NATS, and one for workers")
     service: int = Field(1_000_000, le=1_000_000_000, description="priority of gateways, config service and NATS")
@@ -311,20 +414,23 @@ class Chart(Values):
     autoscaling: Autoscaling = of(Autoscaling, "number of workers")
     network_policy: NetworkPolicy = of(NetworkPolicy, "limits of connections")
     monitors: Monitors = of(Monitors, "metrics for the Prometheus Operator")
+    prometheus_rule: PrometheusRule = of(PrometheusRule, "alerts for the Prometheus Operator")
+    dashboard: Dashboard = of(Dashboard, "the dashboard for Grafana")
     priority_classes: PriorityClasses = of(PriorityClasses, "priorities of the Pods")
     pod_disruption_budgets: Budgets = of(Budgets, "protection from drained nodes")
-    service_account: str = Field("", description="ServiceAccount of all Pods; default: one without any rights")
+    service_account: ServiceAccount = of(ServiceAccount, "identity of the Pods")
     name_override: str = Field("", description="in place of the release's name in names of objects")
 
 
 def values_yaml() -> str:
-    head = "# Values of the chart; README.md has them as a table. Made from tools/pages/chart.py.\n"
+    head = "# Values of the chart, which refuses others. Made from tools/pages/chart.py.\n"
     return head + "\n".join(_yaml(Chart(), 0))
 
 
 def _yaml(values: Values, depth: int) -> Iterator[str]:
     pad = "  " * depth
-    for name, field in type(values).model_fields.items():
+    own = type(values).__annotations__
+    for name, field in sorted(type(values).model_fields.items(), key=lambda each: each[0] not in own):
         value, key = getattr(values, name), field.alias
         yield from (f"{pad}# {line}" for line in wrap(field.description or "", WIDTH - len(pad)))
         if isinstance(value, Values):
@@ -344,45 +450,20 @@ def _yaml(values: Values, depth: int) -> Iterator[str]:
 
 def schema() -> str:
     made = Chart.model_json_schema(by_alias=True)
-    made["properties"]["global"] = {"type": "object", "description": "Helm's own"}
-    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **made}, indent=2) + "\n"
+    made["properties"]["global"] = {"type": "object"}  # Helm's own
+    checked = {"$schema": "https://json-schema.org/draft/2020-12/schema", **_checks(made)}
+    return json.dumps(checked, indent=2) + "\n"
 
 
-def table() -> str:
-    rows = "".join(f"| `{path}` | {_shown(value)} | {text} |\n" for path, value, text in _rows(Chart(), ""))
-    return f"| value | default | |\n|---|---|---|\n{rows}"
-
-
-def _rows(values: Values, prefix: str) -> Iterator[tuple[str, Any, str]]:
-    for name, field in type(values).model_fields.items():
-        value, path = getattr(values, name), f"{prefix}{field.alias}"
-        if isinstance(value, Values):
-            yield from _rows(value, f"{path}.")
-        elif path == "workers.pools":
-            yield from _rows(value["default"], "workers.pools.X.")
-        else:
-            yield path, value, field.description or ""
-
-
-def _shown(value: Any) -> str:
-    if value in ("", [], {}):
-        return ""
-    return f"`{json.dumps(value) if isinstance(value, (list, dict, bool)) else value}`".replace("|", "\\|")
-
-
-README = """# Helm chart of SIE on Triton
-
-Gateways, a config service, pools of workers and NATS. [docs/cluster.md](../../../docs/cluster.md) describes clusters.
-
-```bash
-helm install sie deploy/helm/sie-triton --set image.repository=registry.example/sie-triton
-```
-
-## Values
-
-`X` is the name of a pool. The chart refuses a value that it does not know.
-
-"""
+def _checks(schema: Any) -> Any:
+    """Return what the schema checks, without what values.yaml says."""
+    if not isinstance(schema, dict):
+        return [_checks(each) for each in schema] if isinstance(schema, list) else schema
+    return {
+        key: {name: _checks(each) for name, each in value.items()} if key in BY_NAME else _checks(value)
+        for key, value in schema.items()
+        if key not in SAID
+    }
 
 
 def files() -> dict[Path, str]:
@@ -390,6 +471,5 @@ def files() -> dict[Path, str]:
     return {
         CHART / "values.yaml": values_yaml(),
         CHART / "values.schema.json": schema(),
-        CHART / "README.md": README + table(),
         CHART / "files" / "nats-users.conf": nats_users(),
     }

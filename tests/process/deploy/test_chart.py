@@ -1,7 +1,15 @@
 """The Helm chart by helm itself: what it renders is valid, safe and known to our settings; what is wrong is refused."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -12,9 +20,10 @@ from helm_python.chart import Chart, lint
 from helm_python.errors import HelmError
 
 from sie_triton.cluster.policies import scaling
+from sie_triton.cluster.up import nats_server
 from sie_triton.settings import Settings
 from sie_triton.system.host.private import TRUSTED
-from tests.support.prometheus import ALERTS
+from tests.support.prometheus import ALERTS, DASHBOARD, RULES, Firing, fires_and_clears
 from tools.pages.chart import CHART, files
 
 KUBERNETES = ("1.28", "1.32", "1.37")
@@ -25,25 +34,65 @@ CUSTOM = ("keda.sh/", "monitoring.coreos.com/")
 SCALED = {"autoscaling": {"enabled": True}, "gateway": {"autoscaling": {"enabled": True}}}
 LARGE = {"minReplicas": 0, "maxReplicas": 8, "spot": True, "gpu": {"count": 1}, "machineProfile": "l4", "gpuType": "l4"}
 TOKENS = {"auth": {"mode": "token", "existingSecret": "tokens"}}
+# What an operator may add to each Pod, and to each of our containers.
+PLACED = {
+    "podAnnotations": {"note": "a"},
+    "podLabels": {"team": "search", "app.kubernetes.io/component": "not the operator's"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+}
+PART = {
+    "envFrom": [{"secretRef": {"name": "buckets"}}],
+    "extraVolumes": [{"name": "key", "secret": {"secretName": "gcs"}}],
+    "extraVolumeMounts": [{"name": "key", "mountPath": "/run/secrets/gcs"}],
+}
+HUB = {"valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
 EVERYTHING = {
     **SCALED,
     "image": {"repository": "registry.example/sie", "tag": "1.2", "pullSecrets": ["registry"]},
-    "gateway": {**TOKENS, "autoscaling": {"enabled": True}, "ingress": {"enabled": True, "host": "sie.example"}},
+    "gateway": {
+        **TOKENS,
+        "autoscaling": {"enabled": True},
+        "ingress": {"enabled": True, "host": "sie.example"},
+        "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+        **PART,
+        **PLACED,
+    },
     "workers": {
         "common": {
-            "envFromSecret": "hub",
-            "tolerations": [{"key": "a", "operator": "Exists"}],
-            "env": {"SIE_ENGINE": "torch"},
+            "env": {"SIE_ENGINE": "torch", "HF_TOKEN": HUB},
+            "workerSidecar": {key: PART[key] for key in ("envFrom", "extraVolumeMounts")},
+            "persistence": {"enabled": True, "storageClass": "fast"},
+            "modelCache": {"existingClaim": "weights"},
+            "imagePrepull": {"enabled": True},
+            "preloadModels": ["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"],
+            **PART,
+            **PLACED,
         },
-        "pools": {"large": {**LARGE, "models": ["BAAI/bge-m3"], "env": {"SIE_IDLE_EVICT_S": "60"}}},
+        "pools": {
+            "large": {
+                **LARGE,
+                "models": ["BAAI/bge-m3"],
+                "env": {"SIE_IDLE_EVICT_S": "60"},
+                "runtimeClassName": "nvidia",
+            }
+        },
     },
-    "nats": {"replicas": 3},
+    "config": {**PART, **PLACED},
+    "nats": {"replicas": 3, **PLACED},
     "queue": {"replicas": 3},
     "payloadStore": {"enabled": True, "url": "file:///var/lib/sie-shared/payloads"},
     "weightCache": {"enabled": True, "url": "file:///var/lib/sie-shared/weights"},
     "sharedVolume": {"claimName": "shared"},
     "networkPolicy": {"enabled": True, "clients": [{"namespaceSelector": {}}]},
     "monitors": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboard": {"enabled": True},
+    "serviceAccount": {"annotations": {"role": "buckets"}},
     "priorityClasses": {"enabled": True},
 }
 MATRIX = {
@@ -57,28 +106,39 @@ MATRIX = {
         "podDisruptionBudgets": {"enabled": False},
         "nats": {"persistence": {"enabled": False}},
         "workers": {"pools": {"default": {"enabled": False}, "other": {"minReplicas": 2}}},
-        "serviceAccount": "sie",
+        "serviceAccount": {"create": False, "name": "sie"},
         "nameOverride": "other",
     },
+    "weights on the node": {"workers": {"common": {"modelCache": {"hostPath": "/mnt/weights"}}}},
     "everything": EVERYTHING,
 }
 
 
-def rendered(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for name, text in Chart.load(str(CHART)).render(values, name="sie", namespace="prod").items():
+def rendered(values: dict[str, Any], chart: Path = CHART) -> Iterator[dict[str, Any]]:
+    for name, text in Chart.load(str(chart)).render(values, name="sie", namespace="prod").items():
         if name.endswith(".yaml"):
             yield from filter(None, yaml.safe_load_all(text))
 
 
-@pytest.fixture(params=MATRIX.values(), ids=MATRIX.keys())
+@pytest.fixture(scope="module", params=MATRIX.values(), ids=MATRIX.keys())
 def objects(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     return list(rendered(request.param))
 
 
+# Objects that make Pods; the DaemonSet and the Job have none of the volumes and passwords of the other two.
+PARTS = ("Deployment", "StatefulSet")
+KINDS = (*PARTS, "DaemonSet", "Job")
+
+
 def pods(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for each in pod_templates(objects):
+        yield each["spec"]
+
+
+def pod_templates(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for each in objects:
-        if each["kind"] in ("Deployment", "StatefulSet"):
-            yield each["spec"]["template"]["spec"]
+        if each["kind"] in KINDS:
+            yield each["spec"]["template"]
 
 
 def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
@@ -116,11 +176,11 @@ def test_every_container_is_confined(objects):
     found = list(pods(objects))
     assert found
     for pod in found:
-        assert pod["automountServiceAccountToken"] is False
+        assert pod["automountServiceAccountToken"] is (pod["containers"][0]["name"] == "secret")
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert not any("hostPath" in volume for volume in pod["volumes"])
+        assert {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume} <= {"/mnt/weights"}
         for container in pod["containers"]:
             security = container["securityContext"]
             assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
@@ -141,13 +201,13 @@ def test_every_variable_is_a_setting(objects):
         for container in pod["containers"]:
             names = [each["name"] for each in container["env"]]
             assert len(names) == len({*names})
-            if container["name"] != "nats":
-                assert {*names} <= known
+            if container["name"] not in ("nats", "secret"):
+                assert {*names} <= known | {"HF_TOKEN"}
 
 
 def test_volumes_are_there(objects):
     for each in objects:
-        if each["kind"] in ("Deployment", "StatefulSet"):
+        if each["kind"] in KINDS:
             pod = each["spec"]["template"]["spec"]
             claims = [claim["metadata"]["name"] for claim in each["spec"].get("volumeClaimTemplates", [])]
             there = [*(volume["name"] for volume in pod["volumes"]), *claims]
@@ -160,23 +220,39 @@ def test_a_selector_chooses_its_own_pods_only(objects):
     labels = {
         each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
         for each in objects
-        if each["kind"] in ("Deployment", "StatefulSet")
+        if each["kind"] in KINDS
     }
     for each in objects:
-        if each["kind"] in ("Deployment", "StatefulSet", "Service", "PodDisruptionBudget"):
+        if each["kind"] in (*PARTS, "DaemonSet", "Service", "PodDisruptionBudget"):
             selector = each["spec"]["selector"]
             wanted = selector.get("matchLabels", selector).items()
             chosen = [name for name, has in labels.items() if wanted <= has.items()]
-            assert chosen == [each["metadata"]["name"].removesuffix("-peers")]
+            assert chosen == [each["metadata"]["name"].removesuffix("-peers").removesuffix("-headless")]
 
 
 def test_a_part_gets_the_password_of_its_own_user_only(objects):
-    for pod in pods(objects):
-        name = pod["containers"][-1]["name"]
-        if name != "nats":
-            (volume,) = [each for each in pod["volumes"] if each["name"] == "nats-password"]
-            user = {"worker-sidecar": "sidecar"}.get(name, name)
-            assert volume["secret"]["items"] == [{"key": user, "path": "password"}]
+    for each in objects:
+        if each["kind"] in PARTS:
+            pod = each["spec"]["template"]["spec"]
+            name = pod["containers"][-1]["name"]
+            if name != "nats":
+                (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "nats-password"]
+                user = {"worker-sidecar": "sidecar"}.get(name, name)
+                assert volume["secret"]["items"] == [{"key": user, "path": "password"}]
+
+
+def test_two_renders_are_equal_and_hold_no_password(objects, request):
+    assert [*rendered(request.node.callspec.params["objects"])] == objects
+    assert "Secret" not in {each["kind"] for each in objects}
+
+
+def test_a_new_version_of_the_chart_alone_restarts_no_pod(tmp_path):
+    shutil.copytree(CHART, tmp_path / "chart")
+    about = tmp_path / "chart" / "Chart.yaml"
+    about.write_text(re.sub("^version: .*", "version: 9.9.9", about.read_text(), flags=re.MULTILINE))
+    before, after = [*rendered(EVERYTHING)], [*rendered(EVERYTHING, tmp_path / "chart")]
+    assert before != after
+    assert [*pod_templates(before)] == [*pod_templates(after)]
 
 
 def test_a_pool_has_its_own_settings():
@@ -185,14 +261,187 @@ def test_a_pool_has_its_own_settings():
     environment = {each["name"]: each.get("value") for each in (*server["env"], *sidecar["env"])}
     assert server["args"] == ["BAAI/bge-m3"]
     assert server["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert large["template"]["spec"]["runtimeClassName"] == "nvidia"
     assert (environment["SIE_POOL"], environment["SIE_MACHINE_PROFILE"]) == ("large", "l4")
+    assert environment["SIE_PRELOAD_MODELS"] == "BAAI/bge-m3,BAAI/bge-reranker-v2-m3"
     assert (environment["SIE_ENGINE"], environment["SIE_IDLE_EVICT_S"]) == ("torch", "60")
-    assert server["envFrom"] == [{"secretRef": {"name": "hub"}}]
-    assert len(large["template"]["spec"]["tolerations"]) == 3
+    assert [each["key"] for each in large["template"]["spec"]["tolerations"]] == [
+        "a",
+        "cloud.google.com/gke-spot",
+        "kubernetes.azure.com/scalesetpriority",
+        "nvidia.com/gpu",
+    ]
     assert "replicas" not in large
     small = named(list(rendered(EVERYTHING)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"]
     assert small["containers"][0]["args"] == ["sentence-transformers/all-MiniLM-L6-v2"]
     assert len(small["tolerations"]) == 1
+
+
+PLACEMENT = ("nodeSelector", "tolerations", "affinity")
+
+
+def test_an_operator_adds_to_each_part():
+    parts = [each for each in rendered(EVERYTHING) if each["kind"] in PARTS]
+    assert {each["metadata"]["name"] for each in parts} == {
+        "sie-gateway",
+        "sie-config",
+        "sie-nats",
+        "sie-worker-default",
+        "sie-worker-large",
+    }
+    for each in parts:
+        metadata, pod = each["spec"]["template"]["metadata"], each["spec"]["template"]["spec"]
+        assert (metadata["annotations"]["note"], metadata["labels"]["team"]) == ("a", "search")
+        if each["metadata"]["name"] != "sie-worker-large":  # whose pool has more
+            assert {key: pod[key] for key in PLACEMENT} == {key: PLACED[key] for key in PLACEMENT}
+        (spread,) = pod["topologySpreadConstraints"]
+        assert spread["topologyKey"] == "topology.kubernetes.io/zone"
+        assert spread["labelSelector"] == each["spec"]["selector"]
+        for container in pod["containers"]:
+            if container["name"] != "nats":
+                assert container["envFrom"] == PART["envFrom"]
+                assert PART["extraVolumeMounts"][0] in container["volumeMounts"]
+
+
+def test_a_variable_comes_from_a_secret():
+    worker = named(list(rendered(EVERYTHING)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"]
+    assert {"name": "HF_TOKEN", **HUB} in worker["containers"][0]["env"]
+
+
+@pytest.mark.parametrize(
+    ("cache", "volume"),
+    [
+        ({"hostPath": "/mnt/weights"}, {"hostPath": {"path": "/mnt/weights", "type": "Directory"}}),
+        ({"existingClaim": "weights"}, {"persistentVolumeClaim": {"claimName": "weights"}}),
+    ],
+    ids=["of the node", "of the claim"],
+)
+def test_workers_share_weights(cache, volume):
+    values = {"workers": {"common": {"modelCache": cache}}}
+    worker = named(list(rendered(values)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"]
+    assert {"name": "weights", **volume} in worker["volumes"]
+    server = worker["containers"][0]
+    (mounted,) = [each["mountPath"] for each in server["volumeMounts"] if each["name"] == "weights"]
+    assert {"name": "SIE_LOCAL_CACHE", "value": mounted} in server["env"]
+
+
+def test_a_worker_keeps_its_data_on_a_claim_of_its_own():
+    (claim,) = named(list(rendered(EVERYTHING)), "StatefulSet", "sie-worker-default")["spec"]["volumeClaimTemplates"]
+    assert claim["metadata"]["name"] == "data"
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "fast",
+        "resources": {"requests": {"storage": "50Gi"}},
+    }
+
+
+def test_images_are_pulled_where_workers_may_run():
+    objects = list(rendered(EVERYTHING))
+    for name in ("sie-worker-default", "sie-worker-large"):
+        worker = named(objects, "StatefulSet", name)["spec"]["template"]["spec"]
+        prepull = named(objects, "DaemonSet", f"{name}-prepull")["spec"]["template"]["spec"]
+        assert {key: prepull[key] for key in PLACEMENT} == {key: worker[key] for key in PLACEMENT}
+        assert [each["image"] for each in prepull["containers"]] == [worker["containers"][0]["image"]]
+
+
+def test_each_container_has_probes(objects):
+    for each in objects:
+        if each["kind"] in PARTS:
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+
+
+def test_a_name_has_the_address_of_each_gateway():
+    headless = named(list(rendered({})), "Service", "sie-gateway-headless")["spec"]
+    assert (headless["clusterIP"], [each["port"] for each in headless["ports"]]) == ("None", [8001])
+
+
+def test_nats_has_the_version_that_is_tested():
+    said = subprocess.run([nats_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    (tested,) = re.findall(r"v(\d+\.\d+)\.", said)
+    (container,) = named(list(rendered({})), "StatefulSet", "sie-nats")["spec"]["template"]["spec"]["containers"]
+    assert container["image"].startswith(f"nats:{tested}.")
+
+
+def test_rules_and_dashboard_are_those_of_docker(tmp_path):
+    objects = list(rendered(EVERYTHING))
+    groups = named(objects, "PrometheusRule", "sie")["spec"]["groups"]
+    assert groups[:-1] == yaml.safe_load(RULES.read_text())["groups"]
+    dashboard = named(objects, "ConfigMap", "sie-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(dashboard["data"]["sie.json"]) == json.loads(DASHBOARD.read_text())
+
+
+def test_the_alert_of_the_queues_disk_fires_and_clears(tmp_path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(yaml.safe_dump(named(list(rendered(EVERYTHING)), "PrometheusRule", "sie")["spec"]))
+    disk = 'namespace="prod", persistentvolumeclaim="data-sie-nats-0"'
+    series = {
+        f"kubelet_volume_stats_capacity_bytes{{{disk}}}": "100x60",
+        f"kubelet_volume_stats_available_bytes{{{disk}}}": "50x4 10x20 90x30",
+    }
+    fires_and_clears(rules, tmp_path, "SieQueueDiskNearlyFull", Firing(series, (4, 40), 12))
+
+
+# Keys of the Secret, and the passwords that Pods read in it.
+KEYS = {"gateway", "sidecar", "config", "operator", "peer", "adminToken"}
+
+
+@contextmanager
+def api_server(status: int) -> Iterator[tuple[str, list[tuple[str, str, dict[str, Any]]]]]:
+    """Yield the URL of an API server that answers with `status`, and its requests: path, token and body."""
+    requests = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append((self.path, self.headers["Authorization"], body))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", requests
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("status", "succeeds"), [(201, True), (409, True), (403, False)])
+def test_the_job_makes_the_secret_unless_it_exists(tmp_path, status, succeeds):
+    job = named(list(rendered({})), "Job", "sie-secret")["spec"]["template"]["spec"]["containers"][0]
+    for name, text in (("token", "account's"), ("namespace", "prod"), ("ca.crt", "")):
+        (tmp_path / name).write_text(text)
+    with api_server(status) as (url, requests):
+        env = {"PATH": os.environ["PATH"], "ACCOUNT": str(tmp_path), "API": url}
+        env |= {each["name"]: each["value"] for each in job["env"]}
+        done = subprocess.run(job["command"], env=env, capture_output=True, text=True)
+    assert (done.returncode == 0) == succeeds
+    ((path, token, body),) = requests
+    assert (path, token) == ("/api/v1/namespaces/prod/secrets", "Bearer account's")
+    assert body["metadata"] == {"name": "sie-generated"}
+    passwords = body["stringData"]
+    assert passwords.keys() == KEYS
+    assert len({*passwords.values()}) == len(KEYS)
+    assert all(re.fullmatch("p[A-Za-z0-9]{32,}", each) for each in passwords.values())
+    assert not any(each in done.stdout + done.stderr for each in passwords.values())
+
+
+def test_pods_read_keys_that_the_secret_has(objects):
+    names = {each["metadata"]["name"].removesuffix("-secret") for each in objects if each["kind"] == "Job"}
+    for pod in pods(objects):
+        read = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
+        keys = {item["key"] for each in read if each["secretName"] in generated(names) for item in each["items"]}
+        for container in pod["containers"]:
+            sources = [each.get("valueFrom", {}).get("secretKeyRef") for each in container["env"]]
+            keys |= {each["key"] for each in sources if each and each["name"] in generated(names)}
+        assert keys <= KEYS
+
+
+def generated(names: set[str]) -> set[str]:
+    return {f"{each}-generated" for each in names}
 
 
 def test_the_values_of_the_documentation_scale_from_zero():
@@ -304,6 +553,11 @@ WRONG = {
     "'/workers/pools/default/gpu/count'": {"workers": {"pools": {"default": {"gpu": {"count": 8}}}}},
     "'/workers/pools': additional properties 'A' not allowed": {"workers": {"pools": {"A": {}}}},
     "'/image/tag'": {"image": {"tag": "latest"}},
+    "workers.common.modelCache: hostPath or existingClaim": {
+        "workers": {"common": {"modelCache": {"hostPath": "/mnt", "existingClaim": "weights"}}}
+    },
+    "'/workers/common/modelCache/hostPath'": {"workers": {"common": {"modelCache": {"hostPath": "weights"}}}},
+    "'/gateway/env/A'": {"gateway": {"env": {"A": {"value": "b"}}}},
     "'/nats/image'": {"nats": {"image": "nats:latest"}},
 }
 

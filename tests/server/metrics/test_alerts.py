@@ -1,26 +1,16 @@
-"""Each alert fires once for the series that it is about, and clears, by promtool, which needs no time."""
+"""Each alert fires once for the series that it is about, and clears."""
 
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-import yaml
 
-from tests.support.prometheus import ALERTS, RULES, needs
+from tests.support.prometheus import ALERTS, RULES, Firing, fires_and_clears, needs
 
 
 def test_promtool_accepts_the_rules():
     done = subprocess.run([needs("promtool"), "check", "rules", str(RULES)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-class Firing(NamedTuple):
-    """Input for an alert in promtool's notation, a value a minute; the minutes at which it fires and does not."""
-
-    series: dict[str, str]
-    quiet: tuple[int, int]
-    fires: int
 
 
 POOL = 'namespace="prod", pool="default"'
@@ -80,22 +70,4 @@ def test_each_alert_has_an_input_that_fires_it():
 
 @pytest.mark.parametrize("alert", FIRINGS)
 def test_an_alert_fires_and_clears(tmp_path: Path, alert):
-    series, (before, after), fires = FIRINGS[alert]
-    firing = f'count by (alertname) (ALERTS{{alertstate="firing", alertname="{alert}"}})'
-
-    def expected(minute: int, *samples: dict[str, object]) -> dict[str, object]:
-        return {"expr": firing, "eval_time": f"{minute}m", "exp_samples": samples}
-
-    test = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [
-            expected(before),
-            expected(fires, {"labels": f'{{alertname="{alert}"}}', "value": 1}),
-            expected(after),
-        ],
-    }
-    path = tmp_path / "test.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}))
-    done = subprocess.run([needs("promtool"), "test", "rules", str(path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    fires_and_clears(RULES, tmp_path, alert, FIRINGS[alert])

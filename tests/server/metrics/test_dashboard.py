@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.controller import wait_for
 from tests.support.counted_server import ENCODER, RERANKER, TOKEN, Counted
-from tests.support.prometheus import ALERTS, EXPRESSIONS, RULES, Prometheus, needs, prometheus
+from tests.support.prometheus import ALERTS, DASHBOARD, EXPRESSIONS, Prometheus, needs, prometheus
 
-DASHBOARD = json.loads((RULES.parents[1] / "grafana" / "dashboard.json").read_text())
+PANELS = json.loads(DASHBOARD.read_text())["panels"]
 
 # What the title of a row says whose queries are for clusters.
 FOR_CLUSTERS = "no data for one server"
@@ -29,7 +29,7 @@ class Query(NamedTuple):
 
 def queries() -> Iterator[tuple[str, Query]]:
     row = ""
-    for panel in DASHBOARD["panels"]:
+    for panel in PANELS:
         row = panel["title"] if panel["type"] == "row" else row
         for target in panel.get("targets", ()):
             yield f"{panel['title']}, {target['refId']}", Query(row, target["expr"])

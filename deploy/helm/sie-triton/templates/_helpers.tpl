@@ -23,17 +23,22 @@ app.kubernetes.io/component: {{ .part }}
 {{- end }}
 
 {{- define "sie.serviceAccount" -}}
-{{ default (include "sie.name" .) .Values.serviceAccount }}
+{{ default (ternary (include "sie.name" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
+{{- end }}
+
+{{/* Secret that secret.yaml makes in the cluster. */}}
+{{- define "sie.generatedSecret" -}}
+{{ include "sie.name" . }}-generated
 {{- end }}
 
 {{/* Secret with the passwords of NATS' users. */}}
 {{- define "sie.natsSecret" -}}
-{{ default (printf "%s-generated" (include "sie.name" .)) .Values.nats.existingSecret }}
+{{ default (include "sie.generatedSecret" .) .Values.nats.existingSecret }}
 {{- end }}
 
 {{/* Secret with the config service's admin token. */}}
 {{- define "sie.adminSecret" -}}
-{{ default (printf "%s-generated" (include "sie.name" .)) (default .Values.gateway.auth.existingSecret .Values.config.existingSecret) }}
+{{ coalesce .Values.config.existingSecret .Values.gateway.auth.existingSecret (include "sie.generatedSecret" .) }}
 {{- end }}
 
 {{- define "sie.natsUrl" -}}
@@ -53,10 +58,37 @@ nats://{{ include "sie.name" . }}-nats:4222
 {{- $pools | toJson -}}
 {{- end }}
 
+{{/*
+Metadata of a part's Pods: (dict "root" $ "part" "gateway" "values" .Values.gateway), with "annotations" of the part's
+own. No label has the chart's version, so a new chart that changes nothing restarts nothing.
+*/}}
+{{- define "sie.podMetadata" -}}
+labels: {{- merge (include "sie.selector" . | fromYaml) (.values.podLabels | default dict) | toYaml | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) (.values.podAnnotations | default dict) }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Nodes of a part's Pods: (dict "root" $ "part" "gateway" "values" .Values.gateway). */}}
+{{- define "sie.placement" -}}
+{{- range $field := list "nodeSelector" "tolerations" "affinity" }}
+{{- with get $.values $field }}
+{{ $field }}: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .values.topologySpreadConstraints }}
+{{- $own := dict "labelSelector" (dict "matchLabels" (include "sie.selector" $ | fromYaml)) }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{- merge (dict) . $own | toYaml | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{/* What all Pods have: (dict "root" $ "user" 10001). */}}
-{{- define "sie.podSecurity" -}}
-serviceAccountName: {{ include "sie.serviceAccount" .root }}
-automountServiceAccountToken: false
+{{- define "sie.pod" -}}
+serviceAccountName: {{ .serviceAccount | default (include "sie.serviceAccount" .root) }}
+automountServiceAccountToken: {{ hasKey . "serviceAccount" }}
 enableServiceLinks: false
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:
@@ -73,11 +105,16 @@ securityContext:
   seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{- define "sie.containerSecurity" -}}
+{{/* What all containers have: their part's values. */}}
+{{- define "sie.container" -}}
 securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+resources: {{- toYaml .resources | nindent 2 }}
+{{- with .envFrom }}
+envFrom: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Settings by which a part connects to NATS: (dict "root" $ "user" "gateway"). */}}
@@ -100,9 +137,10 @@ securityContext:
 - {name: SIE_TRUSTED_VOLUMES, value: "/var/lib/sie-triton,/tmp,/dev/shm"}
 {{- end }}
 
+{{/* Variables by name; a value is a text, or a mapping such as {valueFrom: ...}. */}}
 {{- define "sie.env" -}}
 {{- range $name, $value := . }}
-- {name: {{ $name }}, value: {{ $value | quote }}}
+- {{ merge (dict "name" $name) (kindIs "string" $value | ternary (dict "value" $value) $value) | toJson }}
 {{- end }}
 {{- end }}
 
@@ -145,6 +183,23 @@ securityContext:
 {{- end }}
 - name: tmp
   emptyDir: {}
+{{- end }}
+
+{{/* Claim of a StatefulSet for its volume "data": values of persistence. */}}
+{{- define "sie.claim" -}}
+- metadata:
+    name: data
+  spec:
+    accessModes: [ReadWriteOnce]
+    {{- with .storageClass }}
+    storageClassName: {{ . }}
+    {{- end }}
+    resources: {requests: {storage: {{ .size }}}}
+{{- end }}
+
+{{- define "sie.serverProbe" -}}
+exec: {command: [sh, -c, 'exec curl --fail --silent "http://127.0.0.1:${SIE_CONTROLLER_PORT:-8003}{{ . }}"']}
+timeoutSeconds: 5
 {{- end }}
 
 {{- define "sie.httpProbe" -}}
