@@ -13,7 +13,6 @@ include_patterns = [
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/**.md",
-    "deploy/**/README.md",
 ]
 
 extensions = ["myst_parser", "sphinxcontrib.mermaid"]
@@ -27,7 +26,7 @@ html_title = project
 CONTENTS = {
     "Use": "installation serving-models encode score extract images loras door integrations migrating-from-sie "
     "sie-documentation coming-from-tei coming-from-triton features",
-    "Operate": "operating cluster /deploy/helm/sie-triton/README simulation observability settings tuning eval "
+    "Operate": "operating cluster kubernetes simulation observability settings tuning eval "
     "failures security troubleshooting gpu",
     "Reference": "client parameters model-files models engines performance",
     "Inside": "/ARCHITECTURE internals decisions/README /CONTRIBUTING /CHANGELOG",

@@ -13,8 +13,9 @@ from openai import OpenAI
 
 from sie_triton import SIEClient
 from tests.conftest import MINILM
+from tests.support.chart import NAMESPACE
 from tests.support.killing import Clients
-from tests.support.pods import IMAGE, NAMESPACE, Pods, has_image
+from tests.support.pods import IMAGE, Pods, has_image
 from tests.support.prometheus import Prometheus, prometheus
 
 pytestmark = [

@@ -71,7 +71,7 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page.read_text(), page.
 YAML = [block for block in BLOCKS if block.language == "yaml" and "sie_id:" in block.text]
 EVAL = [block for block in BLOCKS if block.page == "eval"]
 # tests/process/deploy/test_chart.py renders it.
-CHART_VALUES = [block for block in BLOCKS if block.language == "yaml" and block.text.startswith("image:")]
+CHART_VALUES = [block for block in BLOCKS if block.language == "yaml" and block.page == "kubernetes"]
 SETTINGS_FILES = [block for block in BLOCKS if block.language == "yaml" and block not in [*YAML, *EVAL, *CHART_VALUES]]
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 CURL = [block for block in BLOCKS if block.language == "bash" and block.text.startswith("curl")]

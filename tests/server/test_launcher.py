@@ -24,6 +24,7 @@ from sie_triton.system.processes.pids import is_alive
 from sie_triton.system.processes.stand_in import represented_pid
 from tests.conftest import MINILM, fresh_settings
 from tests.server.test_serve import alive, descendants, ended_cleanly, log_of, regions, sie
+from tests.support.chart import pod_of, rendered
 
 BACK_S = 15
 OTHER = 65534  # another user of the machine
@@ -108,6 +109,22 @@ def test_a_tritonserver_that_dies_is_started_again(tmp_path):
     assert "tritonserver ended by SIGSEGV in tritonserver" in told
     assert told.count("tritonserver is back") == 2
     assert log_of(settings.data_dir).read_text().count("Started HTTPService") == 3
+
+
+def test_the_charts_probes_ask_the_controller(tmp_path):
+    settings = fresh_settings(tmp_path)
+    server, _ = pod_of(rendered({}), "StatefulSet", "sie-worker-default")["containers"]
+
+    def succeeds(probe: str) -> bool:
+        env = {**os.environ, "SIE_CONTROLLER_PORT": str(settings.controller_port)}
+        return subprocess.run(server[probe]["exec"]["command"], env=env, stdout=subprocess.DEVNULL).returncode == 0
+
+    with launched(settings) as process:
+        assert all(map(succeeds, ("startupProbe", "livenessProbe", "readinessProbe")))
+        os.kill(tritonserver_of(process), signal.SIGSTOP)
+        until(lambda: not succeeds("readinessProbe"))
+        assert succeeds("livenessProbe")
+    until(lambda: not succeeds("livenessProbe"))
 
 
 def ended_during_a_restart(process: subprocess.Popen[str], settings: Settings) -> str:

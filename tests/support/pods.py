@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from helm_python.chart import Chart
 
-from tools.pages.chart import CHART
+from tests.support.chart import rendered
 
 IMAGE = "localhost/sie-triton:cpu"
-NAMESPACE = "prod"
 
 # Of a container: what podman does not know, or has no use for on the machine's own network.
 LEFT_OUT = ("ports", "startupProbe", "livenessProbe", "readinessProbe", "lifecycle")
@@ -43,10 +41,7 @@ class Pods:
 
     def __init__(self, root: Path, values: dict[str, Any]) -> None:
         self._root = root
-        texts = Chart.load(str(CHART)).render(values, name="sie", namespace=NAMESPACE)
-        self.objects = [
-            each for name, text in texts.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text) if each
-        ]
+        self.objects = rendered(values)
         # Passwords of the generated Secret, by user.
         self._passwords = defaultdict[str, str](lambda: f"p{secrets.token_hex()}")
         self._running: dict[str, dict[str, Any]] = {}

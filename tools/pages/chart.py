@@ -215,7 +215,8 @@ class Common(Pod, Container):
         ["sentence-transformers/all-MiniLM-L6-v2"], min_length=1, description="models of every pool that names none"
     )
     preload_models: list[str] = Field(
-        [], description="models that each worker loads before it is ready, in addition to those of `models`"
+        [],
+        description="models that each worker loads when it starts, whether `models` has them or not",
     )
     worker_sidecar: WorkerSidecar = of(WorkerSidecar, "the sidecar of each worker")
     resources: Free = resources("2", "8Gi")

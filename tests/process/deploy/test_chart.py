@@ -1,28 +1,23 @@
 """The Helm chart by helm itself: what it renders is valid, safe and known to our settings; what is wrong is refused."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
-from helm_python.chart import Chart, lint
+from helm_python.chart import lint
 from helm_python.errors import HelmError
 
 from sie_triton.cluster.policies import scaling
 from sie_triton.cluster.up import nats_server
 from sie_triton.settings import Settings
 from sie_triton.system.host.private import TRUSTED
+from tests.support.chart import KINDS, PARTS, Object, named, pod_of, pod_templates, rendered
 from tests.support.prometheus import ALERTS, DASHBOARD, RULES, Firing, fires_and_clears
 from tools.pages.chart import CHART, files
 
@@ -114,36 +109,14 @@ MATRIX = {
 }
 
 
-def rendered(values: dict[str, Any], chart: Path = CHART) -> Iterator[dict[str, Any]]:
-    for name, text in Chart.load(str(chart)).render(values, name="sie", namespace="prod").items():
-        if name.endswith(".yaml"):
-            yield from filter(None, yaml.safe_load_all(text))
-
-
 @pytest.fixture(scope="module", params=MATRIX.values(), ids=MATRIX.keys())
-def objects(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return list(rendered(request.param))
+def objects(request: pytest.FixtureRequest) -> list[Object]:
+    return rendered(request.param)
 
 
-# Objects that make Pods; the DaemonSet and the Job have none of the volumes and passwords of the other two.
-PARTS = ("Deployment", "StatefulSet")
-KINDS = (*PARTS, "DaemonSet", "Job")
-
-
-def pods(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def pods(objects: list[Object]) -> Iterator[Object]:
     for each in pod_templates(objects):
         yield each["spec"]
-
-
-def pod_templates(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for each in objects:
-        if each["kind"] in KINDS:
-            yield each["spec"]["template"]
-
-
-def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    (found,) = [each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name)]
-    return found
 
 
 def test_generated_files_are_up_to_date():
@@ -242,7 +215,7 @@ def test_a_part_gets_the_password_of_its_own_user_only(objects):
 
 
 def test_two_renders_are_equal_and_hold_no_password(objects, request):
-    assert [*rendered(request.node.callspec.params["objects"])] == objects
+    assert rendered(request.node.callspec.params["objects"]) == objects
     assert "Secret" not in {each["kind"] for each in objects}
 
 
@@ -250,13 +223,13 @@ def test_a_new_version_of_the_chart_alone_restarts_no_pod(tmp_path):
     shutil.copytree(CHART, tmp_path / "chart")
     about = tmp_path / "chart" / "Chart.yaml"
     about.write_text(re.sub("^version: .*", "version: 9.9.9", about.read_text(), flags=re.MULTILINE))
-    before, after = [*rendered(EVERYTHING)], [*rendered(EVERYTHING, tmp_path / "chart")]
+    before, after = rendered(EVERYTHING), rendered(EVERYTHING, tmp_path / "chart")
     assert before != after
     assert [*pod_templates(before)] == [*pod_templates(after)]
 
 
 def test_a_pool_has_its_own_settings():
-    large = named(list(rendered(EVERYTHING)), "StatefulSet", "sie-worker-large")["spec"]
+    large = named(rendered(EVERYTHING), "StatefulSet", "sie-worker-large")["spec"]
     server, sidecar = large["template"]["spec"]["containers"]
     environment = {each["name"]: each.get("value") for each in (*server["env"], *sidecar["env"])}
     assert server["args"] == ["BAAI/bge-m3"]
@@ -272,7 +245,7 @@ def test_a_pool_has_its_own_settings():
         "nvidia.com/gpu",
     ]
     assert "replicas" not in large
-    small = named(list(rendered(EVERYTHING)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"]
+    small = pod_of(rendered(EVERYTHING), "StatefulSet", "sie-worker-default")
     assert small["containers"][0]["args"] == ["sentence-transformers/all-MiniLM-L6-v2"]
     assert len(small["tolerations"]) == 1
 
@@ -304,7 +277,7 @@ def test_an_operator_adds_to_each_part():
 
 
 def test_a_variable_comes_from_a_secret():
-    worker = named(list(rendered(EVERYTHING)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"]
+    worker = pod_of(rendered(EVERYTHING), "StatefulSet", "sie-worker-default")
     assert {"name": "HF_TOKEN", **HUB} in worker["containers"][0]["env"]
 
 
@@ -318,7 +291,7 @@ def test_a_variable_comes_from_a_secret():
 )
 def test_workers_share_weights(cache, volume):
     values = {"workers": {"common": {"modelCache": cache}}}
-    worker = named(list(rendered(values)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"]
+    worker = pod_of(rendered(values), "StatefulSet", "sie-worker-default")
     assert {"name": "weights", **volume} in worker["volumes"]
     server = worker["containers"][0]
     (mounted,) = [each["mountPath"] for each in server["volumeMounts"] if each["name"] == "weights"]
@@ -326,7 +299,7 @@ def test_workers_share_weights(cache, volume):
 
 
 def test_a_worker_keeps_its_data_on_a_claim_of_its_own():
-    (claim,) = named(list(rendered(EVERYTHING)), "StatefulSet", "sie-worker-default")["spec"]["volumeClaimTemplates"]
+    (claim,) = named(rendered(EVERYTHING), "StatefulSet", "sie-worker-default")["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "data"
     assert claim["spec"] == {
         "accessModes": ["ReadWriteOnce"],
@@ -336,10 +309,10 @@ def test_a_worker_keeps_its_data_on_a_claim_of_its_own():
 
 
 def test_images_are_pulled_where_workers_may_run():
-    objects = list(rendered(EVERYTHING))
+    objects = rendered(EVERYTHING)
     for name in ("sie-worker-default", "sie-worker-large"):
-        worker = named(objects, "StatefulSet", name)["spec"]["template"]["spec"]
-        prepull = named(objects, "DaemonSet", f"{name}-prepull")["spec"]["template"]["spec"]
+        worker = pod_of(objects, "StatefulSet", name)
+        prepull = pod_of(objects, "DaemonSet", f"{name}-prepull")
         assert {key: prepull[key] for key in PLACEMENT} == {key: worker[key] for key in PLACEMENT}
         assert [each["image"] for each in prepull["containers"]] == [worker["containers"][0]["image"]]
 
@@ -352,19 +325,19 @@ def test_each_container_has_probes(objects):
 
 
 def test_a_name_has_the_address_of_each_gateway():
-    headless = named(list(rendered({})), "Service", "sie-gateway-headless")["spec"]
+    headless = named(rendered({}), "Service", "sie-gateway-headless")["spec"]
     assert (headless["clusterIP"], [each["port"] for each in headless["ports"]]) == ("None", [8001])
 
 
 def test_nats_has_the_version_that_is_tested():
     said = subprocess.run([nats_server(), "--version"], capture_output=True, text=True, check=True).stdout
     (tested,) = re.findall(r"v(\d+\.\d+)\.", said)
-    (container,) = named(list(rendered({})), "StatefulSet", "sie-nats")["spec"]["template"]["spec"]["containers"]
+    (container,) = pod_of(rendered({}), "StatefulSet", "sie-nats")["containers"]
     assert container["image"].startswith(f"nats:{tested}.")
 
 
 def test_rules_and_dashboard_are_those_of_docker(tmp_path):
-    objects = list(rendered(EVERYTHING))
+    objects = rendered(EVERYTHING)
     groups = named(objects, "PrometheusRule", "sie")["spec"]["groups"]
     assert groups[:-1] == yaml.safe_load(RULES.read_text())["groups"]
     dashboard = named(objects, "ConfigMap", "sie-dashboard")
@@ -374,7 +347,7 @@ def test_rules_and_dashboard_are_those_of_docker(tmp_path):
 
 def test_the_alert_of_the_queues_disk_fires_and_clears(tmp_path):
     rules = tmp_path / "rules.yaml"
-    rules.write_text(yaml.safe_dump(named(list(rendered(EVERYTHING)), "PrometheusRule", "sie")["spec"]))
+    rules.write_text(yaml.safe_dump(named(rendered(EVERYTHING), "PrometheusRule", "sie")["spec"]))
     disk = 'namespace="prod", persistentvolumeclaim="data-sie-nats-0"'
     series = {
         f"kubelet_volume_stats_capacity_bytes{{{disk}}}": "100x60",
@@ -383,79 +356,27 @@ def test_the_alert_of_the_queues_disk_fires_and_clears(tmp_path):
     fires_and_clears(rules, tmp_path, "SieQueueDiskNearlyFull", Firing(series, (4, 40), 12))
 
 
-# Keys of the Secret, and the passwords that Pods read in it.
-KEYS = {"gateway", "sidecar", "config", "operator", "peer", "adminToken"}
-
-
-@contextmanager
-def api_server(status: int) -> Iterator[tuple[str, list[tuple[str, str, dict[str, Any]]]]]:
-    """Yield the URL of an API server that answers with `status`, and its requests: path, token and body."""
-    requests = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            requests.append((self.path, self.headers["Authorization"], body))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", requests
-        server.shutdown()
-
-
-@pytest.mark.parametrize(("status", "succeeds"), [(201, True), (409, True), (403, False)])
-def test_the_job_makes_the_secret_unless_it_exists(tmp_path, status, succeeds):
-    job = named(list(rendered({})), "Job", "sie-secret")["spec"]["template"]["spec"]["containers"][0]
-    for name, text in (("token", "account's"), ("namespace", "prod"), ("ca.crt", "")):
-        (tmp_path / name).write_text(text)
-    with api_server(status) as (url, requests):
-        env = {"PATH": os.environ["PATH"], "ACCOUNT": str(tmp_path), "API": url}
-        env |= {each["name"]: each["value"] for each in job["env"]}
-        done = subprocess.run(job["command"], env=env, capture_output=True, text=True)
-    assert (done.returncode == 0) == succeeds
-    ((path, token, body),) = requests
-    assert (path, token) == ("/api/v1/namespaces/prod/secrets", "Bearer account's")
-    assert body["metadata"] == {"name": "sie-generated"}
-    passwords = body["stringData"]
-    assert passwords.keys() == KEYS
-    assert len({*passwords.values()}) == len(KEYS)
-    assert all(re.fullmatch("p[A-Za-z0-9]{32,}", each) for each in passwords.values())
-    assert not any(each in done.stdout + done.stderr for each in passwords.values())
-
-
-def test_pods_read_keys_that_the_secret_has(objects):
-    names = {each["metadata"]["name"].removesuffix("-secret") for each in objects if each["kind"] == "Job"}
-    for pod in pods(objects):
-        read = [volume["secret"] for volume in pod["volumes"] if "secret" in volume]
-        keys = {item["key"] for each in read if each["secretName"] in generated(names) for item in each["items"]}
-        for container in pod["containers"]:
-            sources = [each.get("valueFrom", {}).get("secretKeyRef") for each in container["env"]]
-            keys |= {each["key"] for each in sources if each and each["name"] in generated(names)}
-        assert keys <= KEYS
-
-
-def generated(names: set[str]) -> set[str]:
-    return {f"{each}-generated" for each in names}
+EXAMPLES = re.findall(r"```yaml\n(.*?)```", (CHART.parents[2] / "docs" / "kubernetes.md").read_text(), re.DOTALL)
 
 
 def test_the_values_of_the_documentation_scale_from_zero():
-    (text,) = re.findall(r"```yaml\n(image:.*?)```", (CHART.parents[2] / "docs" / "cluster.md").read_text(), re.DOTALL)
-    objects = list(rendered(yaml.safe_load(text)))
+    objects = rendered(yaml.safe_load(EXAMPLES[0]))
     scaled = named(objects, "ScaledObject", "sie-worker-default")["spec"]
     assert (scaled["minReplicaCount"], scaled["maxReplicaCount"], scaled["cooldownPeriod"]) == (0, 10, 900)
-    server = named(objects, "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"]["containers"][0]
+    server = pod_of(objects, "StatefulSet", "sie-worker-default")["containers"][0]
     assert server["args"] == ["BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"]
     assert server["resources"]["limits"] == {"memory": "16Gi", "nvidia.com/gpu": 1}
 
 
+@pytest.mark.parametrize("values", EXAMPLES)
+def test_kubernetes_would_take_the_documentations_values(values):
+    for each in rendered(yaml.safe_load(values)):
+        if not each["apiVersion"].startswith(CUSTOM):
+            kubernetes_validate.validate(each, KUBERNETES[0], strict=True)
+
+
 def test_scaling_rules_are_those_of_the_simulator():
-    objects = list(rendered(SCALED))
+    objects = rendered(SCALED)
     scaled = named(objects, "ScaledObject", "sie-worker-default")["spec"]
     thresholds = [float(each["metadata"]["threshold"]) for each in scaled["triggers"]]
     assert thresholds == [
@@ -475,9 +396,7 @@ def test_scaling_rules_are_those_of_the_simulator():
 
 
 def test_gateways_know_the_pools_that_can_be_started():
-    gateway = named(list(rendered(EVERYTHING)), "Deployment", "sie-gateway")["spec"]["template"]["spec"]["containers"][
-        0
-    ]
+    gateway = pod_of(rendered(EVERYTHING), "Deployment", "sie-gateway")["containers"][0]
     environment = {each["name"]: each["value"] for each in gateway["env"]}
     assert environment["SIE_GATEWAY_CONFIGURED_POOLS"] == "default,large"
     assert environment["SIE_GATEWAY_CONFIGURED_GPUS"] == "default,l4"
@@ -499,31 +418,27 @@ def test_gateways_know_the_pools_that_can_be_started():
 )
 def test_requests_take_at_most_half_of_a_gateways_memory(gateway, expected):
     """The rest is for what is not counted: a container that needs more than its limit is killed, with all requests."""
-    (container,) = named(list(rendered({"gateway": gateway})), "Deployment", "sie-gateway")["spec"]["template"]["spec"][
-        "containers"
-    ]
+    (container,) = pod_of(rendered({"gateway": gateway}), "Deployment", "sie-gateway")["containers"]
     found = [each["value"] for each in container["env"] if each["name"] == "SIE_DOOR_MAX_MEMORY_BYTES"]
     assert found == [expected] * (expected is not None)
 
 
 def test_the_config_service_needs_the_tokens_of_gateways():
-    (container,) = named(list(rendered(EVERYTHING)), "Deployment", "sie-config")["spec"]["template"]["spec"][
-        "containers"
-    ]
+    (container,) = pod_of(rendered(EVERYTHING), "Deployment", "sie-config")["containers"]
     environment = {each["name"]: each["value"] for each in container["env"]}
     assert environment["SIE_AUTH_MODE"] == "token"
     assert environment["SIE_AUTH_TOKENS"].startswith("@")
 
 
 def test_prometheus_gets_a_token_if_gateways_need_one():
-    (endpoint,) = named(list(rendered(EVERYTHING)), "ServiceMonitor", "sie")["spec"]["endpoints"]
+    (endpoint,) = named(rendered(EVERYTHING), "ServiceMonitor", "sie")["spec"]["endpoints"]
     assert endpoint["authorization"]["credentials"] == {"name": "tokens", "key": "metricsToken"}
-    (endpoint,) = named(list(rendered({"monitors": {"enabled": True}})), "ServiceMonitor", "sie")["spec"]["endpoints"]
+    (endpoint,) = named(rendered({"monitors": {"enabled": True}}), "ServiceMonitor", "sie")["spec"]["endpoints"]
     assert "authorization" not in endpoint
 
 
 def test_prometheus_scrapes_each_part_under_the_job_of_the_rules():
-    objects = list(rendered(EVERYTHING))
+    objects = rendered(EVERYTHING)
     endpoints = named(objects, "ServiceMonitor", "sie")["spec"]["endpoints"]
     endpoints += named(objects, "PodMonitor", "sie-workers")["spec"]["podMetricsEndpoints"]
     assert [each["relabelings"] for each in endpoints] == [[{"targetLabel": "job", "replacement": "sie"}]] * 2
@@ -533,9 +448,7 @@ def test_prometheus_scrapes_each_part_under_the_job_of_the_rules():
 def test_batching_values_have_the_names_of_sie():
     batcher = {"coalesceMs": 3, "maxBatchRequests": 16}
     values = {"workers": {"common": {"workerSidecar": {"batcher": batcher}}}}
-    _, sidecar = named(list(rendered(values)), "StatefulSet", "sie-worker-default")["spec"]["template"]["spec"][
-        "containers"
-    ]
+    _, sidecar = pod_of(rendered(values), "StatefulSet", "sie-worker-default")["containers"]
     assert {"name": "SIE_BATCHER_COALESCE_MS", "value": "3"} in sidecar["env"]
     assert {"name": "SIE_BATCHER_MAX_BATCH_REQUESTS", "value": "16"} in sidecar["env"]
 
@@ -565,5 +478,5 @@ WRONG = {
 @pytest.mark.parametrize(("message", "values"), WRONG.items(), ids=WRONG.keys())
 def test_wrong_values_are_refused(message, values):
     with pytest.raises(HelmError) as refused:
-        list(rendered(values))
+        rendered(values)
     assert message in str(refused.value)

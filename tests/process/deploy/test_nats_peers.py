@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.ports import free_ports
 from sie_triton.cluster.up import nats_server
-from tests.process.deploy.test_chart import named, rendered
+from tests.support.chart import named, pod_of, rendered
 
 NUM_SERVERS = 3
 PASSWORDS = {f"SIE_{each}_PASSWORD": "pAnyPassword" for each in ("GATEWAY", "SIDECAR", "CONFIG", "OPERATOR", "PEER")}
@@ -53,13 +53,13 @@ def wait_for_peers(monitor: int, number: int) -> set[str]:
 @pytest.fixture
 def environment() -> dict[str, str]:
     """Return the variables of a server's container that have a value."""
-    objects = list(rendered({"nats": {"replicas": NUM_SERVERS}}))
-    (container,) = named(objects, "StatefulSet", "sie-nats")["spec"]["template"]["spec"]["containers"]
+    objects = rendered({"nats": {"replicas": NUM_SERVERS}})
+    (container,) = pod_of(objects, "StatefulSet", "sie-nats")["containers"]
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
 
 def test_only_servers_with_the_password_join(tmp_path, environment):
-    text = named(list(rendered({"nats": {"replicas": NUM_SERVERS}})), "ConfigMap", "sie-nats")["data"]["nats.conf"]
+    text = named(rendered({"nats": {"replicas": NUM_SERVERS}}), "ConfigMap", "sie-nats")["data"]["nats.conf"]
     ports = free_ports(3 * (NUM_SERVERS + 1))
     routes = ports[2::3]
     given: dict[str, str] = {}
