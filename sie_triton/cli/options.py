@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
-from sie_triton.settings import Settings, read_settings, unknown_variables, words
+from sie_triton.settings import Settings, read_settings, unknown_variables
 from sie_triton.settings.groups import GROUPS, USUAL
+from sie_triton.settings.secrets import tokens
 from sie_triton.settings.sources import PREFIX, flag
 from sie_triton.system.printing import echo
 
@@ -112,7 +113,7 @@ def address_of(*, url: str | None, ca_file: str | None, **flags: Any) -> "Addres
 
     settings = settings_of_running(**flags)
     is_meant = url is None or flags["auth_tokens"] is not None
-    token = next(iter(words(settings.auth_tokens)), "") if is_meant else ""
+    token = next(iter(tokens(settings.auth_tokens)), "") if is_meant else ""
     of_cluster = settings.gateway_url if "gateway_url" in flags else ""
     return Address.parse(
         url or of_cluster or f"grpc://{settings.inner_host}:{settings.grpc_port}", token, ca_file or ""

@@ -5,6 +5,7 @@ import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,7 @@ from nats.js.errors import NotFoundError
 from sie_triton.cluster import subjects
 from sie_triton.cluster.permissions import inbox
 from sie_triton.settings import Settings, words
+from sie_triton.settings.secrets import secret
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ async def connect(
         name=f"{user} {name}",
         inbox_prefix=inbox(user),
         user=settings.nats_user or None,
-        password=settings.nats_password or None,
+        password=partial(secret, settings.nats_password) if settings.nats_password else None,
         user_credentials=str(settings.nats_credentials) if settings.nats_credentials else None,
         tls=ssl.create_default_context(cafile=settings.nats_tls_ca) if settings.nats_tls_ca else None,
         allow_reconnect=True,

@@ -19,7 +19,8 @@ from rich.text import Text
 from sie_triton.controller.status_table import faults, table_of
 from sie_triton.controller.token import find_token
 from sie_triton.errors import ServerError
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings
+from sie_triton.settings.secrets import tokens
 from sie_triton.system.printing import Console
 
 MODELS = "/v1/models"
@@ -144,7 +145,7 @@ def _reason(text: str) -> str:
 def _token(settings: Settings, method: str) -> str:
     """Return the admin token; if none is known, a GET may use one of auth_tokens."""
     known = find_token(settings.data_dir, settings.admin_token)
-    return known or next(iter(words(settings.auth_tokens)), "") if method == "GET" else known
+    return known or next(iter(tokens(settings.auth_tokens)), "") if method == "GET" else known
 
 
 def path_of(model: str) -> str:

@@ -5,6 +5,8 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
+from sie_triton.settings.secrets import tokens
+
 TOKEN_FILE = "admin-token"  # noqa: S105
 
 
@@ -22,7 +24,7 @@ def admin_token(data_dir: Path, given: str) -> str:
 
 
 def find_token(data_dir: Path, given: str) -> str:
-    """Return `given` if set, else the token of the server with this data directory; empty if there is none."""
+    """Return the first token of `given`, else that of the server with this data directory; empty if there is none."""
     with suppress(OSError, UnicodeDecodeError):
-        return given or (data_dir / TOKEN_FILE).read_text()
+        return next(iter(tokens(given)), "") or (data_dir / TOKEN_FILE).read_text()
     return ""

@@ -63,9 +63,6 @@ class Backend(ABC):
     # Port of Triton's gRPC for the clients of the door; 0: they cannot reach it.
     grpc_port = 0
 
-    # Requests for the metrics of what answers, by the name of the part.
-    metric_parts: Mapping[str, Request] = MappingProxyType({})
-
     def __init__(self, client: AsyncSIEClient, questions: AsyncConnection) -> None:
         self._client = client
         self._questions = questions
@@ -115,6 +112,10 @@ class Backend(ABC):
     @abstractmethod
     async def states(self) -> States:
         """Return the states of the models now."""
+
+    def metric_parts(self) -> Mapping[str, Request]:
+        """Return requests for the metrics of what answers, by the name of the part."""
+        return {}
 
     async def names(self) -> list[str]:
         """Return the names of the served models, as `org/name`."""

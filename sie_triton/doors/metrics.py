@@ -23,4 +23,4 @@ def routes(door: Door) -> list[Route]:
 async def metrics(request: DoorRequest) -> Response:
     """Answer with all metrics that can be had now; the gauge `sie_up` says of which part there are none."""
     own = await asyncio.to_thread(exposition)
-    return Response(own + await read_parts(request.door.backend.metric_parts), media_type=EXPOSITION)
+    return Response(own + await read_parts(request.door.backend.metric_parts()), media_type=EXPOSITION)

@@ -23,7 +23,8 @@ from sie_triton.doors.memory import hold
 from sie_triton.doors.shared_encodes import SharedEncodes
 from sie_triton.errors import SIEError
 from sie_triton.records.calls import CallBook, CallLost, unless_lost
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings
+from sie_triton.settings.secrets import tokens
 
 # Server version of Triton 25.01. Earlier versions can crash if a client cancels a gRPC call at the moment of the
 # response.
@@ -39,16 +40,20 @@ LOOK_S = 0.5
 class TritonClient(AsyncSIEClient):
     """Client whose cancelled calls run to their end until `may_hang_up` confirms that Triton survives cancellation."""
 
-    def __init__(self, url: str, controller: ControllerAddress, **options: Any) -> None:
+    def __init__(self, url: str, settings: Settings, **options: Any) -> None:
         super().__init__(url, **options)
         self._connection.hangs_up = False
-        self._controller = controller
+        self._settings = settings
+        self._controller = ControllerAddress(f"{settings.inner_host}:{settings.controller_port}")
 
     async def _infer(self, call: ClientCall, piece: slice, deadline: Deadline) -> Any:
         """Charge the response to the memory of its request; Failure 503 if there is too little."""
         response = await super()._infer(call, piece, deadline)
         hold(sum(map(len, response.get_response().raw_output_contents)))
         return response
+
+    async def _serve(self, controller: ControllerAddress, model: str, seconds: float) -> bool:
+        return await super()._serve(controller._replace(token=_token(self._settings)), model, seconds)
 
     def may_hang_up(self, may: bool) -> None:
         self._connection.hangs_up = may
@@ -59,16 +64,11 @@ class TritonBackend(Backend):
 
     def __init__(self, settings: Settings) -> None:
         address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
-        self._triton = TritonClient(address, _controller_of(settings), max_concurrency=MAX_CONCURRENCY, retry=False)
+        self._triton = TritonClient(address, settings, max_concurrency=MAX_CONCURRENCY, retry=False)
         # The second connection is separate, so that large requests do not delay questions.
         super().__init__(self._triton, AsyncConnection(Address.parse(address)))
         self.grpc_port = 0 if settings.asks_for_token else settings.grpc_port
-        self._models = _of_controller(settings, "/v1/models")
-        triton_metrics = f"http://{settings.inner_host}:{settings.metrics_port}/metrics"
-        self.metric_parts = {
-            "controller": _of_controller(settings, "/metrics"),
-            "triton": urllib.request.Request(triton_metrics),
-        }
+        self._settings = settings
         self._learning: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir
@@ -122,12 +122,19 @@ class TritonBackend(Backend):
             except CallLost as exc:
                 raise StageDied(str(exc)) from exc
 
+    def metric_parts(self) -> Mapping[str, urllib.request.Request]:
+        triton_metrics = f"http://{self._settings.inner_host}:{self._settings.metrics_port}/metrics"
+        return {
+            "controller": _of_controller(self._settings, "/metrics"),
+            "triton": urllib.request.Request(triton_metrics),
+        }
+
     async def states(self) -> States:
         return await asyncio.to_thread(self._ask_controller)
 
     def _ask_controller(self) -> States:
         try:
-            with urllib.request.urlopen(self._models, timeout=2.0) as answer:
+            with urllib.request.urlopen(_of_controller(self._settings, "/v1/models"), timeout=2.0) as answer:
                 found = json.loads(answer.read())
             models = {each["model"]: each for each in found["models"]}
             return States(found.get("unserved", {}), models, found["memory"], monotonic())
@@ -135,15 +142,15 @@ class TritonBackend(Backend):
             return States({}, {}, {}, monotonic())
 
 
-def _controller_of(settings: Settings) -> ControllerAddress:
-    token = words(settings.auth_tokens)[0] if settings.asks_for_token else ""
-    return ControllerAddress(f"{settings.inner_host}:{settings.controller_port}", token)
+def _token(settings: Settings) -> str:
+    """Return a token that the controller accepts now; empty if it needs none."""
+    return tokens(settings.auth_tokens)[0] if settings.asks_for_token else ""
 
 
 def _of_controller(settings: Settings, path: str) -> urllib.request.Request:
     request = urllib.request.Request(f"http://{settings.inner_host}:{settings.controller_port}{path}")
-    if settings.asks_for_token:
-        request.add_header("Authorization", f"Bearer {words(settings.auth_tokens)[0]}")
+    if token := _token(settings):
+        request.add_header("Authorization", f"Bearer {token}")
     return request
 
 

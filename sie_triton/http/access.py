@@ -11,7 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sie_triton.http.web_pages import WebPages
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings
+from sie_triton.settings.secrets import tokens
 
 WRONG_TOKEN = """\
 the bearer token is missing or wrong; set SIE_ADMIN_TOKEN to the server's value; if the server has none, run the \
@@ -21,22 +22,21 @@ command as the server's user with its --data-dir, where the token is stored
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def is_one_of(token: bytes, tokens: Sequence[bytes]) -> bool:
+def is_one_of(token: bytes, allowed: Sequence[str]) -> bool:
     """Compare with every token in constant time, so that timing reveals none of them."""
-    return bool(sum([hmac.compare_digest(token, each) for each in tokens]))
+    return bool(sum([hmac.compare_digest(token, each.encode()) for each in allowed]))
 
 
 class Guard(NamedTuple):
-    """Tokens of an API: those of changes, and those of reads; without tokens of reads, everybody may read."""
+    """Tokens of an API, as settings name them: those of changes, and those of reads; empty: everybody may."""
 
-    changes: Sequence[bytes]
-    reads: Sequence[bytes]
+    changes: str
+    reads: str
 
     @classmethod
     def of(cls, settings: Settings, admin_token: str) -> "Guard":
         """Return a guard whose changes need `admin_token`; with auth_mode, reads need it or one of auth_tokens."""
-        admin, readers = admin_token.encode(), words(settings.auth_tokens) if settings.asks_for_token else ()
-        return cls([admin], [admin, *(each.encode() for each in readers)] if readers else [])
+        return cls(admin_token, f"{admin_token},{settings.auth_tokens}" if settings.asks_for_token else "")
 
     def change(self, handler: Handler) -> Handler:
         return _protected(handler, self.changes)
@@ -45,14 +45,14 @@ class Guard(NamedTuple):
         return _protected(handler, self.reads)
 
 
-def _protected(handler: Handler, tokens: Sequence[bytes]) -> Handler:
-    """Return a handler that answers 401 to a request without one of `tokens` before it reads anything else."""
-    if not tokens:
+def _protected(handler: Handler, allowed: str) -> Handler:
+    """Return a handler that answers 401 to a request without an allowed token before it reads anything else."""
+    if not allowed:
         return handler
 
     async def protected(request: Request) -> Response:
         scheme, _, token = _header(request.headers, "Authorization").partition(b" ")
-        if scheme.lower() != b"bearer" or not is_one_of(token, tokens):
+        if scheme.lower() != b"bearer" or not is_one_of(token, tokens(allowed)):
             raise HTTPException(401, WRONG_TOKEN, {"WWW-Authenticate": "Bearer"})
         return await handler(request)
 

@@ -6,7 +6,8 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator
 
 from sie_triton.settings.object_store import check_store_url, is_store_url
-from sie_triton.settings.sources import IN_BYTES, Bytes, read_secret
+from sie_triton.settings.secrets import checked
+from sie_triton.settings.sources import IN_BYTES, Bytes
 
 NAME = r"^[A-Za-z0-9_-]{1,64}$"
 NAME_OR_NONE = r"^[A-Za-z0-9_-]{0,64}$"
@@ -19,7 +20,9 @@ class ClusterSettings(BaseModel):
         "nats://127.0.0.1:4222", description="address of the queue's NATS servers, separated by commas"
     )
     nats_user: str = Field("", description="user of the queue, such as gateway or sidecar; default: none")
-    nats_password: str = Field("", description="password of nats_user, or @FILE to read it from a file")
+    nats_password: str = Field(
+        "", description="password of nats_user, or @FILE to read it from a file at each connection"
+    )
     nats_credentials: Path | None = Field(
         None, description="file with credentials of the queue (NATS' .creds), in place of a user and a password"
     )
@@ -144,10 +147,10 @@ class ClusterSettings(BaseModel):
         "are refused",
     )
 
-    @field_validator("nats_password", mode="before")
+    @field_validator("nats_password")
     @classmethod
-    def _password_of_file(cls, value: Any) -> Any:
-        return read_secret(value)
+    def _check_password(cls, value: str) -> str:
+        return checked(value)
 
     @field_validator("payload_store_url", mode="before")
     @classmethod

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from sie_triton.settings.sources import AUTH_TOKEN, IN_BYTES, Bytes, read_secret
+from sie_triton.settings.secrets import checked, tokens
+from sie_triton.settings.sources import AUTH_TOKEN, IN_BYTES, Bytes
 
 
 class DoorSettings(BaseModel):
@@ -69,8 +70,8 @@ class DoorSettings(BaseModel):
     auth_tokens: str = Field(
         "",
         validate_default=True,
-        description="bearer tokens of clients, separated by commas, or @FILE to read them from a file, one per line; "
-        "SIE_AUTH_TOKEN holds one more",
+        description="bearer tokens of clients, separated by commas, or @FILE to read them from a file, one per line, "
+        "again once it has changed; SIE_AUTH_TOKEN holds one more",
     )
 
     @property
@@ -80,12 +81,14 @@ class DoorSettings(BaseModel):
     @field_validator("auth_tokens", mode="before")
     @classmethod
     def _all_tokens(cls, value: Any) -> Any:
-        given = [read_secret(value), read_secret(os.environ.get(AUTH_TOKEN, ""))]
-        return ",".join(filter(None, given)) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        given = [*value.split(","), os.environ.get(AUTH_TOKEN, "")]
+        return ",".join(checked(each.strip()) for each in given if each.strip())
 
     @field_validator("auth_tokens")
     @classmethod
     def _require_tokens(cls, value: str, info: ValidationInfo) -> str:
-        if info.data.get("auth_mode", "none") != "none" and not value.strip(", "):
+        if info.data.get("auth_mode", "none") != "none" and not tokens(value):
             raise ValueError(f"auth_mode {info.data['auth_mode']} needs at least one token")
         return value

@@ -95,16 +95,6 @@ def default_models_dir(directory: Path) -> Path | None:
     return None
 
 
-def read_secret(value: Any) -> Any:
-    """Return the words of FILE joined by commas if `value` is @FILE, else `value`. ValueError names the file."""
-    if not isinstance(value, str) or not value.startswith("@"):
-        return value
-    try:
-        return ",".join(Path(value[1:]).read_text().split())
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ValueError(f"{value[1:]} cannot be read: {getattr(exc, 'strerror', 'it is not UTF-8')}") from exc
-
-
 def read_size(value: Any) -> Any:
     """Return the number of bytes of a text with a unit, and any other value unchanged; ValueError for another unit.
 

@@ -34,8 +34,10 @@ class LocalBackend(TritonBackend):
         connection = Connection(models)
         self._triton._opened = self._questions = connection  # type: ignore[assignment]
         self._triton._controller = None
-        self.metric_parts = {}
         self._resident = {each.spec.model for each in models.values()}
+
+    def metric_parts(self) -> dict[str, Any]:
+        return {}
 
     async def states(self) -> States:
         known = {"state": "resident", "memory_bytes": 1, "pending": 0, "traffic": TRAFFIC}

@@ -19,7 +19,7 @@ from sie_triton.doors.server_metrics import EXPOSITION
 from sie_triton.errors import ServerError
 from sie_triton.http.access import Guard, WebPageGuard
 from sie_triton.http.server import serving
-from sie_triton.settings import Settings, words
+from sie_triton.settings import Settings
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.telemetry import logs
 
@@ -40,8 +40,7 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
     async def metrics(request: Request) -> Response:
         return Response(await sidecar.metrics(), media_type=EXPOSITION)
 
-    tokens = words(settings.auth_tokens) if settings.asks_for_token else []
-    guard = Guard(changes=[], reads=[each.encode() for each in tokens])
+    guard = Guard(changes="", reads=settings.auth_tokens if settings.asks_for_token else "")
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", guard.read(metrics))]
     app = Starlette(routes=routes, middleware=[Middleware(WebPageGuard, settings, settings.host)])
     async with serving(app, settings.host, settings.worker_metrics_port, MAX_CONNECTIONS):

@@ -20,8 +20,8 @@ class LocalServer:
     """The parts of the server that a sidecar uses. Belongs to one event loop.
 
     `states` returns the states of all models. `calls` is the record in which the stages look whether a client still
-    waits; `receipts` that of the work in progress. `metric_parts` are requests for the metrics of its parts, by name,
-    whose answers are in memory for one scraper at a time.
+    waits; `receipts` that of the work in progress. `metric_parts` returns requests for the metrics of its parts, by
+    name, whose answers are in memory for one scraper at a time.
     """
 
     triton: LocalTriton
@@ -29,7 +29,7 @@ class LocalServer:
     models: ServerModels
     calls: CallBook
     receipts: Receipts
-    metric_parts: Mapping[str, Request] = field(default_factory=dict)
+    metric_parts: Callable[[], Mapping[str, Request]] = dict
     _scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
@@ -41,7 +41,7 @@ class LocalServer:
     async def metrics(self) -> bytes:
         """Return the metrics of Triton and the controller."""
         async with self._scraping:
-            return await read_parts(self.metric_parts)
+            return await read_parts(self.metric_parts())
 
     async def close(self) -> None:
         await self.triton.close()

@@ -269,6 +269,31 @@ def test_a_wrong_password_is_refused(run):
     run(test)
 
 
+def test_a_password_of_a_file_changes_while_the_queue_runs(run, tmp_path):
+    """The file must hold the new one before nats-server, which has it in its environment, is restarted."""
+
+    async def test(cluster: Cluster) -> None:
+        path = tmp_path / "password"
+        path.write_text(cluster.server.passwords[PASSWORDS[GATEWAY]])
+        settings = cluster.server.user(cluster.settings(), GATEWAY)
+        settings = settings.model_copy(update={"nats_password": f"@{path}"})
+        again = asyncio.Event()
+
+        async def reconnected() -> None:
+            again.set()
+
+        client = await connect(settings, GATEWAY, "x", reconnected)
+        path.write_text("another")
+        cluster.server.passwords[PASSWORDS[GATEWAY]] = "another"
+        cluster.server.kill()
+        cluster.server.start()
+        await asyncio.wait_for(again.wait(), 20)
+        await client.flush()
+        await client.close()
+
+    run(test)
+
+
 def test_a_name_with_a_wildcard_becomes_no_subject(run):
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await cluster.pair()

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 
 from sie_triton.cli import cli
 from sie_triton.doors import body
+from sie_triton.doors.access import Access
+from sie_triton.doors.failures import Failure
 from sie_triton.errors import SettingsError
 from sie_triton.http import connection
 from sie_triton.settings import read_settings
@@ -25,6 +27,32 @@ TOKENS = {"auth_mode": "token", "auth_tokens": "first-token, second-token", "adm
 @pytest.mark.parametrize("header", ["Bearer first-token", "bearer second-token", "second-token"])
 def test_any_of_the_tokens_opens_the_door(header):
     assert post(door_of(**TOKENS)[0], headers={"Authorization": header}).status_code == 200
+
+
+def test_tokens_of_a_file_change_while_the_door_runs(tmp_path):
+    clients, admin = tmp_path / "clients", tmp_path / "admin"
+    clients.write_text("old")
+    admin.write_text("admin-old")
+    access = Access(read_settings(auth_mode="token", auth_tokens=f"@{clients}", admin_token=f"@{admin}"))
+    assert allowed(access) == (True, False, True, False)
+    clients.write_text("new")
+    admin.write_text("admin-new")
+    assert allowed(access) == (False, True, False, True)
+
+
+def allowed(access):
+    """Return whether the old and the new token of clients, and those of administrators, are accepted."""
+
+    def accepts(check, given):
+        try:
+            check(given)
+        except Failure:
+            return False
+        return True
+
+    of_clients = [accepts(access.check_token, f"Bearer {each}".encode()) for each in ("old", "new")]
+    headers = [{b"authorization": f"Bearer admin-{each}".encode()} for each in ("old", "new")]
+    return (*of_clients, *(accepts(access.check_admin, each) for each in headers))
 
 
 @pytest.mark.parametrize("mode", ["static", "token"])

@@ -15,6 +15,7 @@ from sie_triton.errors import SettingsError
 from sie_triton.settings import Settings, read_settings, unknown_variables
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.groups import GROUPS, USUAL
+from sie_triton.settings.secrets import tokens
 from sie_triton.settings.sources import NOT_READ, SECRETS, flag, variable
 
 
@@ -148,12 +149,14 @@ def test_a_secret_may_be_in_a_file(tmp_path, monkeypatch):
     monkeypatch.setenv("SIE_AUTH_TOKENS", "@tokens")
     (tmp_path / "admin").write_text("three\n")
     settings = read_settings(auth_mode="token", admin_token="@admin")
-    assert (settings.auth_tokens, settings.admin_token) == ("one,two", "three")
-    with pytest.raises(SettingsError, match=r"^--admin-token: nowhere cannot be read: No such file or directory$"):
-        read_settings(admin_token="@nowhere")
-    (tmp_path / "tokens").write_text("\n")
-    with pytest.raises(SettingsError, match=r"^SIE_AUTH_TOKENS: auth_mode token needs at least one token$"):
-        read_settings(auth_mode="token")
+    assert (tokens(settings.auth_tokens), tokens(settings.admin_token)) == (("one", "two"), ("three",))
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    for name in ("nowhere", "empty", "bytes"):
+        with pytest.raises(SettingsError, match=f"^--admin-token: {tmp_path / name} "):
+            read_settings(admin_token=f"@{name}")
+    with pytest.raises(SettingsError, match=r"^--admin-token: is one of auth_tokens"):
+        read_settings(auth_mode="token", admin_token="@tokens")
 
 
 def test_the_singular_variable_holds_one_more_token(tmp_path, monkeypatch):
@@ -162,7 +165,7 @@ def test_the_singular_variable_holds_one_more_token(tmp_path, monkeypatch):
     assert read_settings(auth_mode="token").auth_tokens == "one"
     (tmp_path / "tokens").write_text("two\n")
     monkeypatch.setenv("SIE_AUTH_TOKENS", "@tokens")
-    assert read_settings(auth_mode="token").auth_tokens == "two,one"
+    assert tokens(read_settings(auth_mode="token").auth_tokens) == ("two", "one")
     assert read_settings(auth_mode="token", auth_tokens="three").auth_tokens == "three,one"
     monkeypatch.delenv("SIE_AUTH_TOKENS")
     (tmp_path / "sie.yaml").write_text("auth_tokens: four\n")
