@@ -10,6 +10,7 @@ from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.errors import ServerError
 from sie_triton.server import preflight
+from sie_triton.server.terminal import Terminal
 from sie_triton.settings import Settings, read_settings, settings_of_server
 from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.door import DoorSettings
@@ -49,8 +50,9 @@ def gateway(**flags: Any) -> None:
     settings = _settings(flags)
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
     module = "sie_triton.cluster.gateway"
-    with until_signal(), doors(settings, {}, _say, module, also_ports=[settings.grpc_port]):
-        echo("SIE gateway started")
+    terminal = Terminal.of(settings.log_json)
+    with until_signal(), doors(settings, {}, terminal.say, module, also_ports=[settings.grpc_port]):
+        terminal.announce("SIE gateway started")
         wait_for_signal()
 
 
@@ -134,18 +136,15 @@ def up(models: tuple[str, ...], workers: int, **flags: Any) -> None:
     The workers share the memory and the cores of this machine, so this is no faster than one server: it is for trying.
     """
     settings = _settings(flags)
+    from sie_triton.cluster.up import addresses
     from sie_triton.cluster.up import cluster as running
 
     _check_ports({"door-port": settings.door_port, "grpc-port": settings.grpc_port}, settings)
-    with until_signal(), running(settings, models, workers, _say) as of_workers:
-        echo(f"page     http://{settings.host}:{settings.door_port}/  (status and playground, in a browser)")
-        echo(f"SIE      http://{settings.host}:{settings.door_port}  (SIE's own SDK)")
-        echo(f"gRPC     {settings.host}:{settings.grpc_port}  (Triton's clients)")
-        targets = [f"{settings.host}:{port}" for port in (settings.door_port, settings.config_port)]
-        targets += [f"{each.host}:{each.worker_metrics_port}" for each in of_workers]
-        echo(f"metrics  {' '.join(targets)}  (targets for Prometheus)")
-        echo(f"logs     {settings.data_dir / 'cluster'}")
-        echo("SIE cluster ready")
+    terminal = Terminal.of(settings.log_json)
+    with until_signal(), running(settings, models, workers, terminal.say) as of_workers:
+        for line in addresses(settings, of_workers):
+            terminal.announce(line)
+        terminal.announce("SIE cluster ready")
         wait_for_signal()
 
 
@@ -181,10 +180,6 @@ def _warn_of_the_queue(flags: dict[str, Any]) -> None:
         if name not in flags and source != DEFAULT:
             which = source if source == variable(name) else f"{source}: {name}"
             echo(f"warning: {which} has no effect here: the config service makes the queue", err=True)
-
-
-def _say(line: str) -> None:
-    echo(line, err=True)
 
 
 def _check_ports(ports: dict[str, int], settings: Settings) -> None:

@@ -181,7 +181,7 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
         for number in range(num_workers)
     ]
     with ExitStack() as stack:
-        log = Log(directory / "logs" / "nats.log")
+        log = log_of(settings.model_copy(update={"data_dir": directory}), "nats")
         stack.enter_context(nats(directory / "nats", port, users, log, say))
         stack.enter_context(config_service(config, say))  # it makes the streams
         gateway_module, marked = "sie_triton.cluster.gateway", environment_of(gateway)
@@ -193,6 +193,22 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
             wait_for(each.worker_id, partial(answers, url), READY_S, log_of(each, LAUNCHER_LOG).path)
         wait_for_door(gateway)
         yield workers
+
+
+def addresses(settings: Settings, workers: Sequence[Settings]) -> Iterator[str]:
+    """Yield a line for each address of a cluster of this machine, for people."""
+    http, config = f"{settings.host}:{settings.door_port}", f"{settings.host}:{settings.config_port}"
+    metrics = [http, config, *(f"{each.host}:{each.worker_metrics_port}" for each in workers)]
+    yield f"page     http://{http}/  (status and playground, in a browser)"
+    yield f"SIE      http://{http}  (SIE's own SDK)"
+    yield f"gRPC     {settings.host}:{settings.grpc_port}  (Triton's clients)"
+    yield f"config   http://{config}  (config service: sie-triton cluster add)"
+    yield f"queue    {workers[0].nats_url}  (NATS)"
+    yield f"metrics  {' '.join(metrics)}  (targets for Prometheus)"
+    for each in workers:
+        ports = f"gRPC {each.grpc_port}, controller {each.controller_port}, metrics {each.worker_metrics_port}"
+        yield f"{each.worker_id}  {each.host}, {ports}, {each.data_dir / 'logs'}"
+    yield f"logs     {settings.data_dir / CLUSTER_DIR}"
 
 
 def _listens(port: int) -> bool:

@@ -1,11 +1,12 @@
 """The data directory: locked by one launcher, and cleared of what an earlier launcher left behind."""
 
+import atexit
 import fcntl
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from sie_triton.settings import SERVED_FROM, Settings
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.log import MAX_WINDOW_BYTES, Log
 from sie_triton.system.processes.standard_output import Output
-from sie_triton.system.telemetry.lines import as_json, for_people
+from sie_triton.system.telemetry.lines import Form, as_json, for_people
 
 LOCK = "serve.lock"
 
@@ -84,19 +85,22 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return {**mark(settings.data_dir), **settings.telemetry.variables()}
 
 
-def log_of(settings: Settings, name: str) -> Log:
-    """Return the log file NAME.log of the server's processes."""
+def log_of(settings: Settings, name: str, form: Callable[[Form], Form] = lambda form: form) -> Log:
+    """Return the log file NAME.log of the server's processes; `form` changes the form of its lines."""
     path, telemetry = settings.data_dir / "logs" / f"{name}.log", settings.telemetry
     max_bytes = MAX_WINDOW_BYTES * (LINES_OF_REQUESTS if telemetry.log_requests else 1)
     if telemetry.log_json:
-        return Log(path, as_json(name), copy=standard_output().write, max_window_bytes=max_bytes)
-    return Log(path, for_people, max_window_bytes=max_bytes)
+        lines = form(as_json(name, worker=settings.worker_id))
+        return Log(path, lines, copy=standard_output().write, max_window_bytes=max_bytes)
+    return Log(path, form(for_people), max_window_bytes=max_bytes)
 
 
 @cache
 def standard_output() -> Output:
-    """Return this process's standard output, for the lines of its children as JSON."""
-    return Output(form=as_json("sie_triton.server"))
+    """Return this process's standard output, for the lines of its children as JSON; flushed at the process's end."""
+    output = Output(form=as_json("sie_triton.server"))
+    atexit.register(output.flush)
+    return output
 
 
 def end_leftovers(data_dir: Path) -> int:

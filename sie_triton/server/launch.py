@@ -29,6 +29,7 @@ from sie_triton.system.native import PRIVATE_MEMORY, preloading, put
 from sie_triton.system.processes import hidden_arguments
 from sie_triton.system.processes.child import Started, end_with_parent, start
 from sie_triton.system.telemetry.identity import FORWARDED
+from sie_triton.system.telemetry.lines import without_gpu
 
 READY_TIMEOUT_S = 300.0
 # Time that a change of the repository has to end before Triton starts anyway: it takes a second or two, but may wait
@@ -75,7 +76,8 @@ class Server:
         self._reading = ExitStack()  # holds the repository's lock while Triton reads it
         self.control_token = secrets.token_urlsafe(24)
         self.shm_prefix = f"sie_{os.getpid()}_{secrets.token_hex(4)}_"
-        self.log = log_of(settings, "tritonserver")
+        has_gpu = settings.runtime.device != "cpu"
+        self.log = log_of(settings, "tritonserver") if has_gpu else log_of(settings, "tritonserver", without_gpu)
 
     def __enter__(self) -> "Server":
         with ExitStack() as stack:

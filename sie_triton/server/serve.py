@@ -31,11 +31,11 @@ from sie_triton.records.serving_file import repository_of
 from sie_triton.server import file_faults, preflight
 from sie_triton.server.ascii_path import ascii_path
 from sie_triton.server.companions import Say, controller, doors, fork_servers, wait_for_controller, wait_for_door
-from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember, standard_output
+from sie_triton.server.data_dir import clean, clean_after_predecessor, environment_of, lock, remember
 from sie_triton.server.fetch import fetch_preloaded
 from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.memory_plan import MemoryPlan
-from sie_triton.server.terminal import Terminal
+from sie_triton.server.terminal import READY, Terminal
 from sie_triton.settings import Settings
 from sie_triton.system.host.device import unused_gpus, visible_gpus
 from sie_triton.system.host.gpu_memory import check_gpu_name, gpu_type
@@ -99,8 +99,6 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
         raise ServerError(f"{reason}; raise the limit of processes or of memory (ulimit, or the container's)") from exc
     finally:
         held.close()
-        if settings.log_json:
-            standard_output().flush()
 
 
 def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: bool, terminal: Terminal) -> int:
@@ -139,7 +137,7 @@ def _serve(settings: Settings, names: Sequence[str], held: IO[str], verbose: boo
         _introduce(settings, first, server, room, console)
         if first.models:
             terminal.show(example(to_try(first).resolve(settings.runtime), url_of(settings)) + "\n")
-        terminal.ready()
+        terminal.announce(READY)
         return _stay(server, say)
 
 

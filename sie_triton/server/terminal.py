@@ -39,12 +39,12 @@ class Terminal:
         """Return a console for colours and progress, or for the same lines as JSON."""
         return Console(stderr=True) if self.is_for_people else Console(file=Lines(self.say), width=UNWRAPPED)
 
-    def ready(self) -> None:
-        """Print the line that programs wait for, on standard output."""
+    def announce(self, line: str) -> None:
+        """Print a line that programs wait for, on standard output."""
         if self.is_for_people:
-            echo(READY)
+            echo(line)
         else:
-            self.say(READY)
+            self.say(line)
 
     def show(self, text: str) -> None:
         if self.is_for_people:

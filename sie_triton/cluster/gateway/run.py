@@ -1,5 +1,7 @@
 """Run one process of the gateway: HTTP on the door's port, and Triton's gRPC on its own."""
 
+import os
+
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.kserve import KServe
 from sie_triton.cluster.gateway.pool_routes import PoolRoutes
@@ -14,6 +16,9 @@ from sie_triton.doors.run import DRAIN_S, serve
 from sie_triton.http.connections import affordable
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry import logs
+
+# Name of the gateway in traces; the parts of a server have that of `tracing.DEFAULTS`.
+SERVICE = "sie-gateway"
 
 
 class GatewayBackend(QueueBackend):
@@ -43,6 +48,7 @@ class GatewayBackend(QueueBackend):
 
 def run(settings: Settings) -> None:
     keep_files_private()
+    os.environ.setdefault("OTEL_SERVICE_NAME", SERVICE)
     logs.configure(settings.telemetry)
     counts.reserve_files()
     most = affordable(settings.door_max_connections, SHARES)

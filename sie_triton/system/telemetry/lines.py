@@ -21,6 +21,9 @@ LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 
 TRITON = "tritonserver"
 
+# Messages of Triton about CUDA, and about the tool that reads a GPU's metrics.
+OF_CUDA = re.compile(r"CUDA|Cuda|DCGM|pinned")
+
 Form = Callable[[str], str]
 
 
@@ -38,16 +41,29 @@ def for_people(line: str) -> str:
     return message and f"{head} {said(place, message)}"
 
 
-def as_json(source: str, clock: Callable[[], float] = time) -> Form:
+def without_gpu(form: Form) -> Form:
+    """Return `form` for a machine without a GPU, where what Triton finds wrong with CUDA is no warning or error."""
+
+    def calm(line: str) -> str:
+        found = OF_TRITON.fullmatch(line)
+        return form(f"I{line[1:]}" if found and OF_CUDA.search(found[6]) else line)
+
+    return calm
+
+
+def as_json(source: str, clock: Callable[[], float] = time, worker: str = "") -> Form:
     """Return a function that turns a line of `source` into JSON, or into an empty text if it says nothing.
 
-    Lines that are JSON stay as they are.
+    Lines that are JSON stay as they are, but each line names its worker if there is one.
 
     >>> as_json("workers", clock=lambda: 1766053800.25)("Loading weights")
     '{"timestamp": "2025-12-18T10:30:00.250Z", "level": "INFO", "logger": "workers", "message": "Loading weights"}'
     """
 
     def form(line: str) -> str:
+        return named(unnamed(line), worker)
+
+    def unnamed(line: str) -> str:
         if is_json(line):
             return line
         if found := OF_TRITON.fullmatch(line):
@@ -64,6 +80,19 @@ def as_json(source: str, clock: Callable[[], float] = time) -> Form:
         return json_line(timestamp(clock()), "INFO", source, line, {})
 
     return form
+
+
+def named(line: str, worker: str) -> str:
+    """Return a line of JSON with the name of the worker that it comes from, unless it names one.
+
+    >>> named('{"message": "a"}', "worker-0")
+    '{"message": "a", "worker": "worker-0"}'
+    >>> named('{"message": "a", "worker": "b"}', "worker-0")
+    '{"message": "a", "worker": "b"}'
+    """
+    if not worker or not line or "worker" in json.loads(line):
+        return line
+    return f'{line.rstrip()[:-1]}, "worker": {json.dumps(worker)}}}'
 
 
 def _seconds(at: str, form: str, clock: Callable[[], float]) -> float:

@@ -4,12 +4,15 @@ import asyncio
 import resource
 from types import SimpleNamespace
 
+import pytest
+
 from sie_triton.cluster import tasks
 from sie_triton.cluster.gateway import port
 from sie_triton.cluster.gateway import run as gateway
 from sie_triton.cluster.gateway.port import Port, options
 from sie_triton.http.connections import RESERVED_DESCRIPTORS
 from sie_triton.settings import read_settings
+from sie_triton.system.telemetry import tracing
 
 
 def test_the_ports_share_the_descriptors_of_the_process(tmp_path, monkeypatch):
@@ -22,6 +25,17 @@ def test_the_ports_share_the_descriptors_of_the_process(tmp_path, monkeypatch):
     (door,) = doors
     assert door.connections._limit == 100
     assert dict(options(door.backend._settings))["grpc.max_allowed_incoming_connections"] == 100
+
+
+@pytest.mark.parametrize("given", [{}, {"OTEL_SERVICE_NAME": "mine"}])
+def test_spans_of_a_gateway_have_its_name(tmp_path, monkeypatch, given):
+    environment: dict[str, str] = {**given, "OTEL_TRACES_EXPORTER": "none"}
+    monkeypatch.setattr(gateway.os, "environ", environment)
+    monkeypatch.setattr(gateway, "serve", lambda door, more: None)
+    monkeypatch.setattr(gateway.logs, "configure", lambda options: None)
+    gateway.run(read_settings(data_dir=tmp_path))
+    tracing.spans_of(environment)
+    assert environment["OTEL_SERVICE_NAME"] == given.get("OTEL_SERVICE_NAME", "sie-gateway")
 
 
 def test_the_port_is_watched_after_an_error_too(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sie_triton.system.telemetry.lines import as_json, for_people
+from sie_triton.system.telemetry.lines import as_json, for_people, without_gpu
 from sie_triton.system.telemetry.logs import JsonFormatter, PlainFormatter
 
 TRITON = r'W1126 10:12:33.125073 1189 model.cc:25] "a \"quoted\" word"'
@@ -34,6 +34,30 @@ def test_tritons_lines_have_level_time_and_place(monkeypatch):
         "source": "model.cc:25",
     }
     assert for_people(TRITON)[5:] == '11-26 10:12:33,125 WARNING tritonserver: a "quoted" word (model.cc:25)'
+
+
+def test_each_line_names_its_worker_once():
+    read = as_json("workers", worker="worker-0")
+    lines = (TRITON, "plain", json.loads(OURS), f"I1126 10:12:33.125073 1189 model.cc:25] {OURS}")
+    assert {json.loads(read(line))["worker"] for line in lines} == {"worker-0"}
+    assert as_json("launcher", worker="other")(read("plain").strip()) == as_json("x")(read("plain"))
+    assert as_json("workers", worker="worker-0")('I1126 10:12:33.125073 1189 model.cc:25] ""') == ""
+
+
+@pytest.mark.parametrize(
+    ("message", "level"),
+    [
+        ("CudaDriverHelper has not been initialized.", "INFO"),
+        ("unable to create stream for a: CUDA driver version is insufficient for CUDA runtime version", "INFO"),
+        ("DCGM unable to start: DCGM initialization error", "INFO"),
+        ("failed to load 'a' version 1", "ERROR"),
+    ],
+)
+def test_on_a_machine_without_a_gpu_only_what_is_not_about_cuda_is_an_error(message, level):
+    line = f'E1126 10:12:33.125073 1189 server.cc:241] "{message}"'
+    assert json.loads(without_gpu(read)(line)) | {"level": level} == json.loads(without_gpu(read)(line))
+    assert json.loads(read(line))["level"] == "ERROR"
+    assert f" {level} tritonserver: " in without_gpu(for_people)(line)
 
 
 def test_a_stages_line_that_came_through_triton_is_taken_out_of_it():
