@@ -26,6 +26,8 @@ ANSWER_S = 30.0
 
 REFRESH_S = 1.0
 
+DOOR = Where("door or gateway", "--url", CLIENT)
+
 # Models in memory that a row names.
 MAX_NAMES = 5
 
@@ -53,15 +55,17 @@ def _status(door: Address) -> tuple[Any, bool]:
     """Return the health of a gateway, or the status of a door of one server, and True for a gateway."""
     health = _ask(door, "/health")
     is_cluster = health.get("type") == "gateway"
-    return (health if is_cluster else _ask(door, "/status")), is_cluster
+    told = health if is_cluster else _ask(door, "/status")
+    if not is_cluster and "memory" not in told:
+        raise ServerError(DOOR.is_not(str(door)))
+    return told, is_cluster
 
 
 def _ask(door: Address, path: str) -> Any:
     tls = door.tls_context() if door.is_secure else None
-    where = Where("door or gateway", "--url", CLIENT)
-    found = fetch(f"{door}{path}", where, door.token, ANSWER_S, tls=tls)
+    found = fetch(f"{door}{path}", DOOR, door.token, ANSWER_S, tls=tls)
     if not isinstance(found, dict):
-        raise ServerError(f"the server at {door} is not a door or gateway; set --url to the door's")
+        raise ServerError(DOOR.is_not(str(door)))
     return found
 
 

@@ -25,6 +25,9 @@ from sie_triton.system.printing import Console
 
 MODELS = "/v1/models"
 
+# Texts of servers without the path that they were asked for.
+NO_PATH = ("", "not found", "404 page not found")
+
 REFRESH_S = 0.5
 PICTURE_COLUMNS = 100
 
@@ -45,11 +48,11 @@ class NoAnswer(ServerError):
 def show(settings: Settings, *, watch: bool = False, as_json: bool = False, picture: Path | None = None) -> None:
     """Print the table or its data as JSON; `watch` keeps the table up to date. `picture` is an SVG file to write."""
     if as_json:
-        Console().print_data(ask(settings, MODELS))
+        Console().print_data(_status(settings))
         return
     console = Console(record=picture is not None, width=PICTURE_COLUMNS if picture else None)
     if not watch:
-        answer = ask(settings, MODELS)
+        answer = _status(settings)
         console.print(table_of(answer, console.width))
         kernels = [f"kernels: {answer['kernels']}"] if answer.get("kernels") else []
         for line in (*kernels, *(f"faster: {speedup}" for speedup in answer.get("speedups", []))):
@@ -61,10 +64,17 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            answer = ask(settings, MODELS)
+            answer = _status(settings)
             below = [Text(line, style="red", overflow="fold") for line in faults(answer)]
             live.update(Group(table_of(answer, console.width), *below), refresh=True)
             time.sleep(REFRESH_S)
+
+
+def _status(settings: Settings) -> Any:
+    answer = ask(settings, MODELS)
+    if "memory" not in answer:  # a door has the path, too
+        raise ServerError(_controller("GET").is_not(_url(settings, MODELS)))
+    return answer
 
 
 def act(settings: Settings, model: str, action: str) -> None:
@@ -88,10 +98,12 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
 
     Raise NoAnswer if no server answers, and ServerError with the reason for any other failure.
     """
-    url = f"http://{settings.inner_host}:{settings.controller_port}{path}"
     seconds = settings.load_timeout_s + ANSWER_S
-    where = Where("controller", "--host and --controller-port", READING if method == "GET" else ADMIN, OWN_DIRECTORY)
-    return fetch(url, where, _token(settings, method), seconds, method, body)
+    return fetch(_url(settings, path), _controller(method), _token(settings, method), seconds, method, body)
+
+
+def _url(settings: Settings, path: str) -> str:
+    return f"http://{settings.inner_host}:{settings.controller_port}{path}"
 
 
 class Where(NamedTuple):
@@ -101,6 +113,15 @@ class Where(NamedTuple):
     flags: str
     tokens: str
     advice: str = ""
+
+    def is_not(self, url: str) -> str:
+        """Return the error about a server of another kind."""
+        return f"the server at {url} is not a {self.kind}; set {self.flags} to the {self.kind}'s"
+
+
+def _controller(method: str) -> Where:
+    tokens = READING if method == "GET" else ADMIN
+    return Where("controller", "--host and --controller-port", tokens, OWN_DIRECTORY)
 
 
 def fetch(
@@ -127,19 +148,27 @@ def fetch(
         if exc.code == HTTPStatus.UNAUTHORIZED:
             given = "does not accept the bearer token" if token else "needs a bearer token"
             raise ServerError(f"the {what} at {url} {given}; give it with {where.tokens}{where.advice}") from exc
-        raise ServerError(_reason(exc.read().decode(errors="replace").strip())) from exc
+        reason = _reason(exc.read().decode(errors="replace").strip())
+        raise ServerError(reason or where.is_not(url)) from exc
     except OSError as exc:
         raise NoAnswer(f"no {what} answers at {url}; check that it is running, and set {flags}") from exc
     except (ValueError, HTTPException) as exc:
-        raise ServerError(f"the server at {url} is not a {what}; set {flags} to the {what}'s") from exc
+        raise ServerError(where.is_not(url)) from exc
 
 
 def _reason(text: str) -> str:
-    """Return the message of an error in JSON; any other text is the message itself."""
-    with suppress(ValueError, KeyError, TypeError):
+    """Return the message of an error in JSON, or a text; empty if no server of this package answers so.
+
+    >>> _reason('{"message": "too busy"}'), _reason('{"error": "no"}'), _reason("a is not served"), _reason("Not Found")
+    ('too busy', '', 'a is not served', '')
+    """
+    try:
         found = json.loads(text)
+    except ValueError:
+        return "" if text.startswith("<") or text.lower() in NO_PATH else text
+    with suppress(KeyError, TypeError):
         return str(found["message"] if "message" in found else found["detail"]["message"])
-    return text
+    return ""
 
 
 def _token(settings: Settings, method: str) -> str:

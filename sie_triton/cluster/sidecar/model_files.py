@@ -5,8 +5,8 @@ bucket of model files → compare with the server's own → the controller's liv
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import quote
@@ -83,8 +83,9 @@ class ModelFiles:
     """Applies the model files for a pool. Belongs to one event loop.
 
     `epoch` is that of the latest change that has been applied; `refused` are the models, by Triton's names, whose file
-    the server does not take. `when_applied` is called after each change of the server. `look_s` is the interval between
-    two comparisons with the server, whose files may have been changed by hand; 0: none after the start.
+    the server does not take, and `adding` those that it is about to serve. `when_applied` is called after each change
+    of the server. `look_s` is the interval between two comparisons with the server, whose files may have been changed
+    by hand; 0: none after the start.
     """
 
     def __init__(self, bucket: Bucket[ModelFile], server: ServerModels, pool: str, look_s: float) -> None:
@@ -93,6 +94,7 @@ class ModelFiles:
         self._changed = asyncio.Event()
         self._bucket.when_changed = lambda *_: self._changed.set()
         self._refused: dict[str, str] = {}
+        self.adding: set[str] = set()
         self.watch, self.doubt = bucket.watch, bucket.doubt
         self.when_applied: Callable[[], None] = lambda: None
         self.epoch = 0
@@ -100,6 +102,15 @@ class ModelFiles:
     @property
     def refused(self) -> list[str]:
         return sorted(self._refused)
+
+    @contextmanager
+    def adds(self, model: str) -> Iterator[None]:
+        """Count a model as one that the server is about to serve, until all its ensembles are there."""
+        self.adding.add(model)
+        try:
+            yield
+        finally:
+            self.adding.discard(model)
 
     async def keep(self) -> None:
         """Apply changes as they come, for ever."""
@@ -130,7 +141,8 @@ class ModelFiles:
             return True
         self._refused.pop(name, None)
         try:
-            status, reason = await (self._server.remove(name) if file.is_removed else self._server.add(file.text))
+            with self.adds(name):
+                status, reason = await (self._server.remove(name) if file.is_removed else self._server.add(file.text))
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
             log.warning("model files: %s: the controller does not answer (%s)", sie_name(name), type(exc).__name__)
             return False

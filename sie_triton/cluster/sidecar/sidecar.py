@@ -252,11 +252,15 @@ class Sidecar:
             self.should_move.set()
 
     async def _look(self) -> None:
-        """Look at Triton's models, and at their states. If the controller does not answer, what was known stays."""
+        """Look at Triton's models, and at their states. If the controller does not answer, what was known stays.
+
+        A model that is being added is left out until Triton serves all its ensembles.
+        """
+        incomplete = self._files.adding - set(self._placing.own.models)
         self._is_ready = self._runner.is_able = await self._server.triton.is_ready()
         if self._is_ready and (monotonic() - self._named_at >= NAMES_S or not self._names):
-            # An empty answer is none: Triton is busy.
-            self._names, self._named_at = await self._server.triton.names() or self._names, monotonic()
+            self._named_at = monotonic()  # of the question: a change meanwhile asks for another look
+            self._names = await self._server.triton.names() or self._names  # an empty answer is none: Triton is busy
         states = await self._server.states()
         if not states.models:
             return
@@ -269,7 +273,8 @@ class Sidecar:
         memory, share = states.memory, self._settings.memory_pressure_threshold_percent / 100
         free = int(memory.get("limit_bytes", 0) * share) - memory.get("used_bytes", 0)
         of_tasks = [name for name in self._names if _is_of_task(name, found)]
-        models = [name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES)]
+        served = (name for name in self._names if name in found and not name.endswith(STEP_SUFFIXES))
+        models = [name for name in served if name not in incomplete]
         self._has_looked = self._placing.knows_models = self._has_looked or bool(self._names)
         self._placing.own = self._health(sorted(models), sorted(of_tasks), resident, free)
 
@@ -335,7 +340,8 @@ class Sidecar:
         """Have the server serve a known model, and tell the gateways at once that it does."""
         try:
             model = subjects.model_of(subjects.token(body.decode()))
-            status, text = await self._server.models.serve_known(model)
+            with self._files.adds(model):
+                status, text = await self._server.models.serve_known(model)
         except (InputError, UnicodeDecodeError) as exc:
             return Response(NOT_FOUND, str(exc), b"")
         except (ClientError, OSError) as exc:  # TimeoutError is one

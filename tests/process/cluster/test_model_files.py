@@ -177,6 +177,45 @@ def test_a_change_that_is_not_possible_now_is_made_later(run, failure):
     run(test)
 
 
+def test_a_model_is_reported_once_all_its_ensembles_are_served(run, monkeypatch):
+    """Triton loads the ensemble for scores last, and a look at its models may fall between."""
+
+    async def test(cluster: Cluster) -> None:
+        queue, sidecar, triton = await cluster.pair()
+        is_looking, is_added, names = asyncio.Event(), asyncio.Event(), [*await triton.names()]
+
+        async def add(_: bytes) -> tuple[int, str]:
+            triton.further.add("t__a")
+            names.append("t__a")
+            sidecar._look_at_names_soon()
+            await is_looking.wait()
+            names.append("t__a-score")
+            return 200, ""
+
+        async def seen() -> list[str]:
+            found = [*names]
+            if "t__a" in found:
+                is_looking.set()
+                await is_added.wait()
+            return found
+
+        monkeypatch.setattr(cluster.servers["w"], "add", add)
+        monkeypatch.setattr(triton, "names", seen)
+        applied = sidecar._files.when_applied
+
+        def when_applied() -> None:
+            applied()
+            is_added.set()
+
+        sidecar._files.when_applied = when_applied
+        _, client = await cluster.config()
+        await posted(client, A)
+        await until(lambda: any("t__a" in each.models for each in queue.pools.workers.all()))
+        assert [each.ensembles.count("t__a-score") for each in queue.pools.workers.all()] == [1]
+
+    run(test)
+
+
 def test_a_gateway_knows_a_model_that_no_worker_has_yet(run):
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await cluster.pair()

@@ -11,7 +11,7 @@ import pytest
 
 from sie_triton.client.address import Address
 from sie_triton.cluster import commands as cluster
-from sie_triton.controller.commands import ask
+from sie_triton.controller.commands import ask, show
 from sie_triton.errors import ServerError
 from sie_triton.settings import read_settings
 
@@ -58,6 +58,26 @@ def test_the_message_of_a_refusal_is_shown(refusing, tmp_path, body):
     ):
         with pytest.raises(ServerError, match=r"^too busy$"):
             command()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, "Not Found"),
+        (404, ""),
+        (404, "<html>404</html>"),
+        (400, '{"error": "failed to find model"}'),
+        (404, "[]"),
+        (200, '{"models": []}'),
+        (200, "[]"),
+        (200, "OK"),
+    ],
+)
+def test_a_server_of_another_kind_is_named_in_a_sentence(refusing, tmp_path, status, body):
+    settings = read_settings(data_dir=tmp_path, **refusing(status, body))
+    for command, kind in ((show, "controller"), (show_door, "door or gateway")):
+        with pytest.raises(ServerError, match=rf"^the server at http\S+ is not a {kind}; "):
+            command(settings)
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
