@@ -5,7 +5,6 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -164,11 +163,12 @@ def _reason(text: str) -> str:
     """
     try:
         found = json.loads(text)
+        reason = str(found["message"] if "message" in found else found["detail"]["message"])
+    except (KeyError, TypeError):
+        return ""
     except ValueError:
-        return "" if text.startswith("<") or text.lower() in NO_PATH else text
-    with suppress(KeyError, TypeError):
-        return str(found["message"] if "message" in found else found["detail"]["message"])
-    return ""
+        reason = text
+    return "" if reason.startswith("<") or reason.lower() in NO_PATH else reason
 
 
 def _token(settings: Settings, method: str) -> str:

@@ -68,6 +68,7 @@ def test_the_message_of_a_refusal_is_shown(refusing, tmp_path, body):
         (404, "<html>404</html>"),
         (400, '{"error": "failed to find model"}'),
         (404, "[]"),
+        (404, '{"detail": {"code": "NOT_FOUND", "message": "Not Found"}}'),
         (200, '{"models": []}'),
         (200, "[]"),
         (200, "OK"),
