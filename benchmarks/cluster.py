@@ -4,7 +4,6 @@ A cluster of one worker runs here. Its gateway and its worker's Triton take turn
 """
 
 import json
-import os
 import platform
 import statistics
 import tempfile
@@ -28,6 +27,7 @@ from sie_triton.cli.perf.workload import texts, write_input_data
 from sie_triton.cluster.up import cluster
 from sie_triton.contract.names import triton_name
 from sie_triton.settings import Settings, read_settings
+from sie_triton.system.host.container import num_processors
 
 # Number of clients → address → figures of each round.
 Overhead = dict[int, dict[str, list[Figures]]]
@@ -210,7 +210,7 @@ def median(measured: Sequence[Figures], name: str) -> float:
 def markdown(rows: Sequence[Sequence[str]], of_tenants: Sequence[Sequence[str]], command: str) -> str:
     head = (
         f"`sie-triton cluster up --workers 1` with {MODEL}, gRPC, texts of 20 to 60 words "
-        f"({len(os.sched_getaffinity(0))} cores, {platform.machine()}, which clients and all processes share). "
+        f"({num_processors()} cores, {platform.machine()}, which clients and all processes share). "
         "*ratio*: median of the rounds' ratios of requests/s to Triton itself. *CPU-ms*: CPU time of a request, by "
         "component. The second table: a tenant that asks for one text at a time at an even rate. "
         f"Medians over the rounds. Printed by `{command}`."

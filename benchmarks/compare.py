@@ -22,6 +22,7 @@ from sie_triton.contract.names import triton_name
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
+from sie_triton.system.host.container import num_processors
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 NUM_TEXTS = 512
@@ -119,6 +120,4 @@ def _settings(scratch: Path) -> Settings:
 
 
 def _machine() -> str:
-    import os
-
-    return f"{len(os.sched_getaffinity(0))} CPU cores, {platform.machine()}, client and server on the same cores"
+    return f"{num_processors()} CPU cores, {platform.machine()}, client and server on the same cores"

@@ -6,7 +6,6 @@ All clients are connections of one event loop that send prepared bytes, so that 
 import asyncio
 import itertools
 import json
-import os
 import platform
 import statistics
 import tempfile
@@ -30,6 +29,7 @@ from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import doors, wait_for_door
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
+from sie_triton.system.host.container import num_processors
 
 TINY, STATIC = "bench/tiny", "bench/static"
 
@@ -185,5 +185,5 @@ def summary(measured: Mapping[str, Mapping[str, list[float]]]) -> dict[str, floa
 
 
 def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
-    head = f"The door beside Triton's own HTTP, one text per request ({platform.machine()}, {os.cpu_count()} cores)."
+    head = f"The door beside Triton's own HTTP, one text per request ({platform.machine()}, {num_processors()} cores)."
     return f"{head} Printed by `{command}`.\n\n{markdown_table(COLUMNS, rows)}"

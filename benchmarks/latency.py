@@ -4,7 +4,6 @@ Compare the server with and without graphs, a minimal Triton repository written 
 """
 
 import json
-import os
 import shutil
 import statistics
 import tempfile
@@ -40,6 +39,7 @@ from sie_triton.pipeline.worker.graphs import path_of
 from sie_triton.records.status import Record, records_of
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
+from sie_triton.system.host.container import num_processors
 
 MODEL = "bench/minilm"
 TINY = "bench/tiny"
@@ -125,7 +125,7 @@ def by_hand(scratch: Path, graph: Path) -> Iterator[Settings]:
     """Start Triton on the repository written by hand, with that graph of MiniLM; yield its settings."""
     settings = read_settings(data_dir=scratch / "data", device="cpu", **ports_of_a_server())
     for model in (handmade.EMPTY, handmade.PLAIN):
-        handmade.write(scratch / "repository", model, locate(MINILM, allow_hub=False), graph, os.cpu_count() or 1)
+        handmade.write(scratch / "repository", model, locate(MINILM, allow_hub=False), graph, num_processors())
     with Server(settings, scratch / "repository") as server:
         server.wait_ready()
         yield settings

@@ -4,7 +4,6 @@ The limit is a server whose three steps compute nothing. Servers take turns, als
 """
 
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from sie_triton.cli.perf.workload import texts, write_input_data
 from sie_triton.contract.names import triton_name
 from sie_triton.server.launch import Server
 from sie_triton.settings import read_settings
+from sie_triton.system.host.container import num_processors
 
 TINY, STATIC, MINILM = "bench/tiny", "bench/static", "sentence-transformers/all-MiniLM-L6-v2"
 LIMIT, NOW, BEFORE = "three empty steps", "server", "server before"
@@ -214,7 +214,7 @@ def rows_of(load: Load, by_server: Mapping[str, Sequence[Figures]], model: str) 
 
 def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
     head = (
-        f"A request over gRPC, float32, texts of 20 to 60 words ({len(os.sched_getaffinity(0))} cores, "
+        f"A request over gRPC, float32, texts of 20 to 60 words ({num_processors()} cores, "
         f"{platform.machine()}, which the load generator shares). *three empty steps*: three Triton steps that compute "
         "nothing. *ratio*: median of the rounds' ratios of requests/s to the first row of the load. *CPU-ms*: CPU time "
         "of a request, and by process. *static*: a model whose pass costs nearly nothing. Servers take turns; medians "

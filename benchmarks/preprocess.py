@@ -1,7 +1,6 @@
 """Measure tokenization: texts/s of models whose forward pass costs next to nothing, and a small request beside bulk."""
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -27,6 +26,7 @@ from sie_triton.pipeline.render.build import write_repository
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
+from sie_triton.system.host.container import num_processors
 
 MODELS = [f"bench/static-{i}" for i in range(8)]
 DIM = 8
@@ -58,7 +58,7 @@ COLUMNS = ("", *(f"{workers} worker{'s' * (workers > 1)}" for workers in WORKERS
 
 def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
     head = (
-        f"{len(MODELS)} static models with MiniLM's tokenizer on {len(os.sched_getaffinity(0))} cores, {NUM_CLIENTS} "
+        f"{len(MODELS)} static models with MiniLM's tokenizer on {num_processors()} cores, {NUM_CLIENTS} "
         f"clients, texts of 20 to 60 words; bulk: two clients of another model, {NUM_BULK_TEXTS} texts a request. In "
         f"brackets the ratio to {WORKERS[0]} workers. Printed by `{command}`."
     )

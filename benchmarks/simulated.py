@@ -8,7 +8,6 @@ the same.
 
 import asyncio
 import json
-import os
 import platform
 import tempfile
 import time
@@ -38,6 +37,7 @@ from sie_triton.cli.perf.workload import texts
 from sie_triton.cluster.up import cluster
 from sie_triton.contract.names import triton_name
 from sie_triton.settings import read_settings
+from sie_triton.system.host.container import num_processors
 
 NUM_WORKERS, NUM_MODELS = 3, 6
 MODELS = [f"bench/sleeping-{number}" for number in range(NUM_MODELS)]
@@ -196,7 +196,7 @@ def rows_of(load: str, real: Figures, of_simulation: Figures) -> list[list[str]]
 def markdown(title: str, rows: Sequence[Sequence[str]], parameters: Parameters, command: str) -> str:
     text = (
         f"A cluster of {NUM_WORKERS} workers with {NUM_MODELS} models, one text a request, on "
-        f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}). A forward pass takes "
+        f"{num_processors()} cores ({platform.machine()}). A forward pass takes "
         f"{1000 * PASS_S:.0f} ms and {1000 * ITEM_S:.0f} ms for each text, in which the cores are free. "
         f"With one client, Triton adds {1000 * (parameters.call_s - PASS_S):.1f} ms to a pass, and the queue "
         f"{1000 * parameters.queue_s:.1f} ms to a request: measured before. Loads are shares of the "

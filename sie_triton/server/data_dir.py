@@ -18,12 +18,15 @@ import psutil
 from sie_triton.errors import ServerError
 from sie_triton.server.preflight import explain
 from sie_triton.settings import SERVED_FROM, Settings
+from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.log import MAX_WINDOW_BYTES, Log
 from sie_triton.system.processes.standard_output import Output
 from sie_triton.system.telemetry.lines import Form, as_json, for_people
 
 LOCK = "serve.lock"
+
+OPENMP_THREADS = "OMP_NUM_THREADS"
 
 # A server's prefix of the names of its Python stages' shared memory.
 SHM_PREFIX = re.compile(r"sie_\d+_[0-9a-f]{8}_")
@@ -81,8 +84,12 @@ def mark(data_dir: Path) -> dict[str, str]:
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """Return the environment variables of all processes of a server."""
-    return {**mark(settings.data_dir), **settings.telemetry.variables()}
+    """Return the environment variables of all processes of a server.
+
+    Unless told otherwise, OpenMP and OpenBLAS start a thread for each processor of the machine, whatever the quota.
+    """
+    threads = os.environ.get(OPENMP_THREADS, str(settings.cpu_threads or num_processors()))
+    return {**mark(settings.data_dir), **settings.telemetry.variables(), OPENMP_THREADS: threads}
 
 
 def log_of(settings: Settings, name: str, form: Callable[[Form], Form] = lambda form: form) -> Log:

@@ -119,6 +119,8 @@ class Pods:
         source = variable.get("valueFrom", {})
         if "fieldRef" in source:
             return pod
+        if "resourceFieldRef" in source:
+            return "2"  # the default request of processors
         if "secretKeyRef" in source:
             return self._passwords[source["secretKeyRef"]["key"]]
         return variable["value"].replace("nats://sie-nats:", "nats://127.0.0.1:")

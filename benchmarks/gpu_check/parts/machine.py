@@ -14,6 +14,7 @@ from benchmarks.gpu_check.scope import Finding, Plan
 from benchmarks.gpu_check.timing import peak_flops, seconds_of
 from sie_triton.engines.torch.attention.kernels import KERNELS, choose_kernel, reason_unusable
 from sie_triton.server.preflight import driver_version
+from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.device import visible_gpus
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "flash-attn", "triton", "numpy", "nvidia-ml-py", "psutil")
@@ -37,7 +38,7 @@ def describe(plan: Plan) -> Iterator[Finding]:
 def _device(plan: Plan) -> Facts:
     system = {
         "system": platform.platform,
-        "processors": lambda: f"{len(os.sched_getaffinity(0))} usable of {os.cpu_count()}",
+        "processors": lambda: f"{num_processors()} usable of {os.cpu_count()}",
     }
     if not plan.is_gpu:
         return {"device": lambda: platform.processor() or "CPU", **system}

@@ -100,7 +100,7 @@ class Preprocess(ColdStage[Processor]):
         locks = LockFile(directory / SLOTS_FILE)
         self._slots = Slots(locks, runtime.preprocessor_workers, runtime.image_workers)
         # One core is left to small requests.
-        self._num_bulk = min(self._slots.num_workers, max(1, num_processors() - 1))
+        self._num_bulk = min(self._slots.num_workers, max(1, (runtime.cpu_threads or num_processors()) - 1))
         self._bulk = Background("bulk", self.fault, self._num_bulk)
         self._slow = Background("media", self.fault, self._slots.num_images)
         # PDFs have threads of their own. Few are open at once, because each has a process that draws it.

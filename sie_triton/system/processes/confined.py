@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from struct import pack
 
+from sie_triton.system.host.container import num_processors
+
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
 SECCOMP_MODE_FILTER = 2
 AUDIT_ARCH_X86_64 = 0xC000003E
@@ -135,7 +137,7 @@ def limit_resources(*, memory_bytes: int, file_bytes: int, seconds: int | None) 
     if seconds is None:
         return
     # The code can ignore SIGALRM, but not the limit of processor time.
-    _limit(resource.RLIMIT_CPU, seconds * (os.cpu_count() or 1))
+    _limit(resource.RLIMIT_CPU, seconds * num_processors())
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 

@@ -250,6 +250,21 @@ def test_a_pool_has_its_own_settings():
     assert len(small["tolerations"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("common", "expected"),
+    [
+        ({}, {"valueFrom": {"resourceFieldRef": {"containerName": "server", "resource": "requests.cpu"}}}),
+        ({"resources": {"limits": {"cpu": "3"}}}, None),
+        ({"env": {"SIE_CPU_THREADS": "1"}}, {"value": "1"}),
+    ],
+    ids=str,
+)
+def test_the_threads_of_a_server_follow_its_request_unless_it_has_a_quota(common, expected):
+    server = pod_of(rendered({"workers": {"common": common}}), "StatefulSet", "sie-worker-default")["containers"][0]
+    found = [{**each} for each in server["env"] if each.pop("name") == "SIE_CPU_THREADS"]
+    assert found == ([expected] if expected else [])
+
+
 PLACEMENT = ("nodeSelector", "tolerations", "affinity")
 
 

@@ -14,13 +14,25 @@ from types import SimpleNamespace
 import pytest
 
 from sie_triton.errors import ServerError
-from sie_triton.server import serve
+from sie_triton.server import data_dir, serve
 from sie_triton.server.ascii_path import ascii_path
 from sie_triton.server.data_dir import clean_after_predecessor, end_leftovers, lock, mark, remember
 from sie_triton.server.preflight import check_space, explain
 from sie_triton.settings import read_settings
 from sie_triton.system.processes.pids import is_alive
 from tests.support.limits import full_disk
+
+
+@pytest.mark.parametrize(
+    ("own", "cpu_threads", "expected"), [(None, 0, "3"), (None, 5, "5"), ("1", 5, "1")], ids=["quota", "setting", "own"]
+)
+def test_libraries_start_as_many_threads_as_a_server_may_use(monkeypatch, tmp_path, own, cpu_threads, expected):
+    monkeypatch.setattr(data_dir, "num_processors", lambda: 3)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if own:
+        monkeypatch.setenv("OMP_NUM_THREADS", own)
+    settings = read_settings(data_dir=tmp_path, device="cpu", cpu_threads=cpu_threads)
+    assert data_dir.environment_of(settings)["OMP_NUM_THREADS"] == expected
 
 
 @pytest.mark.parametrize("name", ["a b", "it's", "$HOME", 'a"b', "ünï", "a;b", "a:b"])
