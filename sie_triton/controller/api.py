@@ -89,17 +89,22 @@ def application(controller: Controller, settings: Settings, admin_token: str) ->
 
 @asynccontextmanager
 async def rounds(controller: Controller) -> AsyncIterator[None]:
-    """Run the rounds in sequence, on a thread that no request uses. Each round sends a heartbeat."""
+    """Run the rounds that are due in sequence, on a thread that no request uses, with a heartbeat each second."""
     thread = ThreadPoolExecutor(1, "round")
 
     async def run() -> None:
+        on_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         while True:
+            pause_s = PERIOD_S
             try:
-                await asyncio.get_running_loop().run_in_executor(thread, controller.tick)
+                if await on_thread(controller.is_due):
+                    await on_thread(controller.tick)
+                else:
+                    pause_s = 0
             except Exception:
                 log.exception("a round of the controller failed")
             beat()
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(pause_s)
 
     task = asyncio.create_task(run())
     yield

@@ -89,15 +89,21 @@ class Changes:
         return (self.files.models.get(sie_name(model)) or self.files.models.get(model)) if self.files else None
 
     def tick(self, stages: Stages) -> None:
-        if self.files is None:
-            return
         self._stages = stages
+        if self.files is not None:
+            self._unload_idle(stages)
+        self.begin_due()
+
+    def begin_due(self) -> bool:
+        """Begin the changes that are due. Return True while steps are leaving, which are unloaded in a round."""
+        if self.files is None:
+            return False
         is_idle = self._under_way is None or self._under_way.done()
         if is_idle and (self._watch.has_changed(self.files) or monotonic() >= self._due):
             self._due = math.inf
             self._under_way = self._thread.submit(self._look)
-        self._unload_idle(stages)
         self._look_at_mentions()
+        return bool(self.leaving(self._stages))
 
     def add(self, text: bytes) -> Future[ChangeOutcome]:
         """Add or replace the model of a model file; the future is done when the model is in service."""

@@ -38,14 +38,15 @@ class Healing:
     """Replaces processes that died, ends those that are stopped, and removes the shared memory that both leave.
 
     Holds the results of earlier rounds: stopped processes, attempts and when the next is due, orphaned regions.
-    `directory` holds the status records. The controller's round calls every method. The error of a swap is not raised;
-    the swap is retried.
+    `has_suspects`: the latest round has found a process that is stopped. `directory` holds the status records. The
+    controller's round calls every method. The error of a swap is not raised; the swap is retried.
     """
 
     def __init__(self, directory: Path, swaps: Swaps) -> None:
         self._directory = directory
         self._swaps = swaps
         self._stopped: set[ProcessId] = set()
+        self.has_suspects = False
         self._superseded: dict[ProcessId, float] = {}
         self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
         self._orphans: set[Path] = set()
@@ -57,6 +58,7 @@ class Healing:
         End the workers of dead stages. Nothing is replaced in `earlier` revisions, nor in revisions that get no
         requests yet.
         """
+        self.has_suspects = False
         for stage, by_steps in stages.items():
             for steps, processes in by_steps.items():
                 self.end_stopped(map(process_of, processes.living))
@@ -78,6 +80,7 @@ class Healing:
                 process.send(signal.SIGKILL)
             else:
                 self._stopped.add(process)
+                self.has_suspects = True
 
     def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
         """Kill unneeded old processes that Triton keeps for a request that it never runs: one without a batch."""

@@ -20,17 +20,20 @@ from sie_triton.controller.model_states import (
     ModelState,
     Stages,
     inference_records,
+    living,
     models_of,
     read_stages,
     taken_bytes,
 )
+from sie_triton.controller.news import News
 from sie_triton.controller.swaps import Swaps, is_eviction
 from sie_triton.controller.traffic import TrafficBook
 from sie_triton.controller.triton_watchdog import TritonWatchdog
 from sie_triton.errors import LoadError, ServerError
+from sie_triton.records.bell import ring
 from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
-from sie_triton.records.status import LOADING, RESIDENT, worker_of
+from sie_triton.records.status import LOADING, RESIDENT, process_of, worker_of
 from sie_triton.settings import Settings
 from sie_triton.system.native import kernels_in_use
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
@@ -38,7 +41,10 @@ from sie_triton.system.processes.pids import ProcessId, is_alive
 
 log = logging.getLogger(__name__)
 
+# Seconds between two rounds while something happens, and at most, and between two looks whether something has happened.
 PERIOD_S = 0.2
+REST_S = 5.0
+LOOK_S = 1.0
 
 MAX_LOADS = 16
 
@@ -50,9 +56,9 @@ class Controller:
     """The manager of the models of one tritonserver.
 
     Holds what the latest round saw (`models`, `memory`), the `machine` as the status names it, the swaps under way, and
-    a pool of threads that load. One thread calls `tick` every PERIOD_S; any thread may call the other methods. Futures
-    of `load`, `evict` and `unload` raise LoadError, OutOfService, or tritonclient's InferenceServerException, which
-    `knows` raises itself.
+    a pool of threads that load. One thread calls `is_due`, and `tick` for each round; any thread may call the other
+    methods. Futures of `load`, `evict` and `unload` raise LoadError, OutOfService, or tritonclient's
+    InferenceServerException, which `knows` raises itself.
     """
 
     def __init__(self, settings: Settings, control: ModelControl) -> None:
@@ -82,9 +88,26 @@ class Controller:
         self._drained: set[ProcessId] = set()
         self._triton = 0
         self._settled_at = 0.0
+        self._news = News(self._directory)
+        self._round_at = -REST_S
+        self._is_restless = True
+
+    def is_due(self) -> bool:
+        """Return True once a round has something to do, and False after LOOK_S seconds in which none had.
+
+        A process that asks for memory, one that starts, and the end of one are noticed at once.
+        """
+        return (
+            self._is_restless
+            or self.changes.begin_due()
+            or self._news.has_changed()
+            or self._news.wait(LOOK_S)
+            or monotonic() - self._round_at > REST_S
+        )
 
     def tick(self) -> None:
         stages = read_stages(self._directory)
+        self._round_at, self._is_restless = monotonic(), True  # should the round fail
         self.models = models_of(stages, self.changes.serving)
         self._look_for_triton()
         leaving = self.changes.leaving(stages)
@@ -100,6 +123,8 @@ class Controller:
         self._healing.remove_orphans(self._triton)
         self._count_loads()
         self.traffic.look(self.models, monotonic())
+        self._news.follow([*fork_servers, *map(process_of, living(stages))])
+        self._is_restless = self._healing.has_suspects or any(model.is_unsettled for model in self.models.values())
 
     def _share_out(self, stages: Stages) -> None:
         room = MemoryGrants(self._settings, self.swaps, self.models, self.memory, stages)
@@ -156,6 +181,7 @@ class Controller:
         self.changes.close()
         self.swaps.close()
         self._watch.close()
+        ring(self._directory)  # ends a wait for news
 
     def _load(self, name: str) -> None:
         before = self._latest(name)

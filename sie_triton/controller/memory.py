@@ -27,10 +27,10 @@ REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_r
 # Cache lifetimes in seconds: a measurement takes the system milliseconds. The second one is that of a process whose
 # resident memory has not changed.
 MAX_AGE_S, UNCHANGED_AGE_S = 1.0, 10.0
-FORKED_AGE_S = 60.0
+FORKED_AGE_S = 600.0
 
 # Maximum age of the server's own share if the limit, and the use, are those of the container or the machine.
-SERVER_AGE_S = 10.0
+SERVER_AGE_S = 60.0
 
 LIMIT_SETTING = "SIE_MEMORY_LIMIT_BYTES"
 

@@ -70,6 +70,12 @@ class ModelState:
         return self.state in ("cold", "failed") and not self.is_removed and not self.pending
 
     @property
+    def is_unsettled(self) -> bool:
+        """True while a process loads, finishes its requests or is dead: the next round may have something to do."""
+        is_loading = any(record["state"] == LOADING or record["wanted_bytes"] for record in self.living)
+        return is_loading or bool(self.going or self.dead_stages)
+
+    @property
     def is_resident(self) -> bool:
         return self.record["state"] == RESIDENT and "inference" not in self.dead_stages and not self.is_removed
 
@@ -142,6 +148,11 @@ def read_stages(directory: Path) -> Stages:
         stage: {model: _processes(records) for model, records in by_model.items()}
         for stage, by_model in all_records(directory).items()
     }
+
+
+def living(stages: Stages) -> Iterator[Record]:
+    """Yield the record of each living process of a stage."""
+    return (record for by_steps in stages.values() for processes in by_steps.values() for record in processes.living)
 
 
 def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[str, ModelState]:

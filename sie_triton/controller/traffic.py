@@ -33,6 +33,12 @@ class ModelTraffic:
             total.add(record)
         return total
 
+    def latencies(self) -> Numbers:
+        """Return the counts of latencies of all verbs together."""
+        records = (self.ended.total, *list(self.running.values()))
+        found: Numbers = np.sum([record[LATENCY.name] for record in records], axis=(0, 1))
+        return found
+
 
 class TrafficBook:
     """The traffic of all models. The thread of the controller's round calls `look`, and any thread `totals`.
@@ -66,7 +72,7 @@ class TrafficBook:
         """Return the totals of a model since the start, and its latencies of the last minute in milliseconds."""
         traffic = self._models.get(model) or ModelTraffic()
         total = traffic.total()
-        recent = _latencies(total) - (traffic.moments[0][1] if traffic.moments else 0)
+        recent = traffic.latencies() - (traffic.moments[0][1] if traffic.moments else 0)
         return {
             "requests": total.num_requests,
             "errors": sum(total.errors.values()),
@@ -89,13 +95,7 @@ def _follow(traffic: ModelTraffic, files: Iterable[Path]) -> None:
 
 def _remember(traffic: ModelTraffic, now: float) -> None:
     if not traffic.moments or now - traffic.moments[-1][0] >= MINUTE_S / NUM_MOMENTS:
-        traffic.moments.append((now, _latencies(traffic.total())))
-
-
-def _latencies(traffic: Traffic) -> Numbers:
-    """Return the counts of latencies of all verbs together."""
-    found: Numbers = traffic.counts(LATENCY).sum(axis=0)
-    return found
+        traffic.moments.append((now, traffic.latencies()))
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -16,6 +16,7 @@ from threading import Event
 from time import monotonic, monotonic_ns
 
 from sie_triton.errors import REASONS, LoadError, ModelLoading
+from sie_triton.records.bell import ring
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.processes.pids import is_stopped
 
@@ -41,6 +42,7 @@ def granted_memory(status: StatusWriter, num_bytes: int, closing: Event) -> Iter
     answer.unlink(missing_ok=True)
     status.record["wanted_since_ns"] = monotonic_ns()
     status.record["wanted_bytes"] = num_bytes
+    ring(status.directory)
     try:
         _wait(answer, status.directory, closing)
         status.record["granted_bytes"] = num_bytes

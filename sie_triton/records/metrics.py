@@ -9,7 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+# Seconds between two updates; doubled up to the longest while nothing changes.
 PERIOD_S = 0.5
+LONGEST_S = 4.0
 
 # Stage → field of the status record → name and description of the metric.
 COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -49,7 +51,7 @@ class Counter(Protocol):
 
 
 class MetricsPublisher:
-    """Copies the counters of one process from its status record to Triton's metrics port, every PERIOD_S.
+    """Copies the counters of one process from its status record to Triton's metrics port.
 
     `counter(name, doc, labels)` makes a counter, on the thread that makes the publisher. Afterwards only the
     publisher's own thread uses the counters. An exception of a counter ends that thread, and the metrics no longer
@@ -71,15 +73,18 @@ class MetricsPublisher:
         self._closing.set()
         self._thread.join()
 
-    def publish(self) -> None:
-        """Raise every counter to the value of its field."""
+    def publish(self) -> bool:
+        """Raise every counter to the value of its field; True if one has changed."""
+        before = {**self._published}
         for field, counter in self._counters.items():
             value = int(self._record[field])
             if value > self._published[field]:
                 counter.increment(value - self._published[field])
                 self._published[field] = value
+        return self._published != before
 
     def _run(self) -> None:
-        while not self._closing.wait(PERIOD_S):
-            self.publish()
+        pause_s = PERIOD_S
+        while not self._closing.wait(pause_s):
+            pause_s = PERIOD_S if self.publish() else min(2 * pause_s, LONGEST_S)
         self.publish()

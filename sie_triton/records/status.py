@@ -16,9 +16,11 @@ import numpy as np
 
 from sie_triton.contract.spec import ONNX, REMOTE, TORCH
 from sie_triton.errors import REASONS
+from sie_triton.records.bell import ring
 from sie_triton.records.failures import write_failure
 from sie_triton.records.revisions import model_of, revision_of
 from sie_triton.records.traffic import TrafficWriter, traffic_path
+from sie_triton.system.host.small_files import read_small
 from sie_triton.system.processes.mapped_files import reserve
 from sie_triton.system.processes.pids import ProcessId
 
@@ -109,6 +111,7 @@ class StatusWriter:
         self.record["highest_ticket"] = max((r["highest_ticket"] for r in before), default=0)
         self.record["last_used_ns"] = last_used_ns
         self.record["version"] = VERSION
+        ring(directory)
         self._lock = Lock()
         self._running: list[int] = []
         self.traffic = TrafficWriter.of(traffic_path(self._path))
@@ -272,12 +275,21 @@ def records_of_revisions(directory: Path, steps: str, stage: str) -> list[tuple[
 def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
     """Return the records of all processes, by stage and by the prefix of the steps' names."""
     found: dict[str, dict[str, list[Record]]] = {stage: {} for stage in STAGES}
-    for name in sorted(os.listdir(directory)):
+    for name, data in read_bytes(directory).items():
         model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
-        if name.endswith(".status") and stage in found:
-            with suppress(OSError, ValueError):
-                record = read_record(directory / name)
-                found[stage].setdefault(model, []).append(record)
+        if stage in found:
+            with suppress(ValueError):
+                found[stage].setdefault(model, []).append(_record(data, name))
+    return found
+
+
+def read_bytes(directory: Path) -> dict[str, bytes]:
+    """Return the content of all records by the name of the file, sorted; unreadable ones are left out."""
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        if name.endswith(".status"):
+            with suppress(OSError):
+                found[name] = read_small(f"{directory}/{name}", LAYOUT.size + 1)
     return found
 
 
@@ -292,7 +304,10 @@ def worker_of(record: Record | np.void) -> ProcessId:
 
 
 def read_record(path: Path) -> Record:
-    data = path.read_bytes()
+    return _record(path.read_bytes(), path)
+
+
+def _record(data: bytes, path: object) -> Record:
     record = dict(zip(FIELDS, LAYOUT.unpack(data), strict=True)) if len(data) == LAYOUT.size else {"version": 0}
     if record["version"] != VERSION:
         raise ValueError(f"{path}: not a status record of version {VERSION}")

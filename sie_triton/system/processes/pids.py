@@ -13,7 +13,10 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from sie_triton.system.host.small_files import read_small
+
 STATE, PARENT, STARTED = 0, 1, 19  # fields of /proc/PID/stat, counted from the state
+STAT_BYTES = 4096
 
 
 class ProcessId(NamedTuple):
@@ -63,6 +66,10 @@ class Process:
         self._handle = os.pidfd_open(pid) if handle is None else handle
         # Closed with the last reference, because a thread may be waiting for it.
         weakref.finalize(self, os.close, self._handle)
+
+    def fileno(self) -> int:
+        """Return the pidfd, which is readable once the process has ended."""
+        return self._handle
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait up to `seconds`, None: without limit. True once the process has ended."""
@@ -121,7 +128,7 @@ def _is_stopped(stat: Callable[[], list[str]]) -> bool:
 
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat, from the state; empty if there is no such process. OSError if unknown."""
-    # The name of a process may be any bytes.
-    with suppress(FileNotFoundError, ProcessLookupError), open(f"/proc/{pid}/stat", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        # The name of a process may be any bytes.
+        return read_small(f"/proc/{pid}/stat", STAT_BYTES).rpartition(b")")[2].decode().split()
     return []

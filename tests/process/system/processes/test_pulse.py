@@ -107,6 +107,9 @@ def test_a_controller_with_a_hanging_round_stops_beating(monkeypatch):
     class Hangs:
         rounds = 0
 
+        def is_due(self) -> bool:
+            return True
+
         def tick(self) -> None:
             self.rounds += 1
             if self.rounds == 3:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import sie_triton
-
 from sie_triton.system.host.container import container_memory, num_processors
 from tests.support.limits import cgroups
 
