@@ -31,7 +31,7 @@ SUPERSEDED_S = 30.0
 
 # Seconds between scans for orphaned shared memory; it is removed if two consecutive scans find it. A scan reads the
 # maps of all processes. The short interval applies for AFTER_DEATH_S after a death, and while some is found.
-ORPHANS_EVERY_S, ORPHANS_RARELY_S, AFTER_DEATH_S = 3.0, 60.0, 30.0
+ORPHANS_EVERY_S, ORPHANS_RARELY_S, AFTER_DEATH_S = 3.0, 300.0, 30.0
 
 
 class Healing:

@@ -33,7 +33,7 @@ from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.bell import ring
 from sie_triton.records.failures import read_failure
 from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
-from sie_triton.records.status import LOADING, RESIDENT, process_of, worker_of
+from sie_triton.records.status import LOADING, RESIDENT, worker_of
 from sie_triton.settings import Settings
 from sie_triton.system.native import kernels_in_use
 from sie_triton.system.processes.fork_server import fork_server_ids, importing_ids
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 # Seconds between two rounds while something happens, and at most, and between two looks whether something has happened.
 PERIOD_S = 0.2
-REST_S = 5.0
+REST_S = 10.0
 LOOK_S = 1.0
 
 MAX_LOADS = 16
@@ -123,7 +123,7 @@ class Controller:
         self._healing.remove_orphans(self._triton)
         self._count_loads()
         self.traffic.look(self.models, monotonic())
-        self._news.follow([*fork_servers, *map(process_of, living(stages))])
+        self._news.follow(living(stages, self._directory))
         self._is_restless = self._healing.has_suspects or any(model.is_unsettled for model in self.models.values())
 
     def _share_out(self, stages: Stages) -> None:

@@ -16,6 +16,7 @@ from sie_triton.system.host.device import visible_gpus
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.gpu_memory import gpu_memory
 from sie_triton.system.host.process_memory import Share, anonymous_bytes, share_of
+from sie_triton.system.host.small_files import read_small
 from sie_triton.system.processes.pids import children_by_parent, is_alive
 from sie_triton.system.processes.stand_in import represented_pid
 
@@ -144,7 +145,7 @@ def mapped_regions(pid: int) -> set[Path]:
 def private_bytes(pid: int) -> int:
     """Estimate the bytes that the end of a process frees: pages that are neither a file's nor shared."""
     try:
-        resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[1:3])
+        resident, shared = map(int, read_small(f"/proc/{pid}/statm", 256).split()[1:3])
     except (OSError, ValueError):
         return 0
     return (resident - shared) * 4096

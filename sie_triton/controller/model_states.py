@@ -8,8 +8,19 @@ from sie_triton.controller.choice import Resident
 from sie_triton.controller.memory import worker_bytes
 from sie_triton.errors import REASONS
 from sie_triton.records.revisions import model_of, revision_of
-from sie_triton.records.status import FAILED, LOADING, RESIDENT, Record, all_records, is_remote, process_of, worker_of
+from sie_triton.records.status import (
+    FAILED,
+    LOADING,
+    RESIDENT,
+    Record,
+    all_records,
+    is_remote,
+    process_of,
+    status_path,
+    worker_of,
+)
 from sie_triton.system.host.footprint import GROWTH_BYTES
+from sie_triton.system.processes.pids import ProcessId
 
 STATES = {LOADING: "loading", RESIDENT: "resident", FAILED: "failed"}
 
@@ -150,9 +161,14 @@ def read_stages(directory: Path) -> Stages:
     }
 
 
-def living(stages: Stages) -> Iterator[Record]:
-    """Yield the record of each living process of a stage."""
-    return (record for by_steps in stages.values() for processes in by_steps.values() for record in processes.living)
+def living(stages: Stages, directory: Path) -> Mapping[ProcessId, Path]:
+    """Map the living processes of all stages to their status records in `directory`."""
+    return {
+        process_of(record): status_path(directory, steps, stage, record["pid"])
+        for stage, by_steps in stages.items()
+        for steps, processes in by_steps.items()
+        for record in processes.living
+    }
 
 
 def models_of(stages: Stages, serving: Mapping[str, str] | None = None) -> dict[str, ModelState]:

@@ -1,38 +1,44 @@
 """What ends the controller's rest between two rounds: its bell, the end of a process, or a change of a record."""
 
+import mmap
 import select
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sie_triton.records.bell import Bell
-from sie_triton.records.status import read_bytes
+from sie_triton.records.status import LAYOUT
 from sie_triton.system.processes.pids import Process, ProcessId
 
 
+class Followed(NamedTuple):
+    """A living process, and its mapped status record."""
+
+    process: Process
+    record: mmap.mmap
+
+
 class News:
-    """News of the processes whose status records are in `directory`. One thread calls the methods."""
+    """News of processes and their status records in `directory`. One thread calls the methods."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
         self._bell = Bell(directory)
         self._poll = select.epoll()
         self._poll.register(self._bell, select.EPOLLIN)
-        self._held: dict[ProcessId, Process] = {}
+        self._followed: dict[ProcessId, Followed] = {}
         self._misses_one = False
-        self._records: Mapping[str, bytes] = {}
+        self._records: Sequence[bytes] = []
 
-    def follow(self, processes: Iterable[ProcessId]) -> None:
-        """Report the ends of these processes from now on, and of no others."""
-        wanted = {*processes}
-        self._held = {process: held for process, held in self._held.items() if process in wanted}
-        for process in wanted - self._held.keys():
-            with suppress(OSError):  # it has ended, or no file handle is left
-                held = Process(process.pid)
-                self._poll.register(held, select.EPOLLIN)
-                self._held[process] = held
-        self._misses_one = len(self._held) < len(wanted)
+    def follow(self, records: Mapping[ProcessId, Path]) -> None:
+        """Report the ends of these processes and changes of their records from now on, and of no others."""
+        self._followed = {process: each for process, each in self._followed.items() if process in records}
+        for process in records.keys() - self._followed.keys():
+            with suppress(OSError, ValueError):  # it has ended, or no file handle is left
+                self._followed[process] = followed = _follow(process, records[process])
+                self._poll.register(followed.process, select.EPOLLIN)
+        self._misses_one = len(self._followed) < len(records)
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for the bell or the end of a process; True if one came."""
@@ -42,5 +48,10 @@ class News:
 
     def has_changed(self) -> bool:
         """True if a record differs from that at the last call, or if a process cannot be followed."""
-        before, self._records = self._records, read_bytes(self._directory)
+        before, self._records = self._records, [each.record[:] for each in self._followed.values()]
         return self._records != before or self._misses_one
+
+
+def _follow(process: ProcessId, path: Path) -> Followed:
+    with path.open("rb") as file:
+        return Followed(Process(process.pid), mmap.mmap(file.fileno(), LAYOUT.size, prot=mmap.PROT_READ))

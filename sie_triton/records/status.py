@@ -275,21 +275,11 @@ def records_of_revisions(directory: Path, steps: str, stage: str) -> list[tuple[
 def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
     """Return the records of all processes, by stage and by the prefix of the steps' names."""
     found: dict[str, dict[str, list[Record]]] = {stage: {} for stage in STAGES}
-    for name, data in read_bytes(directory).items():
-        model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
-        if stage in found:
-            with suppress(ValueError):
-                found[stage].setdefault(model, []).append(_record(data, name))
-    return found
-
-
-def read_bytes(directory: Path) -> dict[str, bytes]:
-    """Return the content of all records by the name of the file, sorted; unreadable ones are left out."""
-    found = {}
     for name in sorted(os.listdir(directory)):
-        if name.endswith(".status"):
-            with suppress(OSError):
-                found[name] = read_small(f"{directory}/{name}", LAYOUT.size + 1)
+        model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
+        if name.endswith(".status") and stage in found:
+            with suppress(OSError, ValueError):
+                found[stage].setdefault(model, []).append(read_record(f"{directory}/{name}"))
     return found
 
 
@@ -303,11 +293,8 @@ def worker_of(record: Record | np.void) -> ProcessId:
     return ProcessId(int(record["worker_pid"]), int(record["worker_started"]))
 
 
-def read_record(path: Path) -> Record:
-    return _record(path.read_bytes(), path)
-
-
-def _record(data: bytes, path: object) -> Record:
+def read_record(path: Path | str) -> Record:
+    data = read_small(str(path), LAYOUT.size + 1)
     record = dict(zip(FIELDS, LAYOUT.unpack(data), strict=True)) if len(data) == LAYOUT.size else {"version": 0}
     if record["version"] != VERSION:
         raise ValueError(f"{path}: not a status record of version {VERSION}")
