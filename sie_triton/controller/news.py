@@ -1,22 +1,28 @@
 """What ends the controller's rest between two rounds: its bell, the end of a process, or a change of a record."""
 
-import mmap
+import os
 import select
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from sie_triton.records.bell import Bell
 from sie_triton.records.status import LAYOUT
 from sie_triton.system.processes.pids import Process, ProcessId
 
 
-class Followed(NamedTuple):
-    """A living process, and its mapped status record."""
+class Followed:
+    """A living process, and its status record, which is not mapped: one that is cut short would end this process."""
 
-    process: Process
-    record: mmap.mmap
+    def __init__(self, pid: int, record: Path) -> None:
+        """Raise OSError if the process has ended, the record is gone, or no file handle is left."""
+        self.process = Process(pid)
+        self._record = os.open(record, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._record)
+
+    def read(self) -> bytes:
+        return os.pread(self._record, LAYOUT.size, 0)
 
 
 class News:
@@ -35,8 +41,8 @@ class News:
         """Report the ends of these processes and changes of their records from now on, and of no others."""
         self._followed = {process: each for process, each in self._followed.items() if process in records}
         for process in records.keys() - self._followed.keys():
-            with suppress(OSError, ValueError):  # it has ended, or no file handle is left
-                self._followed[process] = followed = _follow(process, records[process])
+            with suppress(OSError):
+                self._followed[process] = followed = Followed(process.pid, records[process])
                 self._poll.register(followed.process, select.EPOLLIN)
         self._misses_one = len(self._followed) < len(records)
 
@@ -48,10 +54,5 @@ class News:
 
     def has_changed(self) -> bool:
         """True if a record differs from that at the last call, or if a process cannot be followed."""
-        before, self._records = self._records, [each.record[:] for each in self._followed.values()]
+        before, self._records = self._records, [each.read() for each in self._followed.values()]
         return self._records != before or self._misses_one
-
-
-def _follow(process: ProcessId, path: Path) -> Followed:
-    with path.open("rb") as file:
-        return Followed(Process(process.pid), mmap.mmap(file.fileno(), LAYOUT.size, prot=mmap.PROT_READ))
