@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 from threading import Event, Thread
 
 import pytest
@@ -52,7 +51,7 @@ def test_a_request_for_memory_ends_the_rest(controller, model, monkeypatch):
     controller._news.wait(0)
     closing = Event()
     monkeypatch.setattr(controller._news, "has_changed", lambda: False)
-    load = Thread(target=lambda: granted_memory(status, 1, closing).__enter__())
+    load = Thread(target=lambda: granted_memory(status, 1, closing).__enter__(), daemon=True)
     load.start()
     assert is_due(controller, monkeypatch, LONG_S)
     controller.tick()
@@ -106,17 +105,16 @@ def test_a_stopped_process_is_ended_without_a_rest(controller, model, monkeypatc
     assert child.wait(60) == -signal.SIGKILL
 
 
-def test_a_process_that_cannot_be_followed_makes_rounds_due(controller, model, monkeypatch):
-    with subprocess.Popen(["sleep", "60"]) as other:
-        stage(controller, "b", other.pid, state=RESIDENT)
-        follow = controller._news.follow
+def test_a_process_that_cannot_be_followed_makes_rounds_due(controller, model, monkeypatch, pids):
+    stage(controller, "b", pids[0], state=RESIDENT)
+    follow = controller._news.follow
 
-        def without_handles(processes):
-            with no_file_handle_left():
-                follow(processes)
+    def without_handles(processes):
+        with no_file_handle_left():
+            follow(processes)
 
-        monkeypatch.setattr(controller._news, "follow", without_handles)
-        round_of(controller)
-        controller._news.has_changed()
-        assert is_due(controller, monkeypatch)
-        other.kill()
+    monkeypatch.setattr(controller._news, "follow", without_handles)
+    round_of(controller)
+    controller._news.has_changed()
+    controller._news.wait(0)
+    assert is_due(controller, monkeypatch)

@@ -14,6 +14,7 @@ from sie_triton.pipeline.stages import preprocess
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
+from sie_triton.records import metrics
 from sie_triton.records import request_limit as limit
 from sie_triton.records.calls import CALL, CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
@@ -257,6 +258,28 @@ def test_counters_follow_the_status_record(tmp_path):
     assert made["sie_requests_expired_total"].value == 1
     assert made["sie_items_computed_total"].labels == {"model": "org/m", "stage": "inference"}
     assert all(field in RECORD.names for fields in COUNTERS.values() for field in fields)
+
+
+def test_counters_are_looked_at_less_often_while_nothing_changes(tmp_path, monkeypatch):
+    pauses, status = [], StatusWriter(tmp_path, "m", "inference", 0)
+
+    class Closing:
+        def wait(self, seconds):
+            pauses.append(seconds)
+            if len(pauses) == 6:
+                status.add(num_items=1)
+            return len(pauses) == 8
+
+        def set(self):
+            pass
+
+    class Counter:
+        def increment(self, value):
+            pass
+
+    monkeypatch.setattr(metrics, "Event", Closing)
+    MetricsPublisher(status.record, "org/m", "inference", lambda *_: Counter()).close()
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 4.0, 4.0, 0.5, 1.0]
 
 
 def test_a_failed_load_answers_all_who_wait(inference):
