@@ -38,19 +38,24 @@ class Healing:
     """Replaces processes that died, ends those that are stopped, and removes the shared memory that both leave.
 
     Holds the results of earlier rounds: stopped processes, attempts and when the next is due, orphaned regions.
-    `has_suspects`: the latest round has found a process that is stopped. `directory` holds the status records. The
-    controller's round calls every method. The error of a swap is not raised; the swap is retried.
+    `directory` holds the status records. The controller's round calls every method. The error of a swap is not raised;
+    the swap is retried.
     """
 
     def __init__(self, directory: Path, swaps: Swaps) -> None:
         self._directory = directory
         self._swaps = swaps
         self._stopped: set[ProcessId] = set()
-        self.has_suspects = False
+        self._has_suspects = False  # the latest round has found a process that is stopped
         self._superseded: dict[ProcessId, float] = {}
         self._attempts: dict[tuple[str, str], tuple[float, float]] = {}
         self._orphans: set[Path] = set()
         self._orphans_sought = self._died_at = monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        """False after a death, and while a process is stopped: a later round has something to end or to remove."""
+        return not (self._has_suspects or self._orphans or monotonic() - self._died_at < AFTER_DEATH_S)
 
     def heal(self, stages: Stages, models: Mapping[str, ModelState], leaving: Container[str] = ()) -> None:
         """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
@@ -58,7 +63,7 @@ class Healing:
         End the workers of dead stages. Nothing is replaced in `earlier` revisions, nor in revisions that get no
         requests yet.
         """
-        self.has_suspects = False
+        self._has_suspects = False
         for stage, by_steps in stages.items():
             for steps, processes in by_steps.items():
                 self.end_stopped(map(process_of, processes.living))
@@ -80,7 +85,7 @@ class Healing:
                 process.send(signal.SIGKILL)
             else:
                 self._stopped.add(process)
-                self.has_suspects = True
+                self._has_suspects = True
 
     def end_superseded(self, stages: Stages, leaving: Container[str] = ()) -> None:
         """Kill unneeded old processes that Triton keeps for a request that it never runs: one without a batch."""

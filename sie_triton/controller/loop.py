@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 # Seconds between two rounds while something happens, and at most, and between two looks whether something has happened.
 PERIOD_S = 0.2
-REST_S = 10.0
+REST_S = 5.0
 LOOK_S = 1.0
 
 MAX_LOADS = 16
@@ -124,7 +124,7 @@ class Controller:
         self._count_loads()
         self.traffic.look(self.models, monotonic())
         self._news.follow(living(stages, self._directory))
-        self._is_restless = self._healing.has_suspects or any(model.is_unsettled for model in self.models.values())
+        self._is_restless = not self._healing.is_over or any(model.is_unsettled for model in self.models.values())
 
     def _share_out(self, stages: Stages) -> None:
         room = MemoryGrants(self._settings, self.swaps, self.models, self.memory, stages)

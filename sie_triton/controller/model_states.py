@@ -82,9 +82,9 @@ class ModelState:
 
     @property
     def is_unsettled(self) -> bool:
-        """True while a process loads, finishes its requests or is dead: the next round may have something to do."""
-        is_loading = any(record["state"] == LOADING or record["wanted_bytes"] for record in self.living)
-        return is_loading or bool(self.going or self.dead_stages)
+        """True while a process loads, has requests or is dead: the next round may have something to do."""
+        is_busy = any(each["state"] == LOADING or each["wanted_bytes"] or each["num_open"] for each in self.living)
+        return is_busy or bool(self.going or self.dead_stages)
 
     @property
     def is_resident(self) -> bool:

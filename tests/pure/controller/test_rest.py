@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
-from sie_triton.controller import loop
+from sie_triton.controller import healing, loop
 from sie_triton.records.grants import granted_memory
 from sie_triton.records.status import LOADING, RESIDENT, StatusWriter
 from sie_triton.system.processes.pids import is_stopped
@@ -32,6 +32,12 @@ def clock(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(loop, "monotonic", lambda: now[0])
     return now
+
+
+@pytest.fixture(autouse=True)
+def death(monkeypatch):
+    """The start of a controller does not count as a death."""
+    monkeypatch.setattr(healing, "AFTER_DEATH_S", 0.0)
 
 
 def is_due(controller, monkeypatch, within_s=0.0):
@@ -72,6 +78,19 @@ def test_the_end_of_a_process_ends_the_rest_once(controller, model, monkeypatch,
     assert not controller._news.wait(0)
 
 
+def test_rounds_follow_each_other_after_a_death(controller, model, monkeypatch, child, pids):
+    """Its shared memory is sought, in two rounds."""
+    monkeypatch.setattr(healing, "AFTER_DEATH_S", LONG_S)
+    child.kill()
+    child.wait()
+    stage(controller, "a", pids[0], state=RESIDENT, generation=1)
+    for _ in range(3):
+        round_of(controller)
+        controller._news.wait(0)
+        controller._news.has_changed()
+        assert is_due(controller, monkeypatch)
+
+
 def test_a_closed_controller_does_not_rest(controller, model, monkeypatch):
     monkeypatch.setattr(controller._news, "has_changed", lambda: False)
     controller.close()
@@ -79,13 +98,15 @@ def test_a_closed_controller_does_not_rest(controller, model, monkeypatch):
 
 
 def test_a_record_that_changes_makes_a_round_due(controller, model, monkeypatch):
-    model["num_open"] = 1
+    model["last_used_ns"] = 1
     assert is_due(controller, monkeypatch)
     assert not is_due(controller, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "fields", [{"state": LOADING}, {"wanted_bytes": 1 << 60}, {"state": RESIDENT, "pid": 1 << 30}], ids=str
+    "fields",
+    [{"state": LOADING}, {"wanted_bytes": 1 << 60}, {"num_open": 1}, {"state": RESIDENT, "pid": 1 << 30}],
+    ids=str,
 )
 def test_rounds_follow_each_other_until_a_model_is_settled(controller, model, monkeypatch, fields):
     for field, value in fields.items():
