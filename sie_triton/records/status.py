@@ -279,7 +279,8 @@ def all_records(directory: Path) -> dict[str, dict[str, list[Record]]]:
         model, _, stage = name.rsplit(".", 2)[0].rpartition("-")
         if name.endswith(".status") and stage in found:
             with suppress(OSError, ValueError):
-                found[stage].setdefault(model, []).append(read_record(f"{directory}/{name}"))
+                record = read_record(f"{directory}/{name}")
+                found[stage].setdefault(model, []).append(record)
     return found
 
 
