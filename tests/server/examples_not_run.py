@@ -27,6 +27,7 @@ NOT_RUN = {
     **dict.fromkeys(
         (
             "sie-triton cluster add BAAI/bge-m3 --config-service-url http://config:8081 --admin-token @admin.token",
+            "sie-triton cluster add earlier.yaml --config-service-url http://config:8081 --admin-token @admin.token",
             "sie-triton cluster rm BAAI/bge-m3 --config-service-url http://config:8081 --admin-token @admin.token",
         ),
         CLUSTER,
