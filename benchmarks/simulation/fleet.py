@@ -9,7 +9,7 @@ from benchmarks.simulation.clock import Clock
 from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.rules import Rules
-from sie_triton.cluster.policies.scaling import POLL_S, Scaling
+from benchmarks.simulation.scaling import POLL_S, Scaling
 
 
 class Fleet:

@@ -14,13 +14,13 @@ from benchmarks.simulation.load import Outcome, Request
 from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.rules import Book
+from benchmarks.simulation.scaling import Demand
 from benchmarks.simulation.sidecar import HEARTBEAT_S, Sidecar
 from sie_triton.cluster.gateway.gate import MAX_OF_TENANT, MAX_WAITING
 from sie_triton.cluster.messages import Health
 from sie_triton.cluster.policies.fair import MAX_RATED, Turns, expected_s, window
 from sie_triton.cluster.policies.placement import may_claim, order, should_help
 from sie_triton.cluster.policies.quantum import FIRST_OPEN
-from sie_triton.cluster.policies.scaling import Demand
 from sie_triton.controller.choice import Resident, victims
 
 # Constants of modules that need the client of NATS: a test compares them.

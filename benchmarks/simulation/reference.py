@@ -17,7 +17,7 @@ from benchmarks.simulation.load import Outcome, Request
 from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.rules import Book
-from sie_triton.cluster.policies.scaling import Demand
+from benchmarks.simulation.scaling import Demand
 
 # Messages in the stream beyond which the gateway refuses; messages of a batch, and batches of a worker at a time.
 MAX_IN_STREAM, MAX_FETCHED, MAX_BATCHES = 50_000, 64, 4

@@ -9,8 +9,8 @@ from benchmarks.simulation.clock import Clock
 from benchmarks.simulation.load import Outcome, Request
 from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
+from benchmarks.simulation.scaling import Demand
 from sie_triton.cluster.gateway.demand import DEMAND_S
-from sie_triton.cluster.policies.scaling import Demand
 
 # Interval at which the requests whose time has passed are looked for, in seconds.
 EXPIRE_S = 0.1

@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from benchmarks.simulation import scaling
 from sie_triton.cluster.permissions import nats_users
-from sie_triton.cluster.policies import scaling
 from sie_triton.settings.cluster import NAME
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "sie-triton"

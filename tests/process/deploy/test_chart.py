@@ -13,7 +13,7 @@ from cloudcoil.models.keda.v1alpha1 import ScaledObject
 from helm_python.chart import lint
 from helm_python.errors import HelmError
 
-from sie_triton.cluster.policies import scaling
+from benchmarks.simulation import scaling
 from sie_triton.cluster.up import nats_server
 from sie_triton.settings import Settings
 from sie_triton.system.host.private import TRUSTED

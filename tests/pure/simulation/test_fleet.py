@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.run import REFERENCE, RULES
-from sie_triton.cluster.policies.scaling import (
+from benchmarks.simulation.scaling import (
     COOLDOWN_S,
     MAX_GROWTH,
     POLL_S,
