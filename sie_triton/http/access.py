@@ -28,7 +28,7 @@ def is_one_of(token: bytes, allowed: Sequence[str]) -> bool:
 
 
 class Guard(NamedTuple):
-    """Tokens of an API, as settings name them: those of changes, and those of reads; empty: everybody may."""
+    """Tokens of an API, as settings name them: those of changes, and those of reads; empty: nobody, and everybody may."""
 
     changes: str
     reads: str
@@ -42,14 +42,11 @@ class Guard(NamedTuple):
         return _protected(handler, self.changes)
 
     def read(self, handler: Handler) -> Handler:
-        return _protected(handler, self.reads)
+        return _protected(handler, self.reads) if self.reads else handler
 
 
 def _protected(handler: Handler, allowed: str) -> Handler:
     """Return a handler that answers 401 to a request without an allowed token before it reads anything else."""
-    if not allowed:
-        return handler
-
     async def protected(request: Request) -> Response:
         scheme, _, token = _header(request.headers, "Authorization").partition(b" ")
         if scheme.lower() != b"bearer" or not is_one_of(token, tokens(allowed)):
