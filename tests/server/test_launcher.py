@@ -121,9 +121,13 @@ def test_the_charts_probes_ask_the_controller(tmp_path):
 
     with launched(settings) as process:
         assert all(map(succeeds, ("startupProbe", "livenessProbe", "readinessProbe")))
-        os.kill(tritonserver_of(process), signal.SIGSTOP)
-        until(lambda: not succeeds("readinessProbe"))
-        assert succeeds("livenessProbe")
+        triton = tritonserver_of(process)
+        os.kill(triton, signal.SIGSTOP)
+        try:
+            until(lambda: not succeeds("readinessProbe"))
+            assert succeeds("livenessProbe")
+        finally:
+            os.kill(triton, signal.SIGCONT)  # else it outlives the launcher that is killed
     until(lambda: not succeeds("livenessProbe"))
 
 
