@@ -1,4 +1,4 @@
-"""What ends the controller's rest between two rounds: its bell, the end of a process, or a change of a record."""
+"""Events that end the controller's rest between two rounds: its bell, the end of a process, a change of a record."""
 
 import os
 import select

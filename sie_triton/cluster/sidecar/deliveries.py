@@ -38,7 +38,7 @@ WITHDRAWN = Response(StatusCode.CANCELLED.value[0], "withdrawn", b"")
 
 
 class Dropped(Exception):
-    """Nobody waits for the work of a delivery."""
+    """The work of a delivery is dropped, because nobody waits for it."""
 
 
 class Returned(Exception):
