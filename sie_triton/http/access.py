@@ -28,7 +28,7 @@ def is_one_of(token: bytes, allowed: Sequence[str]) -> bool:
 
 
 class Guard(NamedTuple):
-    """Tokens of an API, as settings name them: those of changes, and those of reads; empty: nobody, and everybody may."""
+    """Tokens of an API, as settings name them. Without tokens nobody may change anything, and everybody may read."""
 
     changes: str
     reads: str
@@ -47,6 +47,7 @@ class Guard(NamedTuple):
 
 def _protected(handler: Handler, allowed: str) -> Handler:
     """Return a handler that answers 401 to a request without an allowed token before it reads anything else."""
+
     async def protected(request: Request) -> Response:
         scheme, _, token = _header(request.headers, "Authorization").partition(b" ")
         if scheme.lower() != b"bearer" or not is_one_of(token, tokens(allowed)):
