@@ -1,5 +1,6 @@
 """Messages between gateways and sidecars: a header in msgpack, then the bytes of Triton's own protobuf, unchanged."""
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
@@ -10,6 +11,8 @@ import msgpack  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
 from sie_triton.errors import SIEError
+
+log = logging.getLogger(__name__)
 
 # Version of the header. A reader refuses others.
 VERSION = 1
@@ -224,6 +227,15 @@ class Lease(Header):
 
     def renewed(self, **more: Any) -> "Lease":
         return replace(self, renewed_at=time.time(), **more)
+
+
+def read_lease(value: bytes) -> Lease | None:
+    """Return the lease of an entry of the queue's bucket; None for one that is no lease."""
+    try:
+        return Lease.read(value)[0]
+    except Malformed as exc:
+        log.warning("leases: %s", exc)
+        return None
 
 
 def with_parameters(request: bytes, parameters: Mapping[str, Any]) -> bytes:

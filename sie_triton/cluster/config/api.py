@@ -9,7 +9,7 @@ from typing import Any
 
 from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sie_triton.cluster import subjects
-from sie_triton.cluster.config.metrics import CHANGES, EPOCH, FILES, REGISTRY
 from sie_triton.cluster.config.model_file_store import ModelFileStore, Outcome, Refused
 from sie_triton.cluster.connection import told
 from sie_triton.cluster.model_files import ALL_POOLS, MAX_FILE_BYTES, ModelFile, key
@@ -29,6 +28,12 @@ from sie_triton.http.access import Guard, WebPageGuard
 from sie_triton.http.body import small_body
 from sie_triton.models.catalog.load import read_sent
 from sie_triton.settings import Settings
+
+REGISTRY = CollectorRegistry()
+
+EPOCH = Gauge("sie_config_epoch", "Number of the latest change of a model file.", registry=REGISTRY)
+FILES = Gauge("sie_config_model_files", "Model files of the cluster.", registry=REGISTRY)
+CHANGES = Counter("sie_config_changes", "Changes that this process has made.", registry=REGISTRY)
 
 log = logging.getLogger(__name__)
 

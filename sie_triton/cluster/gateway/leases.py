@@ -12,8 +12,7 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket, Conflict
 from sie_triton.cluster.connection import told
 from sie_triton.cluster.gateway.pools import Pools
-from sie_triton.cluster.leases import read_lease
-from sie_triton.cluster.messages import Lease
+from sie_triton.cluster.messages import Lease, read_lease
 from sie_triton.cluster.policies.leases import is_over
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings

@@ -20,8 +20,7 @@ from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
-from sie_triton.cluster.leases import read_lease
-from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question
+from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question, read_lease
 from sie_triton.cluster.model_files import ModelFile, opener, reader
 from sie_triton.cluster.payloads import Payloads
 from sie_triton.cluster.permissions import GATEWAY, SIDECAR, inbox

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.requests import Request
-from sie_triton.cluster.leases import read_lease
 from sie_triton.cluster.messages import (
     VERSION,
     Answer,
@@ -23,6 +22,7 @@ from sie_triton.cluster.messages import (
     Question,
     Wanted,
     Work,
+    read_lease,
 )
 from sie_triton.cluster.model_files import ModelFile, Version, key, of_pool, reader
 from sie_triton.cluster.policies.leases import best_pool
