@@ -9,6 +9,8 @@ the same.
 import asyncio
 import json
 import platform
+import shutil
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -36,10 +38,12 @@ from sie_triton.cli.perf.perf_analyzer import input_of
 from sie_triton.cli.perf.workload import texts
 from sie_triton.cluster.up import cluster
 from sie_triton.contract.names import triton_name
+from sie_triton.models.families import FAMILIES_GROUP
 from sie_triton.settings import read_settings
 from sie_triton.system.host.container import num_processors
 
 NUM_WORKERS, NUM_MODELS = 3, 6
+FAMILY = "benchmarks.sleeping:Sleeping"
 MODELS = [f"bench/sleeping-{number}" for number in range(NUM_MODELS)]
 NAMES = [triton_name(each) for each in MODELS]
 
@@ -106,17 +110,32 @@ def served(scratch: Path) -> Iterator[tuple[str, str]]:
     models = scratch / "models"
     models.mkdir()
     file = dense_file(str(saved(scratch / "static")), DIM)
-    file["profiles"]["default"]["adapter_path"] = "benchmarks.sleeping:Sleeping"
+    file["profiles"]["default"]["adapter_path"] = FAMILY
     for name, model in zip(NAMES, MODELS, strict=True):
         (models / f"{name}.yaml").write_text(yaml.safe_dump({"sie_id": model, **file}))
     http, grpc, config = free_ports(3)
     given = {"door_port": http, "grpc_port": grpc, "config_port": config, "door_workers": 1, "models_dir": models}
     settings = read_settings(data_dir=scratch / "data", device="cpu", **given)
-    with cluster(settings, MODELS, NUM_WORKERS, lambda _: None) as workers:
+    with installed_family(), cluster(settings, MODELS, NUM_WORKERS, lambda _: None) as workers:
         with triton.InferenceServerClient(address_of(settings)) as client:
             for name in NAMES * 3:
                 client.infer(name, [input_of("text", ["hello"])])
         yield address_of(settings), address_of(workers[0])
+
+
+@contextmanager
+def installed_family() -> Iterator[None]:
+    """Install the sleeping family for the time of a run, because Triton's stubs import only what is installed."""
+    packages = Path(sysconfig.get_path("purelib"))
+    directory, path = packages / "sleeping-1.dist-info", packages / "sleeping.pth"
+    directory.mkdir(exist_ok=True)
+    (directory / "entry_points.txt").write_text(f"[{FAMILIES_GROUP}]\nsleeping = {FAMILY}\n")
+    path.write_text(str(Path(__file__).parents[1]))
+    try:
+        yield
+    finally:
+        path.unlink()
+        shutil.rmtree(directory)
 
 
 def measured(address: str, of_triton: str, seconds: float) -> tuple[Parameters, float]:
