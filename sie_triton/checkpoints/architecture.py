@@ -5,7 +5,8 @@ from pathlib import Path
 from sie_triton.checkpoints.files import Fields, has_file
 from sie_triton.errors import LoadError
 
-MASKED_LM, CAUSAL_LM, CLASSIFIER = "MaskedLM", "CausalLM", "SequenceClassification"
+MASKED_LM, CAUSAL_LM = "MaskedLM", "CausalLM"
+CLASSIFIER, TOKEN_CLASSIFIER = "SequenceClassification", "TokenClassification"
 
 # Heads of models whose states sentence-transformers pools by mean.
 PLAIN = ("", "PreTraining")

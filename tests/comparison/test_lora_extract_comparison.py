@@ -11,6 +11,7 @@ from tests.comparison import test_glirel_comparison as glirel
 from tests.comparison import test_nli_classification_comparison as nli
 from tests.comparison import test_sequence_classification_comparison as classes
 from tests.comparison import test_stablebridge_pruner_comparison as pruner
+from tests.comparison import test_token_classification_comparison as token_labels
 from tests.support.classifiers import TEXTS as CLASSIFIED
 from tests.support.classifiers import save_classifier
 from tests.support.extraction import Extractor
@@ -25,6 +26,7 @@ from tests.support.pruners import Pruner, save_pruner
 OF_BERT = ({"target_modules": ["query", "dense"]}, {"target_modules": ["value"], "use_dora": True})
 # Some of these layers also project the relative positions.
 OF_DEBERTA = ({"target_modules": "all-linear"}, {"target_modules": ["value_proj", "dense"]})
+OF_TOKENS = {"target_modules": ["query"], "task_type": "TOKEN_CLS"}
 OF_HEAD = ({"target_modules": ["query", "dense"], "task_type": "SEQ_CLS"}, OF_BERT[1])
 
 
@@ -131,6 +133,18 @@ def test_classes_of_the_models_own(tmp_path, minilm_directory):
         lambda: library(CLASSIFIED),
         lambda found, theirs, i: classes.assert_same(found, theirs),
         CLASSIFIED,
+    )
+
+
+def test_labels_of_tokens(tmp_path, minilm_directory):
+    directory = token_labels.save(tmp_path, minilm_directory)
+    library = token_labels.pipeline(directory, aggregation_strategy="simple")
+    check(
+        *(Extractor("token_classification", directory), (OF_BERT[0], OF_TOKENS), tmp_path),
+        partial(attribute, library, "model"),
+        lambda: library(token_labels.MANY[:1] * 2),
+        lambda found, theirs, i: token_labels.assert_same(found["entities"], theirs),
+        token_labels.MANY[:1] * 2,
     )
 
 

@@ -44,6 +44,7 @@ def save_classifier(
     *,
     labels: tuple[str, ...],
     spread: float = 10,
+    kind: Any = transformers.AutoModelForSequenceClassification,
     **config: Any,
 ) -> Path:
     """Save a classifier. `labels` are in the order of its logits, which differ about `spread` times as much as random
@@ -55,7 +56,7 @@ def save_classifier(
     settings.label2id = {label: i for i, label in enumerate(labels)}
     for name, value in config.items():
         setattr(settings, name, value)
-    model = transformers.AutoModelForSequenceClassification.from_config(settings)
+    model = kind.from_config(settings)
     sharpen(model)
     with torch.no_grad():
         for weight in model.parameters():

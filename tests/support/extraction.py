@@ -16,6 +16,7 @@ from sie_triton.models.inputs.request_parts import Framed, blame, features_of
 from sie_triton.pipeline.scheduling.job import rows_of
 from sie_triton.pipeline.stages.checks import check_features
 from sie_triton.pipeline.stages.tokenizer_files import naming
+from sie_triton.pipeline.worker.__main__ import sampler_of
 from tests.support.loading import load_adapter, with_tokenizers
 from tests.support.stages import spec
 
@@ -35,6 +36,8 @@ class Extractor:
         with naming(directory, made):
             self.processor = load_processor(self.spec, made)
             self.adapter = load_adapter(self.spec, made)
+        if not family(name).generates:
+            self.adapter.forward(sampler_of(self.spec, self.adapter).batch(8))  # as a worker that calibrates
 
     def __call__(self, texts: Sequence[str], labels: Sequence[str] = (), **given: Any) -> list[dict[str, Any]]:
         """Extract from texts. `given`: request parameters, `lora` among them, and `entities`, a list of dicts for each

@@ -67,6 +67,7 @@ FAMILIES: Mapping[str, str] = {
     "splade": "sie_triton.models.families.splade:Splade",
     "stablebridge_pruner": "sie_triton.models.families.stablebridge_pruner:StablebridgePruner",
     "nli_classification": "sie_triton.models.families.nli_classification:NliClassification",
+    "token_classification": "sie_triton.models.families.token_classification:TokenClassification",
     "sequence_classification": "sie_triton.models.families.sequence_classification:SequenceClassification",
     "cross_encoder": "sie_triton.models.families.cross_encoder:CrossEncoder",
     "docling": "sie_triton.models.families.docling:Docling",

@@ -1,0 +1,71 @@
+"""The forward pass of token classifiers: label scores of each token, and the entities of each window."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForTokenClassification
+
+from sie_triton.checkpoints.classifier import ClassifierFiles, model_inputs
+from sie_triton.contract import Batch, Rows
+from sie_triton.contract.spec import ModelSpec
+from sie_triton.contract.tensors import INPUT_IDS, PIECE, TOKEN_TYPE_IDS, WORD_SPANS, WORD_TOKENS
+from sie_triton.engines.torch.encoder import TorchEncoder
+from sie_triton.engines.torch.engine import TorchEngine
+from sie_triton.engines.torch.heads import TokenHead
+from sie_triton.models.families.base import Adapter
+from sie_triton.models.families.shared.classes import CLASS_NAMES, NAME_LENGTHS
+from sie_triton.models.families.shared.labels.spans import SPAN_LENGTHS, SPAN_SCORES, SPANS
+from sie_triton.models.families.shared.labels.words import pieces_of, states_at
+from sie_triton.models.families.shared.token_batch import tokens
+from sie_triton.models.families.token_classification import CONTINUES, aggregation
+from sie_triton.models.families.token_classification.aggregation import TokenLabels, entities_of
+
+
+class TokenClassificationAdapter(Adapter):
+    """Token classification adapter. `sees_types`: the model reads token type ids."""
+
+    encoder: TorchEncoder
+
+    def __init__(self, encoder: TorchEncoder, head: TokenHead, labels: TokenLabels, *, sees_types: bool) -> None:
+        super().__init__(encoder, limits={INPUT_IDS.name: encoder.vocab_size - 1})
+        self._head, self._labels, self._sees_types = head, labels, sees_types
+        self._names = np.frombuffer(json.dumps(labels.names.tolist()).encode(), np.uint8)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> Rows:
+        input_ids, lengths = tokens(batch)
+        type_ids = batch.features[TOKEN_TYPE_IDS.name].values if self._sees_types else None
+        hidden = self.encoder.hidden_states(input_ids, lengths, type_ids=type_ids)
+        with self.encoder.loras.over(lengths.tolist()):
+            scores = self._head(hidden).float().softmax(-1)
+        found = [
+            entities_of(of_piece.cpu().numpy(), places, continues, self._labels, aggregation(options))
+            for of_piece, places, continues, options in zip(
+                states_at(scores, batch, WORD_TOKENS.name),
+                pieces_of(batch, WORD_SPANS.name),
+                pieces_of(batch, CONTINUES.name),
+                batch.options or [{}] * len(lengths),
+                strict=True,
+            )
+        ]
+        is_first = batch.features[PIECE.name].values == 0
+        return {
+            SPANS.name: np.concatenate([spans for spans, _ in found]),
+            SPAN_SCORES.name: np.concatenate([scores for _, scores in found]),
+            SPAN_LENGTHS.name: np.array([len(spans) for spans, _ in found], np.int32),
+            CLASS_NAMES.name: np.tile(self._names, int(is_first.sum())),
+            NAME_LENGTHS.name: (len(self._names) * is_first).astype(np.int32),
+        }
+
+
+def load_adapter(spec: ModelSpec, directory: Path, engine: TorchEngine) -> TokenClassificationAdapter:
+    files = ClassifierFiles.read(directory)
+    head = TokenHead(engine.load(files.text.transformer, AutoModelForTokenClassification))
+    encoder = engine.encoder(head.encoder)
+    encoder.loras.model.heads.append(head.model)
+    engine.settle(encoder)
+    head.prepare()
+    sees_types = TOKEN_TYPE_IDS.name in model_inputs(files.text.transformer)
+    return TokenClassificationAdapter(encoder, head, TokenLabels.of(files.labels), sees_types=sees_types)
