@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 STORED = Path(__file__).parents[1] / "durations.json"
 
@@ -34,8 +35,30 @@ TOGETHER = (
 
 
 class BySharedServer(LoadFileScheduling):
+    """xdist's scheduler, by files that share a server. It ends even if a worker dies with its last tests."""
+
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(file_of(nodeid))
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that ended a dead worker, and queue the tests after it.
+
+        xdist also queues files that are done. A worker that gets only such a file waits for ever.
+        """
+        files = self.assigned_work.pop(node)
+        left = [nodeid for tests in files.values() for nodeid, is_done in tests.items() if not is_done]
+        for nodeid in left[1:]:
+            self.workqueue.setdefault(self._split_scope(nodeid), {})[nodeid] = False
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return left[0] if left else None
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a worker at least two tests: it starts one when it has the next, or is told to end."""
+        is_idle = True
+        while is_idle and not node.shutting_down:
+            super()._reschedule(node)
+            is_idle = self._pending_of(self.assigned_work[node]) < 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BySharedServer:

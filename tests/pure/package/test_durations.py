@@ -1,5 +1,9 @@
-"""The order in which processes share the files of tests."""
+"""How processes share the files of tests."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 from tests.support import durations
@@ -11,6 +15,17 @@ IDS = (
     "tests/b/test_new.py::one",
 )
 SECONDS = {"tests/a/test_short.py": 1.0, "tests/a/test_long.py": 5.0, "tests/b/test_known.py": 9.0}
+
+
+ROOT = Path(__file__).parents[3]
+TESTS = """
+import os, time, pytest
+@pytest.mark.parametrize("number", range(4))
+def test_some(number):
+    if number == 1 and "last" in __name__:
+        time.sleep(1)
+        os.kill(os.getpid(), 9)
+"""
 
 
 def ordered(monkeypatch, ids, **config):
@@ -33,3 +48,15 @@ def test_files_of_a_folder_that_share_a_server_stay_together(monkeypatch):
     ids = [f"{file}::one" for file in seconds]
     assert ordered(monkeypatch, ids, workerinput={}) == [ids[1], ids[0], ids[2]]
     assert [durations.scope_of(file) for file in seconds] == ["tests/a/page/", "tests/a/page/", "tests/a/test_long.py"]
+
+
+def test_a_worker_that_dies_with_the_last_tests_fails_one_of_them(tmp_path):
+    """xdist alone waits for ever for the worker that replaces it."""
+    for name in ("first", "last"):
+        (tmp_path / f"test_{name}.py").write_text(TESTS)
+    options = "-q -n 2 --dist loadfile --no-loadscope-reorder -p tests.support.durations"
+    command = [sys.executable, "-m", "pytest", *options.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert "1 failed, 7 passed" in done.stdout
