@@ -84,4 +84,4 @@ def described(model: Mapping[str, Any]) -> str:
     marks = [] if licence in (*PERMISSIVE, "*") else [licence]
     if model.get("hf_id") in family(model["profiles"]["default"]["adapter_path"]).not_served:
         marks.append("not served")
-    return model["sie_id"] + "*" * (licence == "*") + (f" ({', '.join(marks)})" if marks else "")
+    return f"{model['sie_id']}{'*' * (licence == '*')}" + (f" ({', '.join(marks)})" if marks else "")

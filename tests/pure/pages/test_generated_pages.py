@@ -27,7 +27,7 @@ def test_a_setting_in_no_group_is_an_error(monkeypatch):
 
 
 def test_a_method_without_example_is_an_error(monkeypatch):
-    monkeypatch.setattr(client, "EXAMPLES", {"encode": ""})
+    monkeypatch.setattr(client, "EXAMPLE", "client.encode()")
     with pytest.raises(ValueError, match="SIEClient has the methods close, encode, "):
         client.page()
 
