@@ -38,8 +38,8 @@ class Encode(Verb):
             Parameter(
                 "is_query",
                 bool,
-                doc="true: queries; false: documents; default: documents, with the model's default prompt if it has none "
-                "for documents",
+                doc="true: queries; false: documents; default: documents, with the model's default prompt if it has "
+                "none for documents",
             ),
             Parameter(
                 "prompt_name",
