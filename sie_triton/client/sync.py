@@ -34,13 +34,12 @@ if TYPE_CHECKING:
 class SIEClient(Conversation):
     """Client of a server at `http://host:8000`, `grpc://host:8001` or `host:8001` (gRPC).
 
-    Thread-safe. Close the client, or use it as a context manager. Many items are sent as several requests, at most
-    `max_concurrency` at a time. `timeout`, in seconds, covers a whole call with its retries: a request is retried if
-    the server is busy or restarts. None means 600 s for each request, and 30 s of retries. With `retry=False` nothing
-    is retried, and a busy server raises BusyError at once.
+    Thread-safe. Many items are sent as several requests, at most `max_concurrency` at a time. `timeout`, in seconds,
+    covers a whole call with its retries: a request is retried if the server is busy or restarts. None means 600 s for
+    each request, and 30 s of retries. With `retry=False` a busy server raises BusyError at once.
 
-    If a model is not served, the client asks the controller to serve it, if it is a known model. `controller_url` is
-    the controller's address; None means the default port on the host of `url`, none with TLS, and "" does not ask.
+    The client asks the controller to serve a known model that is not served. `controller_url` is the controller's
+    address; None means the default port on the host of `url`, none with TLS, and "" does not ask.
 
     `token` is sent to both as bearer token. With `https://` or `grpcs://`, for a proxy in front of Triton or of a
     gateway, `ca_file` names the certificates to trust, in PEM.

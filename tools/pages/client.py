@@ -40,12 +40,9 @@ from sie_triton import AsyncSIEClient
 
 
 async def main():
-    async with AsyncSIEClient("http://localhost:8000", timeout=30) as client:
-        dense, scores = await asyncio.gather(
-            client.encode("my/dense", "Hello"),
-            client.score("my/cross-encoder", "What climbs?", ["Ships sail.", "Roses climb."]),
-        )
-    print(dense["dense"].shape)  # (384,)
+    async with AsyncSIEClient("http://localhost:8000") as client:
+        one, other = await asyncio.gather(client.encode("my/dense", "Hello"), client.encode("my/dense", "Bonjour"))
+    print(one["dense"].shape)  # (384,)
 
 
 asyncio.run(main())
@@ -71,8 +68,8 @@ All methods also take `options` and `timeout`; extract takes the others:
 ERRORS = f"""
 ## Errors
 
-Every error is a subclass of `SIEError`. `kind`, `field` and `retry_after_s` are for programs
-([kinds](failures.md#kinds-of-errors)). An unknown keyword argument raises TypeError.
+Every error is a `SIEError`, with `kind`, `field` and `retry_after_s` for programs
+([kinds](failures.md#kinds-of-errors)).
 
 | error | when | retried by the client |
 |---|---|---|
@@ -92,17 +89,13 @@ Before each retry the client waits for a random time of at most 0.1, 0.2, 0.4 â€
 `Unreachable` are in `sie_triton.errors`, the others in `sie_triton`.
 
 ```python
-from sie_triton import BusyError, InputError, LoadError, SIEClient
+from sie_triton import InputError, SIEClient
 
 with SIEClient("http://localhost:8000", timeout=30) as client:
     try:
         client.encode("my/dance", "Hello")
     except InputError as error:
         print(error)  # model: my/dance is not served; served models: my/dense, â€¦
-    except LoadError as error:
-        print(error.reason, error.is_permanent)
-    except BusyError:
-        print("try again later")
 ```
 """
 

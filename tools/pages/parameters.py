@@ -89,9 +89,7 @@ def page() -> str:
     of_all = (NUM_PAGES, PAGE_NUMBERS, TOKEN_COUNT, TRUNCATED, TIMING_MS)
     sections = [
         ("Inputs", _tensors(inputs), ""),
-        ("Outputs of encode", _tensors(encoded), QUANTIZED),
-        ("Outputs of score and extract", _tensors((SCORES, EXTRACTION)), ""),
-        ("Outputs of every task", _tensors(of_all), TIMING),
+        ("Outputs", _tensors((*encoded, SCORES, EXTRACTION, *of_all)), QUANTIZED + TIMING),
         ("Parameters of every task", _parameters(_common_parameters()), OF_ALL),
         *((f"Parameters of {name}", _parameters(_verb_parameters(name)), "") for name in VERBS),
         ("Parameters of families", _family_table(), ""),
@@ -133,10 +131,14 @@ def _verb_parameters(name: str) -> list[Parameter]:
 
 
 def _family_table() -> str:
-    """Return one row for each parameter and effect of families, with the families that take it."""
-    takers: dict[tuple[str, ...], list[str]] = {}
+    """Return one row for each parameter of families, with each effect and the families that it has it in."""
+    effects: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name in FAMILIES:
         for parameter in family(name).parameters:
-            takers.setdefault(tuple(_row(parameter)), []).append(name)
-    rows = [[*row, ", ".join(names)] for row, names in takers.items()]
-    return table(["parameter", "allowed", "effect", "families"], sorted(rows))
+            title, allowed, effect = _row(parameter)
+            effects.setdefault((title, allowed), {}).setdefault(effect, []).append(name)
+    rows = (
+        [*key, "; ".join(f"{effect} ({', '.join(names)})" for effect, names in found.items())]
+        for key, found in effects.items()
+    )
+    return table(["parameter", "allowed", "effect (families)"], sorted(rows))
