@@ -15,13 +15,14 @@ INTRODUCTION = """\
 
 <!-- Generated from the model files of the package by `python -m tools.pages`. -->
 
-{num} public models have a model file in the package. `sie-triton models show NAME` prints one, with its profiles. An
-empty cell is left to the model's own files. The licence of the weights is Apache-2.0 or MIT, unless another stands
-behind the name; `*`: see the hub. "not served": this version refuses the model and says why.
+{num} public models have a model file in the package; `sie-triton models show NAME` prints one, with its profiles. A
+number in bold is the length in tokens that the models after it read; those without one have it in their own files. The
+licence of the weights is Apache-2.0 or MIT, unless another stands behind the name; `*`: see the hub. "not served": this
+version refuses the model and says why.
 """
 
-# Family, outputs with dimensions, and maximum length.
-Group = tuple[str, tuple[tuple[str, int], ...], int]
+# Family, and outputs with dimensions.
+Outputs = tuple[str, tuple[tuple[str, int], ...]]
 
 PERMISSIVE = ("apache-2.0", "mit")
 
@@ -44,31 +45,34 @@ def page() -> str:
 
 
 def _section(models: Iterable[Mapping[str, Any]]) -> str:
-    """Return the models of the same tasks: a row for each family, dimension and length."""
-    groups: dict[Group, list[str]] = {}
+    """Return the models of the same tasks: a row for each family and dimension, sorted by maximum length."""
+    groups: dict[Outputs, dict[int, list[str]]] = {}
     for model in models:
-        groups.setdefault(group(model), []).append(described(model))
+        by_length = groups.setdefault(outputs(model), {})
+        by_length.setdefault(model.get("max_sequence_length", 0), []).append(described(model))
     rows = (
-        [
-            name,
-            ", ".join(f"{output} {dim}" for output, dim in dims),
-            str(length or ""),
-            ", ".join(groups[name, dims, length]),
-        ]
-        for name, dims, length in sorted(groups)
+        [name, ", ".join(f"{output} {dim}" for output, dim in dims), _by_length(groups[name, dims])]
+        for name, dims in sorted(groups)
     )
-    return table(["family", "output", "tokens", "models"], rows)
+    return table(["family", "output", "tokens: models"], rows)
 
 
-def group(model: Mapping[str, Any]) -> Group:
-    """Return family, outputs with dimensions, and maximum length, 0 if the file has none.
-
-    >>> group({"tasks": {"score": {}}, "profiles": {"default": {"adapter_path": "cross_encoder"}}})
-    ('cross_encoder', (), 0)
+def _by_length(names: Mapping[int, list[str]]) -> str:
     """
-    outputs = model["tasks"].get("encode") or {}
-    dims = tuple((name, output["dim"]) for name, output in outputs.items())
-    return model["profiles"]["default"]["adapter_path"], dims, model.get("max_sequence_length", 0)
+    >>> _by_length({512: ["a", "b"], 0: ["c"]})
+    'c; **512**: a, b'
+    """
+    return "; ".join(f"**{length}**: " * (length > 0) + ", ".join(names[length]) for length in sorted(names))
+
+
+def outputs(model: Mapping[str, Any]) -> Outputs:
+    """Return family, and outputs with dimensions.
+
+    >>> outputs({"tasks": {"score": {}}, "profiles": {"default": {"adapter_path": "cross_encoder"}}})
+    ('cross_encoder', ())
+    """
+    encode = model["tasks"].get("encode") or {}
+    return model["profiles"]["default"]["adapter_path"], tuple((name, each["dim"]) for name, each in encode.items())
 
 
 def described(model: Mapping[str, Any]) -> str:
