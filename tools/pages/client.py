@@ -57,8 +57,8 @@ asyncio.run(main())
 {methods}
 ## Options
 
-These keyword arguments are [parameters](parameters.md): {of_verbs} (a sequence).
-All methods also take `options` and `timeout`; extract takes the others:
+These keyword arguments are [parameters](parameters.md): {of_verbs}.
+`output_types` is a sequence. All methods also take `options` and `timeout`; extract takes the others:
 
 {options}
 ## Results
@@ -73,7 +73,7 @@ Every error is a `SIEError`, with `kind`, `field` and `retry_after_s` for progra
 
 | error | when | retried by the client |
 |---|---|---|
-| `InputError` | the request is invalid, or the model is not served (`sie_triton.client.failures.NotServed`) | no |
+| `InputError` | the request is invalid, or the model is not served | no |
 | `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed; without a \
 timeout for {PATIENCE_S:.0f} s |
 | `Unreachable`, a `BusyError` | no server answers at the address | the same, but for {FIRST_PATIENCE_S:.0f} s if no \
@@ -83,7 +83,7 @@ after 30 s loads again, unless `is_permanent` |
 | `ModelError` | the forward pass failed | no |
 | `OutOfMemory`, a `ModelError` | the device has no memory for an item now | as `BusyError` |
 | `Cancelled` | the client is closed | no |
-| `SIEError` itself | the server at the address is not Triton, or does not serve models of this package | no |
+| `SIEError` itself | the server is not Triton, or does not serve models of this package | no |
 
 Before each retry the client waits for a random time of at most 0.1, 0.2, 0.4 … 2 s. `Cancelled`, `OutOfMemory` and
 `Unreachable` are in `sie_triton.errors`, the others in `sie_triton`.
@@ -137,8 +137,8 @@ RESULTS = (
 
 # Arguments that are no parameter of every model of the verb.
 DOCS = {
-    "threshold": "minimum score of a result, from 0 to 1, or a mapping from labels to it; other labels have "
-    "that of the profile, else of the family",
+    "threshold": "minimum score, from 0 to 1, or a mapping from labels to it; other labels have that of the profile, "
+    "else of the family",
     "label_descriptions": "descriptions by label, which the model reads in place of the labels",
     "flat_ner": "true: entities do not overlap",
     "multi_label": "true: the same words, or the same text, may have several labels",
