@@ -98,15 +98,15 @@ def page() -> str:
 
 
 def _tensors(tensors: Iterable[Tensor]) -> str:
-    return table(["tensor", "type", "content"], ([f"`{each.name}`", each.dtype, each.doc] for each in tensors))
+    return table(["tensor (type)", "content"], ([f"`{each.name}` ({each.dtype})", each.doc] for each in tensors))
 
 
 def _parameters(parameters: Iterable[Parameter]) -> str:
-    return table(["parameter", "allowed", "effect"], (_row(each) for each in parameters))
+    return table(["parameter (allowed)", "effect"], (_row(each) for each in parameters))
 
 
 def _row(parameter: Parameter) -> list[str]:
-    return [f"`{parameter.name}`", OF_MODEL.get(parameter.name) or _allowed(parameter), parameter.doc]
+    return [f"`{parameter.name}` ({OF_MODEL.get(parameter.name) or _allowed(parameter)})", parameter.doc]
 
 
 def _allowed(parameter: Parameter) -> str:
@@ -132,13 +132,13 @@ def _verb_parameters(name: str) -> list[Parameter]:
 
 def _family_table() -> str:
     """Return one row for each parameter of families, with each effect and the families that it has it in."""
-    effects: dict[tuple[str, str], dict[str, list[str]]] = {}
+    effects: dict[str, dict[str, list[str]]] = {}
     for name in FAMILIES:
         for parameter in family(name).parameters:
-            title, allowed, effect = _row(parameter)
-            effects.setdefault((title, allowed), {}).setdefault(effect, []).append(name)
+            title, effect = _row(parameter)
+            effects.setdefault(title, {}).setdefault(effect, []).append(name)
     rows = (
-        [*key, "; ".join(f"{effect} ({', '.join(names)})" for effect, names in found.items())]
-        for key, found in effects.items()
+        [title, "; ".join(f"{effect} ({', '.join(names)})" for effect, names in found.items())]
+        for title, found in effects.items()
     )
-    return table(["parameter", "allowed", "effect (families)"], sorted(rows))
+    return table(["parameter (allowed)", "effect (families)"], sorted(rows))
