@@ -25,7 +25,7 @@ html_title = project
 # Pages by their section of the navigation.
 CONTENTS = {
     "Use": "installation serving-models encode score extract images loras door integrations migrating-from-sie "
-    "sie-documentation coming-from-tei coming-from-triton features",
+    "coming-from-tei coming-from-triton features",
     "Operate": "operating cluster kubernetes upgrades simulation observability settings tuning eval "
     "failures security troubleshooting gpu",
     "Reference": "client parameters model-files models engines performance",

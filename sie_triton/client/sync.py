@@ -32,15 +32,14 @@ if TYPE_CHECKING:
 
 
 class SIEClient(Conversation):
-    """Client of a server: `SIEClient("http://host:8000")`, `SIEClient("grpc://host:8001")` or `SIEClient("host:8001")`.
+    """Client of a server at `http://host:8000`, `grpc://host:8001` or `host:8001` (gRPC).
 
-    Thread-safe. Close the client, or use it as a context manager. Many items are sent as several requests, at most
-    `max_concurrency` at a time. `timeout`, in seconds, covers a whole call with its retries: a request is retried if
-    the server is busy or restarts. None means 600 s for each request, and 30 s of retries. With `retry=False` nothing
-    is retried, and a busy server raises BusyError at once.
+    Thread-safe. Many items are sent as several requests, at most `max_concurrency` at a time. `timeout`, in seconds,
+    covers a whole call with its retries: a request is retried if the server is busy or restarts. None means 600 s for
+    each request, and 30 s of retries. With `retry=False` a busy server raises BusyError at once.
 
-    If a model is not served, the client asks the controller to serve it, if it is a known model. `controller_url` is
-    the controller's address; None means the default port on the host of `url`, none with TLS, and "" does not ask.
+    The client asks the controller to serve a known model that is not served. `controller_url` is the controller's
+    address; None means the default port on the host of `url`, none with TLS, and "" does not ask.
 
     `token` is sent to both as bearer token. With `https://` or `grpcs://`, for a proxy in front of Triton or of a
     gateway, `ca_file` names the certificates to trust, in PEM.
@@ -89,16 +88,13 @@ class SIEClient(Conversation):
     ) -> list[EncodeResult]: ...
 
     def encode(self, model: str, items: Any, **options: Any) -> Any:
-        """Embed one item and return its result, or a list of items and return a list in the same order.
-
-        Raises InputError, BusyError (Unreachable if no server answers), LoadError or ModelError.
-        """
+        """Embed an item and return its EncodeResult, or a list of items and return a list in the same order."""
         return finished(self._encode(model, items, options))
 
     def score(
         self, model: str, query: ItemLike, items: Sequence[ItemLike], **options: "Unpack[ScoreOptions]"
     ) -> ScoreResult:
-        """Rank `items` by their relevance to `query`. Raises the same errors as `encode`."""
+        """Return a ScoreResult that ranks `items` by their relevance to `query`."""
         return cast(ScoreResult, finished(self._score(model, query, items, {**options})))
 
     @overload
@@ -122,11 +118,10 @@ class SIEClient(Conversation):
     ) -> list[ExtractResult]: ...
 
     def extract(self, model: str, items: Any, labels: Sequence[str] = (), entities: Any = None, **options: Any) -> Any:
-        """Extract entities, relations, classes or objects from one item, or from each of a list of items.
+        """Return the ExtractResult of an item, or those of a list of items.
 
-        `labels` name what to find, for models without labels of their own. `entities` are known entities, each with
-        `start` and `end`, for models that find relations between them: a list for one item, or a list of lists for a
-        list of items. Raises the same errors as `encode`.
+        `labels` name what to find, for models without labels of their own. `entities`, each with `start` and `end`, are
+        for models that find relations between them: a list for one item, a list of lists for a list of items.
         """
         return finished(self._extract(model, items, labels, entities, options))
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 class Item(dict[str, Any]):
-    """Input to encode, score or extract from: `Item("…")`, `Item(image=…)`, with the kinds that the model reads.
+    """What to encode, score or extract from: `Item("…")`, `Item(image=…)`, with the kinds that the model reads.
 
     `image` is the bytes of a file, its path, a PIL image, or a uint8 array [height, width, 3]. `audio` is the bytes of
     a file, its path, or {"data": float32 or int16 array [samples] or [samples, channels], "sample_rate": 16000}.
@@ -33,10 +33,7 @@ ItemLike = str | Mapping[str, Any]
 
 
 class Timing(TypedDict):
-    """Times of a request's phases, in milliseconds; the same for all items of a request.
-
-    `loading_ms` is the wait for the model's weights.
-    """
+    """Times of a request in milliseconds, the same for all its items. `loading_ms` is the wait for weights."""
 
     queue_ms: float
     preprocess_ms: float
@@ -48,20 +45,20 @@ class Timing(TypedDict):
 
 
 class SparseVector(TypedDict):
-    """Sparse vector: `indices` int32 [entries], ascending; `values` float32 [entries]."""
+    """int32 [entries], ascending, and float32 [entries]."""
 
     indices: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
 
 
 class EncodeResult(TypedDict, total=False):
-    """Outputs of one item; only requested outputs are present.
+    """The requested outputs of one item.
 
-    `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the requested `output_dtype`;
-    `binary` and `ubinary` hold eight entries per byte. `…_scales`, float32 [2] (multivector: [tokens, 2]), come with
-    int8 and uint8 if the model file configures them: an entry q stands for scales[1] + scales[0] · q. The result of a
-    PDF has `pages` instead of outputs: one result per page, with its number from 1 as `page`. `truncated` is present,
-    and True, only if the model read no more than the beginning of the text. `token_count` includes the prompt.
+    `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the requested `output_dtype`.
+    `…_scales`, float32 [2] (multivector: [tokens, 2]), come with int8 and uint8 if the model file says so: an entry q
+    stands for scales[1] + scales[0] · q. A PDF has `pages` instead of outputs: one result per page, with its number
+    from 1 as `page`. `truncated` is present, and True, only if the model read no more than the beginning of the text.
+    `token_count` includes the prompt.
     """
 
     id: str
@@ -82,8 +79,8 @@ class EncodeResult(TypedDict, total=False):
 class ScoreEntry(TypedDict):
     """Score of one item. `item_id` is the item's id, else "item-" and its position. `rank` 0 is the most relevant.
 
-    `page`, from 1, is present if the item is a PDF. `truncated` is present, and True, only if the model read no more
-    than the beginning of the item or, of a model that reads both together, of the query.
+    `page`, from 1, is present if the item is a PDF. `truncated` is as in EncodeResult, also of a query that the model
+    reads together with the item.
     """
 
     item_id: str
@@ -96,7 +93,7 @@ class ScoreEntry(TypedDict):
 class ScoreResult(TypedDict, total=False):
     """Ranked `scores`, the most relevant first. `timing` is that of the slowest request.
 
-    `token_count` is the sum over the items, including the query for each item that the model reads together with it.
+    `token_count` is the sum over the items, with the query for each item if the model reads both together.
     """
 
     model: str
@@ -109,9 +106,8 @@ class ScoreResult(TypedDict, total=False):
 class Entity(TypedDict, total=False):
     """Entity in a text, or words read in an image.
 
-    `start` and `end` (exclusive) count Unicode code points: `text` is the item's `text[start:end]`. Words read in an
-    image have no `start` and `end`, but a `bbox` if the model knows it: left, top, right and bottom, in pixels of the
-    upright image.
+    `text` is the item's `text[start:end]`, in Unicode code points. Words in an image have a `bbox` instead, if the
+    model knows it: left, top, right and bottom, in pixels of the upright image.
     """
 
     text: str
@@ -154,8 +150,8 @@ class ExtractResult(TypedDict, total=False):
     """Findings in one item; kinds that a model does not extract are empty.
 
     `entities` are in the order of the text. `data` follows the `output_schema`. `token_count` is the sum over the
-    pieces in which a long item is read. The result of a PDF has `pages` instead: one result per page. `truncated` is
-    for families of other packages: those of this package read a long text in pieces, and never set it.
+    pieces in which a long item is read. A PDF has `pages`, as in EncodeResult. Families of this package read long texts
+    in pieces, and never set `truncated`.
     """
 
     id: str

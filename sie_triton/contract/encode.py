@@ -38,15 +38,15 @@ class Encode(Verb):
             Parameter(
                 "is_query",
                 bool,
-                doc="true: encode the items as queries; false: as documents; default: as documents, with the model's "
-                "default prompt if it has none for documents",
+                doc="true: queries; false: documents; default: documents, with the model's default prompt if it has "
+                "none for documents",
             ),
             Parameter(
                 "prompt_name",
                 str,
                 max_characters=200,
                 for_prompt=True,
-                doc="name of a prompt in the model's own files, in place of the prompt for queries or documents",
+                doc="name of a prompt in the model's own files, in place of that for queries or documents",
             ),
         )
         if DENSE.name not in model.outputs:
@@ -58,7 +58,7 @@ class Encode(Verb):
                 int,
                 minimum=1,
                 maximum=model.spec.dims[DENSE.name],
-                doc="number of leading dimensions to keep of dense vectors, before they are normalized",
+                doc="leading dimensions of dense vectors to keep, before they are normalized",
             ),
             Parameter(
                 "normalize", bool, doc="scale dense vectors to unit length; default: as in the model file, else true"

@@ -45,12 +45,10 @@ class Tensor:
         return np.zeros([0, *(max(0, dim) for dim in self.dims[1:])], NUMPY_DTYPES[self.dtype])
 
 
-TEXT = Tensor(
-    "text", "BYTES", (-1,), "[n] UTF-8 texts; an empty element is an empty text, or none if the item has something else"
-)
-IMAGE = Tensor("image", "BYTES", (-1,), "[n] image files; an empty element: the item has no image")
-AUDIO = Tensor("audio", "BYTES", (-1,), "[n] audio files; an empty element: the item has no audio")
-DOCUMENT = Tensor("document", "BYTES", (-1,), "[n] document files; an empty element: the item has no document")
+TEXT = Tensor("text", "BYTES", (-1,), "[n] UTF-8 texts; an empty one is none if the item has something else")
+IMAGE = Tensor("image", "BYTES", (-1,), "[n] image files; empty: none")
+AUDIO = Tensor("audio", "BYTES", (-1,), "[n] audio files; empty: none")
+DOCUMENT = Tensor("document", "BYTES", (-1,), "[n] document files; empty: none")
 
 # Kind of input → tensor of the items.
 ITEMS: Mapping[str, Tensor] = {"text": TEXT, "image": IMAGE, "audio": AUDIO, "document": DOCUMENT}
@@ -84,7 +82,7 @@ NUM_PAGES = Tensor("num_pages", "INT32", (-1,), "[items sent] rows per PDF; 0: n
 PAGE_NUMBERS = Tensor("page_numbers", "INT32", (-1,), "[pages] page numbers, from 1", NUM_PAGES.name)
 TOKEN_COUNT = Tensor("token_count", "INT32", (-1,), "[n] tokens after truncation")
 TRUNCATED = Tensor("truncated", "BOOL", (-1,), "[n] true if the model read only the beginning of the text")
-TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[7] durations in milliseconds, in the order below")
+TIMING_MS = Tensor("timing_ms", "FP32", (-1,), "[7] milliseconds, as below")
 
 TIMING_FIELDS = ("queue", "preprocess", "batch_wait", "inference", "postprocess", "total", "loading")
 

@@ -28,7 +28,7 @@ TRUNCATION_SIDE = Parameter(
     str,
     ("left", "right"),
     for_prompt=True,
-    doc="side on which a text that is longer than the model reads is cut; default: as in the model's own files",
+    doc="side on which long texts are cut; default: as the model's own files say",
 )
 
 LONGEST_LORA = 200  # characters of an adapter's name
@@ -162,7 +162,7 @@ def common_parameters(model: Model) -> tuple[Parameter, ...]:
             profiles,
             for_prompt=True,
             hint=_apart(model),
-            doc="name of a profile, a predefined set of the model's options",
+            doc="named set of defaults in the model file",
         ),
         *((LORA,) if model.takes_loras else ()),
         *((PAGES,) if model.reads_pages else ()),

@@ -77,6 +77,14 @@ PYTHON = [block for block in BLOCKS if block.language == "python"]
 CURL = [block for block in BLOCKS if block.language == "bash" and block.text.startswith("curl")]
 AT_THE_DOOR = [block for block in CURL if "localhost:8080" in block.text]
 
+# Models of the page extract, without a file there, by family.
+EXTRACTORS = {
+    "my/gliner2": "gliner2",
+    "my/glirel": "glirel",
+    "my/nli": "nli_classification",
+    "my/sentiment": "sequence_classification",
+}
+
 # Commands that call a running server.
 VERB_COMMANDS = tuple(f"sie-triton {verb} " for verb in VERBS)
 
@@ -150,6 +158,8 @@ def served(tmp_path_factory, small_models) -> Iterator[Settings]:
     settings = fresh_settings(root, models_dir=root / "my-models")
     settings.models_dir.mkdir()
     models = [model for block in YAML if (model := yaml.safe_load(block.text)).get("sie_id") in small_models]
+    for name, family in EXTRACTORS.items():
+        models.append({"sie_id": name, "tasks": {"extract": {}}, "profiles": {"default": {"adapter_path": family}}})
     for model in models:
         path = settings.models_dir / f"{triton_name(model['sie_id'])}.yaml"
         path.write_text(yaml.safe_dump(stand_in(model, *small_models[model["sie_id"]])))

@@ -1,6 +1,6 @@
-"""docs/models.md: the model files of the package as one table."""
+"""docs/models.md: the model files of the package, grouped by family, output and length."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,23 @@ from typing import Any
 import yaml
 
 from sie_triton.models.families import family
+from tools.pages.tables import table
 
 INTRODUCTION = """\
 # Models
 
 <!-- Generated from the model files of the package by `python -m tools.pages`. -->
 
-{num} public models have a model file in the package, under the name that stands here. "not served": this version
-refuses the model and says why. An empty cell is left to the hub and to the checkpoint. The licence is that of the
-weights.
-
-| model | tasks | dims | tokens | licence | family |
-|---|---|---|---|---|---|
+{num} public models have a model file in the package; `sie-triton models show NAME` prints one, with its profiles. A
+number in bold is the length in tokens that the models after it read; those without one have it in their own files. The
+licence of the weights is Apache-2.0 or MIT, unless another stands behind the name; `*`: see the hub. "not served": this
+version refuses the model and says why.
 """
+
+# Family, and outputs with dimensions.
+Outputs = tuple[str, tuple[tuple[str, int], ...]]
+
+PERMISSIVE = ("apache-2.0", "mit")
 
 
 def shipped() -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -32,24 +36,56 @@ def shipped() -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def page() -> str:
-    rows = [row(model) for _, model in shipped()]
-    return INTRODUCTION.format(num=len(rows)) + "".join(f"{each}\n" for each in rows)
-
-
-def row(model: Mapping[str, Any]) -> str:
-    """Return the table row of one model file.
-
-    >>> row({"sie_id": "a/b", "tasks": {"score": {}}, "profiles": {"default": {"adapter_path": "cross_encoder"}}})
-    '| a/b | score | | | | cross_encoder |'
-    """
-    outputs = model["tasks"].get("encode") or {}
-    name = model["profiles"]["default"]["adapter_path"]
-    cells = (
-        model["sie_id"],
-        ", ".join(model["tasks"]),
-        ", ".join(f"{name} {output['dim']}" for name, output in outputs.items()),
-        str(model.get("max_sequence_length", "")),
-        model.get("license", ""),
-        f"{name}, not served" if model.get("hf_id") in family(name).not_served else name,
+    models = [model for _, model in shipped()]
+    tasks = sorted({tuple(model["tasks"]) for model in models}, key=lambda each: (len(each), each))
+    sections = (
+        f"\n## {', '.join(each)}\n\n{_section([m for m in models if tuple(m['tasks']) == each])}" for each in tasks
     )
-    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+    return INTRODUCTION.format(num=len(models)) + "".join(sections)
+
+
+def _section(models: Iterable[Mapping[str, Any]]) -> str:
+    """Return the models of the same tasks: a row for each family and dimension, sorted by maximum length."""
+    groups: dict[Outputs, dict[int, list[str]]] = {}
+    for model in models:
+        by_length = groups.setdefault(outputs(model), {})
+        by_length.setdefault(model.get("max_sequence_length", 0), []).append(described(model))
+    rows = (
+        [name, ", ".join(f"{output} {dim}" for output, dim in dims), _by_length(groups[name, dims])]
+        for name, dims in sorted(groups)
+    )
+    return table(["family", "output", "tokens: models"], rows)
+
+
+def _by_length(names: Mapping[int, list[str]]) -> str:
+    """
+    >>> _by_length({512: ["a", "b"], 0: ["c"]})
+    'c; **512**: a, b'
+    """
+    return "; ".join(f"**{length}**: " * (length > 0) + ", ".join(names[length]) for length in sorted(names))
+
+
+def outputs(model: Mapping[str, Any]) -> Outputs:
+    """Return family, and outputs with dimensions.
+
+    >>> outputs({"tasks": {"score": {}}, "profiles": {"default": {"adapter_path": "cross_encoder"}}})
+    ('cross_encoder', ())
+    """
+    encode = model["tasks"].get("encode") or {}
+    return model["profiles"]["default"]["adapter_path"], tuple((name, each["dim"]) for name, each in encode.items())
+
+
+def described(model: Mapping[str, Any]) -> str:
+    """Return the name, with the licence if it is not permissive, and with "not served" if the family refuses it.
+
+    >>> profiles = {"default": {"adapter_path": "cross_encoder"}}
+    >>> described({"sie_id": "a/b", "license": "mit", "profiles": profiles})
+    'a/b'
+    >>> described({"sie_id": "a/b", "profiles": profiles})
+    'a/b*'
+    """
+    licence = model.get("license", "*")
+    marks = [] if licence in (*PERMISSIVE, "*") else [licence]
+    if model.get("hf_id") in family(model["profiles"]["default"]["adapter_path"]).not_served:
+        marks.append("not served")
+    return f"{model['sie_id']}{'*' * (licence == '*')}" + (f" ({', '.join(marks)})" if marks else "")

@@ -29,48 +29,43 @@ INTRODUCTION = """\
 
 This is the contract for Triton's own clients; `SIEClient` and the door translate to it. `n` is the number of items
 in a request. `org/name` is served as the ensemble `org__name`; a model with several tasks has `org__name` for the
-first of encode, score and extract, and `org__name-score` or `org__name-extract` for the others. The steps of an
-ensemble (`-preprocess`, `-inference`, `-postprocess`) are Triton models too, and accept only what the step before
-them sent. Triton never answers a request to a step that holds no batch (shape `[0, 0]`), so give every request a
-deadline.
+first of encode, score and extract, and `org__name-score` or `org__name-extract` for the others. Its steps
+(`-preprocess`, `-inference`, `-postprocess`) accept only what the step before them sent. Triton never answers a request
+to a step that holds no batch (shape `[0, 0]`), so give every request a deadline.
 
-**The parameter `output_types` chooses outputs; the list of requested outputs does not**: a step of a Triton ensemble
-cannot see which outputs a client requested. Without the parameter a request gets every output that the model, or the
-request's profile, names; an output that `output_types` leaves out is empty. An unknown or wrong parameter is refused
-as INVALID_ARG, with its name and the allowed values.
+**The parameter `output_types` chooses outputs; Triton's list of requested outputs does not.** Without it a request gets
+every output that the model, or the request's profile, names; others are empty.
 
-Parameters are strings, booleans, integers and floats: over HTTP `"parameters": {"threshold": 0.5}` beside `"inputs"`,
-with tritonclient `infer(…, parameters={"threshold": 0.5})`. A parameter that is a JSON object is sent as a string:
-`{"label_thresholds": "{\\"person\\": 0.5}"}`. Triton's own parameter `timeout`, in microseconds, is the deadline of the
-request: `"parameters": {"timeout": 5000000}`, or `infer(…, timeout=5_000_000)`
-([deadlines](operating.md#deadlines-and-retries)).
+Parameters are strings, booleans, integers and numbers: over HTTP `"parameters": {"threshold": 0.5}` beside `"inputs"`,
+with tritonclient `infer(…, parameters={"threshold": 0.5})`. A JSON object is sent as a string:
+`{"label_thresholds": "{\\"person\\": 0.5}"}`. An unknown or wrong parameter is refused as INVALID_ARG, with its name
+and the allowed values. Triton's own parameter `timeout`, in microseconds, is the deadline of the request:
+`"parameters": {"timeout": 5000000}` ([deadlines](operating.md#deadlines-and-retries)).
 """
 
 QUANTIZED = """
-A `_quantized` tensor holds rows of bytes in the requested `output_dtype`: read them with `.view("<f2")` (float16),
-`.view(np.int8)` (int8, binary) or as they are (uint8, ubinary). Then the tensor without the suffix is empty, and the
-`_quantized` one is empty for float32. A `_scales` tensor exists where the model file says `scales: true` beside `dim`;
-`muvera_scales` exists where `multivector` has scales. An int8 or uint8 entry q stands for scales[1] + scales[0] · q.
-[Encode](encode.md#quantized-output) has the formulas.
+With [`output_dtype`](encode.md#quantized-output), the rows of `dense`, `multivector` and `muvera` are bytes in
+`NAME_quantized` (UINT8), and the tensor `NAME` is empty. Read them with `.view("<f2")` (float16), `.view(np.int8)`
+(int8, binary) or as they are (uint8, ubinary). `NAME_scales` (FP32, two a row) exists where the model file says
+`scales: true`: an int8 or uint8 entry q stands for scales[1] + scales[0] · q.
 """
 
 TIMING = f"""
 `{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *preprocess*, *inference* and *postprocess* are the times in these
-steps, *total* is the time from preprocess to the answer. Between preprocess and its forward pass a request waits:
-*queue* is the part of this wait in which the model computed other requests, *loading* the part in which its weights
-were loaded, *batch_wait* the part in which it was idle.
+steps, *total* is from preprocess to the answer. Between preprocess and its forward pass a request waits: *queue* while
+the model computes other requests, *loading* while its weights are loaded, *batch_wait* while it is idle.
 """
 
 OF_ALL = """
-`lora` is taken by models that take [LoRA adapters](loras.md), `pages` by models that read images.
+Models that take no [adapters](loras.md) refuse `lora`; models that read no images refuse `pages`.
 """
 
 # Allowed values that depend on the model.
 OF_MODEL = {
-    "instruction": "a string of at most 16 characters for each token that the model reads",
-    "profile": "the name of a profile of the model",
-    "output_types": "a comma-separated list of outputs that the model has",
-    "dimensions": "an integer from 1 to the dimension of the model",
+    "instruction": "at most 16 characters for each token that the model reads",
+    "profile": "the model's profiles",
+    "output_types": "the model's outputs, comma-separated",
+    "dimensions": "integer from 1 to the model's dimension",
 }
 
 # A model with every output and task.
@@ -90,18 +85,11 @@ MODEL = Model(SPEC, (), ENCODE_OUTPUTS, extraction=Extraction(labels="optional")
 
 def page() -> str:
     inputs = (*ITEMS.values(), QUERY, QUERY_IMAGE, LABELS, ENTITIES)
-    encoded = [
-        tensor
-        for output in ENCODE_OUTPUTS.values()
-        for tensor in (*output.tensors, output.quantized, output.scales)
-        if tensor is not None
-    ]
+    encoded = [tensor for output in ENCODE_OUTPUTS.values() for tensor in output.tensors]
     of_all = (NUM_PAGES, PAGE_NUMBERS, TOKEN_COUNT, TRUNCATED, TIMING_MS)
     sections = [
         ("Inputs", _tensors(inputs), ""),
-        ("Outputs of encode", _tensors(encoded), QUANTIZED),
-        ("Outputs of score and extract", _tensors((SCORES, EXTRACTION)), ""),
-        ("Outputs of every task", _tensors(of_all), TIMING),
+        ("Outputs", _tensors((*encoded, SCORES, EXTRACTION, *of_all)), QUANTIZED + TIMING),
         ("Parameters of every task", _parameters(_common_parameters()), OF_ALL),
         *((f"Parameters of {name}", _parameters(_verb_parameters(name)), "") for name in VERBS),
         ("Parameters of families", _family_table(), ""),
@@ -110,16 +98,26 @@ def page() -> str:
 
 
 def _tensors(tensors: Iterable[Tensor]) -> str:
-    return table(["tensor", "type", "content"], ([f"`{each.name}`", each.dtype, each.doc] for each in tensors))
+    return table(["tensor (type)", "content"], ([f"`{each.name}` ({each.dtype})", each.doc] for each in tensors))
 
 
 def _parameters(parameters: Iterable[Parameter]) -> str:
-    return table(["parameter", "allowed", "effect"], (_row(each) for each in parameters))
+    return table(["parameter (allowed)", "effect"], (_row(each) for each in parameters))
 
 
 def _row(parameter: Parameter) -> list[str]:
-    allowed = OF_MODEL.get(parameter.name) or parameter.allowed()
-    return [f"`{parameter.name}`", allowed, parameter.doc]
+    return [f"`{parameter.name}` ({OF_MODEL.get(parameter.name) or _allowed(parameter)})", parameter.doc]
+
+
+def _allowed(parameter: Parameter) -> str:
+    """
+    >>> _allowed(Parameter("dimensions", int, minimum=1, maximum=384)), _allowed(Parameter("b", bool))
+    ('integer from 1 to 384', 'boolean')
+    """
+    for article in ("one of ", "a string of ", "an ", "a "):
+        if parameter.allowed().startswith(article):
+            return parameter.allowed().removeprefix(article)
+    return parameter.allowed()
 
 
 def _common_parameters() -> list[Parameter]:
@@ -133,10 +131,14 @@ def _verb_parameters(name: str) -> list[Parameter]:
 
 
 def _family_table() -> str:
-    """Return one row for each parameter and effect of families, with the families that take it."""
-    takers: dict[tuple[str, ...], list[str]] = {}
+    """Return one row for each parameter of families, with each effect and the families that it has it in."""
+    effects: dict[str, dict[str, list[str]]] = {}
     for name in FAMILIES:
         for parameter in family(name).parameters:
-            takers.setdefault(tuple(_row(parameter)), []).append(name)
-    rows = [[*row, ", ".join(names)] for row, names in takers.items()]
-    return table(["parameter", "allowed", "effect", "families"], sorted(rows))
+            title, effect = _row(parameter)
+            effects.setdefault(title, {}).setdefault(effect, []).append(name)
+    rows = (
+        [title, "; ".join(f"{effect} ({', '.join(names)})" for effect, names in found.items())]
+        for title, found in effects.items()
+    )
+    return table(["parameter (allowed)", "effect (families)"], sorted(rows))

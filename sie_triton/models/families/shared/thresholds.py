@@ -11,7 +11,7 @@ USUAL_THRESHOLD = 0.5
 
 
 def threshold(usual: float) -> Parameter:
-    doc = f"minimum score of a result; default {usual:g}"
+    doc = f"minimum score, default {usual:g}"
     return Parameter("threshold", float, minimum=0, maximum=1, doc=doc)
 
 

@@ -38,7 +38,7 @@ TASK_PARAMETER = Parameter(
     str,
     max_characters=100,
     for_prompt=True,
-    doc="task of the model, such as <s_docvqa> or <OCR>; the names of tasks depend on the model",
+    doc="task by the model's own name, such as `<s_docvqa>` or `<OCR>`",
 )
 NEW_TOKENS_PARAMETER = Parameter(
     "max_new_tokens",
