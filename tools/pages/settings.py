@@ -4,7 +4,7 @@ from typing import Any
 
 from sie_triton.settings import Settings
 from sie_triton.settings.groups import GROUPS
-from sie_triton.settings.sources import variable
+from sie_triton.settings.sources import IN_BYTES, variable
 from tools.pages.tables import table
 
 INTRODUCTION = """\
@@ -13,10 +13,9 @@ INTRODUCTION = """\
 <!-- Generated from sie_triton/settings by `python -m tools.pages`. -->
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
-line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway` and
-`sidecar`. `SIE_CONFIG` names another file than `sie.yaml`.
-The flag's name is the variable's without `SIE_`. A relative path starts at the working directory. A wrong value stops
-the start with the source, the value and what is allowed. [Tuning](tuning.md) says which settings are worth changing,
+line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway`,
+`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. A relative path starts at the working directory.
+Bytes may have a unit: 4GB is 4 × 1000³, 4GiB is 4 × 1024³. [Tuning](tuning.md) says which settings are worth changing,
 [operating](operating.md#memory) what counts as memory.
 """
 
@@ -42,7 +41,7 @@ def _table(names: list[str]) -> str:
     for name in names:
         declared = Settings.model_fields[name]
         default = FACTORIES[name] if name in FACTORIES else shown(declared.default)
-        rows.append([f"`{variable(name)}`", default, str(declared.description)])
+        rows.append([f"`{variable(name)}`", default, str(declared.description).replace(IN_BYTES, "in bytes")])
     return table(["variable", "default", "effect"], rows)
 
 
