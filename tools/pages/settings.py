@@ -14,9 +14,9 @@ INTRODUCTION = """\
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway`,
-`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. A relative path starts at the working directory.
-Bytes may have a unit: 4GB is 4 × 1000³, 4GiB is 4 × 1024³. [Tuning](tuning.md) says which settings are worth changing,
-[operating](operating.md#memory) what counts as memory.
+`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. A relative path starts at the working
+directory. Bytes may have a unit: 4GB is 4 × 1000³, 4GiB is 4 × 1024³. [Tuning](tuning.md) says which settings
+are worth changing, [operating](operating.md#memory) what counts as memory.
 """
 
 FACTORIES = {
