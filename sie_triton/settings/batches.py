@@ -23,7 +23,8 @@ class BatchSettings(BaseModel):
         64,
         ge=1,
         le=4096,
-        description="maximum number of requests in a forward pass, and in a batch of Triton's; further ones wait",
+        description="maximum number of requests whose items share a forward pass, and in a batch of Triton's; further "
+        "ones wait",
     )
     max_batch_wait_ms: float = Field(
         0,
