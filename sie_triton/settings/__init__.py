@@ -63,7 +63,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     host: str = Field("127.0.0.1", description="IPv4 address or host name on which the server listens")
     triton_host: str = Field(
         "",
-        description="address of Triton's ports and the controller's; default: host, or 127.0.0.1 if auth_mode is token",
+        description="address of Triton and the controller; default: host, or 127.0.0.1 if auth_mode is token",
     )
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
@@ -75,17 +75,17 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     )
     models_dir: Path | None = Field(
         default_factory=lambda: default_models_dir(Path("models")),
-        description="directory or URL (s3://, gs://, file://) of your model files (*.yaml, *.yml); a running server "
-        "applies changes",
+        description="directory or URL (s3://, gs://, file://) of your model files; a running server applies changes; "
+        "default: ./models, if it has a model file",
     )
     environments_dir: Path = Field(
         default_factory=lambda: user_data_path("sie-triton") / "environments",
-        description="directory of the worker environments that `sie-triton env` makes",
+        description="directory of the environments that `sie-triton env` makes",
     )
     model_filter: str = Field(
         "",
-        description="comma-separated patterns, such as BAAI/*: serve only models whose names match; a name without a "
-        "* is served from the start",
+        description="comma-separated patterns, such as BAAI/*, of the models to serve; a name without a * is served "
+        "from the start",
     )
     serve_known: bool = Field(
         True,
@@ -98,12 +98,12 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         32,
         ge=1,
         le=1000,
-        description="maximum number of models that are served because a request named them; beyond it the least "
-        "recently used one is removed",
+        description="maximum number of models that requests have named; beyond it the least recently used one is "
+        "removed",
     )
     tritonserver: Path | None = Field(
         None,
-        description="path of the tritonserver to run; default: the one in /opt/tritonserver, else the embedded one",
+        description="tritonserver to run; default: the one in /opt/tritonserver, else the embedded one",
     )
     device: str = Field(
         "auto",
@@ -113,42 +113,40 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         "",
         max_length=100,
         pattern=r"^[\w.-]*$",
-        description="GPU type that the status reports, such as l4, a100-80gb or h100; default: from the GPU's name",
+        description="GPU type in the status, such as l4, a100-80gb or h100; default: from the GPU's name",
     )
     gpu_count: int | None = Field(
-        None, ge=0, le=1000, description="number of GPUs that the status reports; default: 1 on a GPU, else 0"
+        None, ge=0, le=1000, description="number of GPUs in the status; default: 1 on a GPU, else 0"
     )
     bundle: str = Field(
         "default",
         max_length=100,
         pattern=r"^[\w.-]+$",
-        description="serve only the models of the file bundles/NAME.yaml in models_dir; default without such a file: "
-        "all models",
+        description="serve only the models of bundles/NAME.yaml in models_dir; default without such a file: all",
     )
     default_compute_precision: Precision | None = Field(
         None,
         description="number format if the model file names none; default: float32 on a CPU, float16 on a GPU; int8: "
-        "encoders' linear layers in 8 bits, on CPUs with AVX-512 VNNI",
+        "8 bits, on CPUs with AVX-512 VNNI",
     )
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
         "auto",
-        description="attention kernel of models that PyTorch computes; auto: the first of flash_attention_2, varlen, "
-        "native and sdpa that can run; with any other value, models that do not support it are refused, "
-        "and none runs as a graph",
+        description="attention kernel; auto: the first of flash_attention_2, varlen, native and sdpa that can run; "
+        "otherwise models that do not support it are refused",
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         "auto",
-        description="PyTorch, or ONNX Runtime for models with ONNX files; auto: by a model's files, and for small "
-        "batches the faster one",
+        description="torch, or onnx for models with ONNX files; auto: by a model's files, and for small batches the "
+        "faster one",
     )
     forward_timeout_s: float = Field(
-        120, gt=0, description="timeout of a forward pass, in seconds; beyond it its worker is ended and replaced"
+        120, gt=0, description="timeout of a forward pass, in seconds; beyond it its worker is replaced"
     )
     load_timeout_s: float = Field(
         600,
         gt=0,
-        description="timeout of loading weights, without their download, in seconds; beyond it the load fails, and "
-        "the first request after 30 s loads again",
+        description="timeout of loading weights, without their download, in seconds; the first request after 30 s "
+        "loads again",
     )
     measurements_dir: Path | None = Field(
         None,
@@ -171,19 +169,19 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
-        description="bearer token for loading, evicting and changing models, or @FILE, which is read again once it "
-        "has changed; default: generated at each start and stored in data_dir",
+        description="bearer token for changes of models, or @FILE, which is read again once it has changed; default: "
+        "generated at each start, in data_dir",
     )
     api_key_variables: str = Field(
         "",
-        description="comma-separated patterns, such as EXAMPLE_*, of environment variables that an added model may "
-        "send to its endpoint as an API key",
+        description="comma-separated patterns of environment variables that an added model may send to its endpoint "
+        "as an API key",
     )
     memory_limit_bytes: Bytes = Field(
         0,
         ge=0,
-        description=f"memory limit {IN_BYTES}: on a CPU of tritonserver, its stages and the models, on a GPU of the "
-        "models on the card; 0: the memory of the GPU, container or machine",
+        description=f"memory limit {IN_BYTES} of tritonserver, its stages and the models; on a GPU of the models on "
+        "the card; 0: the memory of the GPU, container or machine",
     )
     memory_pressure_threshold_percent: float = Field(
         85,
@@ -194,41 +192,37 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     min_residency_s: float = Field(
         5,
         ge=0,
-        description="minimum time before a loaded model is evicted for lack of memory, in seconds; without effect "
-        "above 97 % of memory_limit_bytes",
+        description="minimum time before a loaded model is evicted, in seconds; without effect above 97 % of "
+        "memory_limit_bytes",
     )
     idle_evict_s: float = Field(0, ge=0, description="evict models that were not used for so many seconds; 0: never")
     preload_models: str = Field(
         "",
-        description="comma-separated models to serve, and to load before the server is ready; they are evicted like "
-        "others",
+        description="comma-separated models to serve, and to load before the server is ready",
     )
     fork_stubs: bool = Field(
         True,
-        description="start Triton's Python processes from a fork server, which needs a wheel with compiled code or a C "
-        "compiler",
+        description="start Triton's Python processes from a fork server; needs compiled code or a C compiler",
     )
     hf_fallback: bool = Field(True, description="download missing weights from the model hub")
     local_cache: Path | None = Field(
         None,
-        description="directory of downloaded weights, in the layout of the hub's cache; default: that cache "
-        "(HF_HUB_CACHE, or hub in HF_HOME)",
+        description="directory of downloaded weights; default: the hub's cache (HF_HUB_CACHE, or hub in HF_HOME)",
     )
     cluster_cache: str = Field(
         "",
-        description="cache of weights that servers share, asked before the hub: s3://bucket/prefix, "
-        "gs://bucket/prefix or file:///directory",
+        description="cache of weights that servers share: s3://bucket/prefix, gs://bucket/prefix or file:///directory",
     )
 
     disk_cache_enabled: bool = Field(
         True,
-        description="remove the least recently used weights while the disk is too full; false: remove none",
+        description="remove the least recently used weights while the disk is too full",
     )
     disk_pressure_threshold_percent: float = Field(
         85,
         gt=0,
         le=100,
-        description="percentage of the local cache's disk above which weights are removed",
+        description="percentage of the disk above which weights are removed",
     )
 
     @field_validator("host", "triton_host")

@@ -10,14 +10,13 @@ class BatchSettings(BaseModel):
         512,
         ge=1,
         le=1_000_000,
-        description="maximum number of requests in progress, of all models together; further ones are refused at once",
+        description="maximum number of requests in progress; further ones are refused at once",
     )
     max_requests_per_model: int = Field(
         0,
         ge=0,
         le=1_000_000,
-        description="maximum number of requests in progress per model; further ones are refused at once; 0: no limit "
-        "of its own",
+        description="maximum number of requests in progress per model; further ones are refused at once; 0: no limit",
     )
     max_batch_requests: int = Field(
         64,
@@ -35,5 +34,5 @@ class BatchSettings(BaseModel):
     max_sub_batch_cost: int = Field(
         0,
         ge=0,
-        description="maximum cost of a sub-batch; a token costs 1 unless the model file says otherwise; 0: calibrated",
+        description="maximum cost of a sub-batch, about one for each token; 0: calibrated",
     )

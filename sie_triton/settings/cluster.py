@@ -20,10 +20,10 @@ class ClusterSettings(BaseModel):
     nats_user: str = Field("", description="user of NATS, such as gateway or sidecar")
     nats_password: str = Field("", description="password of nats_user, or @FILE, which is read at each connection")
     nats_credentials: Path | None = Field(
-        None, description="file with NATS' credentials (.creds), in place of a user and a password"
+        None, description="file with NATS' credentials (.creds), in place of user and password"
     )
     nats_tls_ca: Path | None = Field(
-        None, description="certificates of the authorities that sign for the NATS servers; turns TLS on"
+        None, description="certificates of the authorities that sign for NATS servers; turns TLS on"
     )
     pool: str = Field("default", pattern=NAME, description="pool of workers, which share one queue")
     worker_id: str = Field(
@@ -52,7 +52,7 @@ class ClusterSettings(BaseModel):
         ge=0,
         le=1000,
         description="minimum wait of a request at a sidecar for others to be joined with, in milliseconds; it grows "
-        "while the median wait is below adaptive_target_p50_ms, and is halved above; SIE's default: 2",
+        "below adaptive_target_p50_ms, and is halved above; SIE's default: 2",
     )
     adaptive_max_quantum_ms: float = Field(
         0, ge=0, le=1000, description="maximum of that wait, in milliseconds; SIE's default: 15"
@@ -61,26 +61,24 @@ class ClusterSettings(BaseModel):
         0,
         ge=0,
         le=1000,
-        description="wait of a request at a sidecar for others, in milliseconds, in addition to the adaptive one; 0: "
-        "requests are joined while others are at Triton; SIE's default: 5",
+        description="further wait of a request at a sidecar for others, in milliseconds; 0: requests are joined "
+        "while others are at Triton; SIE's default: 5",
     )
     max_concurrent_batches: int = Field(
         0,
         ge=0,
         le=1000,
-        description="maximum number of concurrent calls to this worker's Triton, per model; further requests are "
-        "joined; 0: 1 on a CPU, 4 on a GPU",
+        description="maximum number of concurrent calls to Triton, per model; further requests are joined; 0: 1 on a "
+        "CPU, 4 on a GPU",
     )
     batcher_max_batch_requests: int = Field(
-        64, ge=1, le=512, description="maximum number of requests joined into one call of Triton; 1 turns joining off"
+        64, ge=1, le=512, description="maximum number of requests joined into one call; 1 turns joining off"
     )
-    gateway_url: str = Field(
-        "", description="address of a gateway, such as http://gateway:8080, whose cluster sie-triton status shows"
-    )
+    gateway_url: str = Field("", description="gateway whose cluster sie-triton status shows")
     gateway_configured_gpus: str = Field(
         "",
         description="comma-separated machine profiles that can be started; a request for one without a worker gets "
-        "PROVISIONING and a time to retry",
+        "PROVISIONING",
     )
     gateway_configured_pools: str = Field(
         "",
@@ -91,32 +89,29 @@ class ClusterSettings(BaseModel):
     config_port: int = Field(8081, ge=1, le=65535, description="the config service's HTTP port")
     config_service_url: str = Field(
         "",
-        description="address of the config service, for sie-triton cluster; default: config_port of this machine",
+        description="config service for sie-triton cluster; default: config_port of this machine",
     )
-    config_producer: str = Field(
-        "sie-config", pattern=NAME, description="name that this config service gives as the producer of its changes"
-    )
+    config_producer: str = Field("sie-config", pattern=NAME, description="name of this config service in its changes")
     nats_config_trusted_producers: str = Field(
-        "sie-config", description="comma-separated names of the config services whose changes are applied"
+        "sie-config", description="comma-separated names of config services whose changes are applied"
     )
     worker_config_poll_interval_ms: int = Field(
         30_000,
         ge=100,
         le=3_600_000,
-        description="interval at which gateways and sidecars look for changes of model files that they missed, in "
-        "milliseconds",
+        description="interval at which gateways and sidecars look for missed changes of model files, in milliseconds",
     )
     worker_config_full_export_interval_ms: int = Field(
         30_000,
         ge=0,
         le=3_600_000,
         description="interval at which a sidecar compares its server's model files with the config service's, in "
-        "milliseconds; 0: only at its start and at changes",
+        "milliseconds; 0: only at its start",
     )
     payload_store_url: str = Field(
         "",
-        description="store of requests larger than a message of the queue: s3://bucket/prefix, gs://bucket/prefix, "
-        "file:///directory or a directory; default: they are refused",
+        description="store of requests larger than a message of the queue: s3://, gs:// or file:///directory; "
+        "default: they are refused",
     )
     queue_replicas: int = Field(
         1,
@@ -127,14 +122,12 @@ class ClusterSettings(BaseModel):
     queue_max_bytes: Bytes = Field(
         1024**3,
         ge=1024**2,
-        description=f"maximum size of a pool's queue, {IN_BYTES}; beyond it requests are refused; for the config "
-        "service",
+        description=f"maximum size of a pool's queue, {IN_BYTES}; further requests are refused; for the config service",
     )
     queue_max_messages: int = Field(
         100_000,
         ge=1,
-        description="maximum number of requests in a pool's queue; beyond it requests are refused; for the config "
-        "service",
+        description="maximum number of requests in a pool's queue; further ones are refused; for the config service",
     )
 
     @field_validator("nats_password")

@@ -17,50 +17,46 @@ class DoorSettings(BaseModel):
         description="serve the door: HTTP of SIE, OpenAI, Cohere, Jina and text-embeddings-inference",
     )
     door_port: int = Field(8080, ge=1, le=65535, description="the door's HTTP port")
-    door_workers: int = Field(1, ge=1, le=64, description="number of processes that share door_port")
+    door_workers: int = Field(1, ge=1, le=64, description="number of processes of the door")
     door_timeout_s: float = Field(
         120,
         gt=0,
         le=3600,
         description="timeout of a request to the door, in seconds; the header X-Request-Timeout overrides it",
     )
-    door_max_body_bytes: Bytes = Field(
-        64 * 1024**2, ge=1, description=f"maximum size of a request body on door_port, {IN_BYTES}"
-    )
+    door_max_body_bytes: Bytes = Field(64 * 1024**2, ge=1, description=f"maximum size of a request body, {IN_BYTES}")
     door_max_memory_bytes: Bytes = Field(
         1024**3,
         ge=1,
-        description=f"memory limit of the requests in progress in each process of the door, {IN_BYTES}: bodies, "
-        "decoded content and responses; beyond it a request gets 503, or 429 on routes other than SIE's",
+        description=f"memory limit of the requests in progress in each process of the door, {IN_BYTES}; beyond it a "
+        "request gets 503, or 429 on routes other than SIE's",
     )
     door_max_connections: int = Field(
         2048,
         ge=1,
         le=1_000_000,
-        description="maximum number of connections to the door, fewer if it may open fewer files; beyond it the one "
-        "that has been idle longest is closed",
+        description="maximum number of connections to the door; beyond it the one that has been idle longest is closed",
     )
     door_allowed_hosts: str = Field(
         "",
-        description="comma-separated Host headers that door, controller, config service and sidecar allow, besides "
-        "localhost and IP addresses; default: any, or none on loopback without tokens",
+        description="comma-separated Host headers that door, controller, config service and sidecar allow besides "
+        "localhost and addresses; default: any, or none on loopback without tokens",
     )
-    door_max_items: int = Field(10_000, ge=1, description="maximum number of items in a request to door_port")
+    door_max_items: int = Field(10_000, ge=1, description="maximum number of items in a request to the door")
     door_cors_origins: str = Field(
         "",
-        description="comma-separated CORS origins that may call the door, such as https://host; *: any; the ports "
-        "that door_allowed_hosts names refuse other web pages",
+        description="comma-separated CORS origins that may call the door, such as https://host; *: any; other web "
+        "pages are refused",
     )
     door_tei_model: str = Field(
         "",
         description="comma-separated models for the routes of text-embeddings-inference, of which the first that "
-        "supports the route is used; default: the only served model that supports it",
+        "supports the route is used; default: the only served one",
     )
     auth_mode: Literal["none", "static", "token"] = Field(
         "none",
-        description="none, or token: door_port, and reads at controller_port, require one of auth_tokens, and "
-        "Triton's ports and controller_port listen on 127.0.0.1 unless triton_host is set; static means "
-        "token",
+        description="none, or token (or static): clients of door_port and controller_port need one of auth_tokens, "
+        "and other ports listen on 127.0.0.1",
     )
     auth_tokens: str = Field(
         "",

@@ -18,7 +18,7 @@ class TelemetrySettings(BaseModel):
     )
     tracing_enabled: bool = Field(
         False,
-        description="send a trace of each request by OpenTelemetry, which its own variables (OTEL_…) configure",
+        description="send traces of requests by OpenTelemetry, which its own variables (OTEL_…) configure",
     )
     instrumentation: bool = Field(
         False,

@@ -14,15 +14,16 @@ INTRODUCTION = """\
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway`,
-`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. A relative path starts at the working
-directory. Bytes may have a unit: 4GB is 4 × 1000³, 4GiB is 4 × 1024³. [Tuning](tuning.md) says which settings
-are worth changing, [operating](operating.md#memory) what counts as memory.
+`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. Bytes may have a unit: 4GB is
+4 × 1000³, 4GiB is 4 × 1024³. [Tuning](tuning.md) says which settings are worth changing,
+[operating](operating.md#memory) what counts as memory.
 """
 
+# Defaults that depend on the machine.
 FACTORIES = {
     "data_dir": "~/.cache/sie-triton",
     "environments_dir": "~/.local/share/sie-triton/environments",
-    "models_dir": "./models, if it has a model file",
+    "models_dir": "",
 }
 MIB, GIB = 1024**2, 1024**3
 
@@ -41,15 +42,16 @@ def _table(names: list[str]) -> str:
     for name in names:
         declared = Settings.model_fields[name]
         default = FACTORIES[name] if name in FACTORIES else shown(declared.default)
-        rows.append([f"`{variable(name)}`", default, str(declared.description).replace(IN_BYTES, "in bytes")])
-    return table(["variable", "default", "effect"], rows)
+        assignment = f"{variable(name)}={default}" if default else variable(name)
+        rows.append([f"`{assignment}`", str(declared.description).replace(IN_BYTES, "in bytes")])
+    return table(["variable and default", "effect"], rows)
 
 
 def shown(default: Any) -> str:
-    """Return a default as a reader would write it.
+    """Return a default as an environment variable may hold it.
 
     >>> shown(64 * MIB), shown(GIB), shown(True), shown(1_500_000_000), shown(0.5), shown(None)
-    ('64 MiB', '1 GiB', 'true', '1,500,000,000', '0.5', '')
+    ('64MiB', '1GiB', 'true', '1500000000', '0.5', '')
     """
     if default in (None, ""):
         return ""
@@ -57,6 +59,6 @@ def shown(default: Any) -> str:
         return str(default).lower()
     if isinstance(default, int):
         if default % MIB == 0 and default:
-            return f"{default // GIB} GiB" if default % GIB == 0 else f"{default // MIB} MiB"
-        return f"{default:,}" if default >= 100_000 else str(default)
+            return f"{default // GIB}GiB" if default % GIB == 0 else f"{default // MIB}MiB"
+        return str(default)
     return f"{default:g}" if isinstance(default, float) else str(default)
