@@ -1,11 +1,11 @@
 """docs/settings.md: each field of `Settings`, with its variable, default and description."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from sie_triton.settings import Settings
 from sie_triton.settings.groups import GROUPS
 from sie_triton.settings.sources import IN_BYTES, variable
-from tools.pages.tables import table
 
 INTRODUCTION = """\
 # Settings
@@ -33,18 +33,17 @@ def page() -> str:
     named = [name for names in GROUPS.values() for name in names.split()]
     if sorted(named) != sorted(Settings.model_fields):
         raise ValueError(f"settings of GROUPS differ from those of Settings: {set(named) ^ set(Settings.model_fields)}")
-    parts = [f"\n## {title}\n\n{_table(names.split())}" for title, names in GROUPS.items()]
+    parts = [f"\n## {title}\n\n{''.join(_lines(names.split()))}" for title, names in GROUPS.items()]
     return INTRODUCTION + "".join(parts)
 
 
-def _table(names: list[str]) -> str:
-    rows = []
+def _lines(names: list[str]) -> Iterator[str]:
+    """Yield a line for each setting: its variable with the default, and its effect."""
     for name in names:
         declared = Settings.model_fields[name]
         default = FACTORIES[name] if name in FACTORIES else shown(declared.default)
         assignment = f"{variable(name)}={default}" if default else variable(name)
-        rows.append([f"`{assignment}`", str(declared.description).replace(IN_BYTES, "in bytes")])
-    return table(["variable and default", "effect"], rows)
+        yield f"- `{assignment}`: {str(declared.description).replace(IN_BYTES, 'in bytes')}\n"
 
 
 def shown(default: Any) -> str:
