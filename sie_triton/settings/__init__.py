@@ -98,8 +98,8 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         32,
         ge=1,
         le=1000,
-        description="maximum number of models that requests have named; beyond it the least recently used one is "
-        "removed",
+        description="maximum number of models that are served because requests named them; beyond it the least "
+        "recently used one is removed",
     )
     tritonserver: Path | None = Field(
         None,
@@ -132,7 +132,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
         "auto",
         description="attention kernel; auto: the first of flash_attention_2, varlen, native and sdpa that can run; "
-        "otherwise models that do not support it are refused",
+        "otherwise models that do not support it are refused, and no graphs are made",
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         "auto",

@@ -55,8 +55,8 @@ class DoorSettings(BaseModel):
     )
     auth_mode: Literal["none", "static", "token"] = Field(
         "none",
-        description="none, or token (or static): clients of door_port and controller_port need one of auth_tokens, "
-        "and other ports listen on 127.0.0.1",
+        description="none, or token (or static): door_port, and reads at controller_port, need one of auth_tokens; "
+        "Triton and the controller listen on 127.0.0.1 unless triton_host is set",
     )
     auth_tokens: str = Field(
         "",
