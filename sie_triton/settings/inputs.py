@@ -13,7 +13,7 @@ class InputSettings(BaseModel):
         ge=1,
         le=256,
         description="maximum number of threads of a model that tokenize bulk requests and decode images and sounds; "
-        "all models have one more; further work waits",
+        "all models together have one more; further work waits",
     )
     image_workers: int = Field(
         4,
