@@ -1,5 +1,6 @@
 """docs/settings.md: each field of `Settings`, with its variable, default and description."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,8 @@ INTRODUCTION = """\
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway`,
-`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. Bytes may have a unit: 4GB is
-4 × 1000³, 4GiB is 4 × 1024³. [Tuning](tuning.md) says which settings are worth changing,
+`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. A name ends with its unit;
+bytes may also be 4GB (4 × 1000³) or 4GiB (4 × 1024³). [Tuning](tuning.md) says which settings are worth changing,
 [operating](operating.md#memory) what counts as memory.
 """
 
@@ -26,6 +27,9 @@ FACTORIES = {
     "models_dir": "",
 }
 MIB, GIB = 1024**2, 1024**3
+
+# Units in descriptions, which the names of settings end with, too.
+UNITS = re.compile(rf",? (?:in milliseconds|in seconds|{re.escape(IN_BYTES)})")
 
 
 def page() -> str:
@@ -43,7 +47,7 @@ def _lines(names: list[str]) -> Iterator[str]:
         declared = Settings.model_fields[name]
         default = FACTORIES[name] if name in FACTORIES else shown(declared.default)
         assignment = f"{variable(name)}={default}" if default else variable(name)
-        yield f"- `{assignment}`: {str(declared.description).replace(IN_BYTES, 'in bytes')}\n"
+        yield f"- `{assignment}`: {UNITS.sub('', str(declared.description))}\n"
 
 
 def shown(default: Any) -> str:
