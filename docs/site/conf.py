@@ -29,7 +29,7 @@ CONTENTS = {
     "Operate": "operating cluster kubernetes upgrades simulation observability settings tuning eval "
     "failures security troubleshooting gpu",
     "Reference": "client parameters model-files models engines performance",
-    "Inside": "/ARCHITECTURE internals decisions/README /CONTRIBUTING /CHANGELOG",
+    "Inside": "/ARCHITECTURE decisions/README /CONTRIBUTING /CHANGELOG",
 }
 TOCTREE = """
 ```{{toctree}}

@@ -63,8 +63,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     host: str = Field("127.0.0.1", description="IPv4 address or host name on which the server listens")
     triton_host: str = Field(
         "",
-        description="address of Triton's three ports and of the controller's port; default: host, or 127.0.0.1 if "
-        "auth_mode is token, because Triton checks no token",
+        description="address of Triton and the controller; default: host, or 127.0.0.1 if auth_mode is token",
     )
     http_port: int = Field(8000, ge=1, le=65535, description="Triton's HTTP port")
     grpc_port: int = Field(8001, ge=1, le=65535, description="Triton's gRPC port")
@@ -72,27 +71,25 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     allow_remote: bool = Field(False, description="allow the embedded Triton to listen on a non-loopback address")
     data_dir: Path = Field(
         default_factory=lambda: user_cache_path("sie-triton"),
-        description="directory of the rendered model repository, logs and status records, and the only copy of added "
-        "model files and LoRA adapters",
+        description="directory of logs, rendered models, and the only copy of added model files and LoRA adapters",
     )
     models_dir: Path | None = Field(
         default_factory=lambda: default_models_dir(Path("models")),
-        description="directory of your own model files (*.yaml, *.yml), or its URL (s3://, gs:// or file://); a "
-        "running server applies changes to them",
+        description="directory or URL (s3://, gs://, file://) of your model files; a running server applies changes; "
+        "default: ./models, if it has a model file",
     )
     environments_dir: Path = Field(
         default_factory=lambda: user_data_path("sie-triton") / "environments",
-        description="directory in which `sie-triton env` keeps the worker environments that model files name",
+        description="directory of the environments that `sie-triton env` makes",
     )
     model_filter: str = Field(
         "",
-        description="serve only models whose names match one of these patterns, such as BAAI/*, separated by commas; "
-        "a name without a * is also served from the start, as one of the command line",
+        description="comma-separated patterns, such as BAAI/*, of the models to serve; a name without a * is served "
+        "from the start",
     )
     serve_known: bool = Field(
         True,
-        description="serve a known model as soon as a request names it: those of the package, which models ls --known "
-        "lists, and those of models_dir",
+        description="serve a known model (models ls --known) as soon as a request names it",
     )
     allow_any_model: bool = Field(
         False, description="serve any model on the hub as soon as a request names it; needs serve_known"
@@ -101,12 +98,12 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         32,
         ge=1,
         le=1000,
-        description="maximum number of models that are served because a request named them; beyond it the least "
-        "recently used one is removed until a request names it again",
+        description="maximum number of models that are served because requests named them; beyond it the least "
+        "recently used one is removed",
     )
     tritonserver: Path | None = Field(
         None,
-        description="path of the tritonserver to run; default: the one in /opt/tritonserver, else the embedded one",
+        description="tritonserver to run; default: the one in /opt/tritonserver, else the embedded one",
     )
     device: str = Field(
         "auto",
@@ -116,78 +113,75 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         "",
         max_length=100,
         pattern=r"^[\w.-]*$",
-        description="type of the GPU that the status reports, such as l4, a100-80gb or h100; default: derived from the "
-        "GPU's name",
+        description="GPU type in the status, such as l4, a100-80gb or h100; default: from the GPU's name",
     )
     gpu_count: int | None = Field(
-        None, ge=0, le=1000, description="number of GPUs that the status reports; default: 1 on a GPU, else 0"
+        None, ge=0, le=1000, description="number of GPUs in the status; default: 1 on a GPU, else 0"
     )
     bundle: str = Field(
         "default",
         max_length=100,
         pattern=r"^[\w.-]+$",
-        description="bundle whose models alone are served: the file bundles/NAME.yaml in models_dir; default without "
-        "such a file: all models. Leases of a gateway may name its bundle only",
+        description="serve only the models of bundles/NAME.yaml in models_dir; default without such a file: all",
     )
     default_compute_precision: Precision | None = Field(
         None,
-        description="number format of the forward pass if the model file names none; default: float32 on a CPU, "
-        "float16 on a GPU; int8: encoders' linear layers in 8 bits, on CPUs with AVX-512 VNNI",
+        description="number format if the model file names none; default: float32 on a CPU, float16 on a GPU; int8: "
+        "8 bits, on CPUs with AVX-512 VNNI",
     )
     attention_backend: Literal["auto", "flash_attention_2", "varlen", "native", "sdpa", "eager"] = Field(
         "auto",
-        description="attention kernel of all models that PyTorch computes; auto: the first of flash_attention_2, "
-        "varlen, native and sdpa that can run on this machine, which also replaces a kernel that cannot; with any "
-        "other value, a model with a part that does not support the kernel is refused, and no model runs as a graph",
+        description="attention kernel; auto: the first of flash_attention_2, varlen, native and sdpa that can run; "
+        "otherwise models that do not support it are refused, and no graphs are made",
     )
     engine: Literal["auto", "torch", "onnx"] = Field(
         "auto",
-        description="engine that computes models: PyTorch, or ONNX Runtime for models with ONNX files; auto: chosen by "
-        "a model's files, and for small batches by measuring which engine is faster",
+        description="torch, or onnx for models with ONNX files; auto: by a model's files, and for small batches the "
+        "faster one",
     )
     forward_timeout_s: float = Field(
-        120, gt=0, description="timeout of a forward pass, in seconds; beyond it its worker is ended and replaced"
+        120, gt=0, description="timeout of a forward pass, in seconds; beyond it its worker is replaced"
     )
     load_timeout_s: float = Field(
         600,
         gt=0,
-        description="timeout of loading weights, without their download, in seconds; beyond it the load is ended, and "
-        "the first request after 30 s loads again",
+        description="timeout of loading weights, without their download, in seconds; the first request after 30 s "
+        "loads again",
     )
     measurements_dir: Path | None = Field(
         None,
-        description="directory of what loads have measured, which servers of one user may share: a measurement is used "
-        "for the same files, processor, settings and versions only; default: measurements in data_dir",
+        description="directory of what loads have measured, which servers of one user may share; default: "
+        "measurements in data_dir",
     )
     recalibrate: bool = Field(False, description="repeat the measurements of a model whenever it is loaded")
     cpu_threads: int = Field(
         0,
         ge=0,
-        description="CPU threads shared by the forward passes of all models; 0: one for each processor that the server "
-        "may use by its affinity and the quotas of its cgroups",
+        description="CPU threads of all forward passes together; 0: one for each processor that affinity and cgroups "
+        "allow",
     )
     max_loras_per_model: int = Field(
         10, ge=1, le=1000, description="maximum LoRA adapters of a model in memory; the least recently used is removed"
     )
     allow_client_lora: bool = Field(
-        False, description="allow requests to name any LoRA adapter on the model hub by its id; it is downloaded"
+        False, description="let requests name any LoRA adapter on the model hub, which is downloaded"
     )
     controller_port: int = Field(8003, ge=1, le=65535, description="the controller's HTTP port")
     admin_token: str = Field(
         "",
-        description="bearer token for loading, evicting and changing models, or @FILE to read it from a file, again "
-        "once it has changed; default: generated by the controller at each start and stored in data_dir",
+        description="bearer token for changes of models, or @FILE, which is read again once it has changed; default: "
+        "generated at each start, in data_dir",
     )
     api_key_variables: str = Field(
         "",
-        description="environment variables that a model added to the running server may send to its endpoint as an API "
-        "key: patterns such as EXAMPLE_*, separated by commas",
+        description="comma-separated patterns of environment variables that an added model may send to its endpoint "
+        "as an API key",
     )
     memory_limit_bytes: Bytes = Field(
         0,
         ge=0,
-        description=f"memory limit {IN_BYTES}; on a CPU of tritonserver, its stages and the models together, on a GPU "
-        "of the models' memory on the card; 0: the memory of the GPU, container or machine",
+        description=f"memory limit {IN_BYTES} of tritonserver, its stages and the models; on a GPU of the models on "
+        "the card; 0: the memory of the GPU, container or machine",
     )
     memory_pressure_threshold_percent: float = Field(
         85,
@@ -198,43 +192,37 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     min_residency_s: float = Field(
         5,
         ge=0,
-        description="minimum time before a loaded model is evicted for lack of memory, in seconds; it does not apply "
-        "while more than 97 % of memory_limit_bytes are in use",
+        description="minimum time before a loaded model is evicted, in seconds; without effect above 97 % of "
+        "memory_limit_bytes",
     )
     idle_evict_s: float = Field(0, ge=0, description="evict models that were not used for so many seconds; 0: never")
     preload_models: str = Field(
         "",
-        description="models to serve and to load before the server is ready, separated by commas: any that serve "
-        "accepts; they are evicted like others",
+        description="comma-separated models to serve, and to load before the server is ready",
     )
     fork_stubs: bool = Field(
         True,
-        description="start Triton's Python processes from a fork server, which needs a wheel with compiled code or a C "
-        "compiler",
+        description="start Triton's Python processes from a fork server; needs compiled code or a C compiler",
     )
     hf_fallback: bool = Field(True, description="download missing weights from the model hub")
     local_cache: Path | None = Field(
         None,
-        description="directory of downloaded weights, in the layout of the hub's own cache; default: that cache "
-        "(HF_HUB_CACHE, or hub in HF_HOME)",
+        description="directory of downloaded weights; default: the hub's cache (HF_HUB_CACHE, or hub in HF_HOME)",
     )
     cluster_cache: str = Field(
         "",
-        description="cache of weights that servers share, asked before the hub: s3://bucket/prefix, gs://bucket/prefix "
-        "or file:///directory; credentials come from AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL and the like",
+        description="cache of weights that servers share: s3://bucket/prefix, gs://bucket/prefix or file:///directory",
     )
 
     disk_cache_enabled: bool = Field(
         True,
-        description="while the disk is too full, remove the least recently used weights, of those that this package "
-        "has fetched or loaded; false keeps the cache, and never removes any",
+        description="remove the least recently used weights while the disk is too full",
     )
     disk_pressure_threshold_percent: float = Field(
         85,
         gt=0,
         le=100,
-        description="percentage of the local cache's disk above which the least recently used weights are removed "
-        "before and after a download",
+        description="percentage of the disk above which weights are removed",
     )
 
     @field_validator("host", "triton_host")

@@ -10,32 +10,29 @@ class BatchSettings(BaseModel):
         512,
         ge=1,
         le=1_000_000,
-        description="maximum number of requests in progress on the server, of all models together; further ones are "
-        "refused at once, with the time after which to retry",
+        description="maximum number of requests in progress; further ones are refused at once",
     )
     max_requests_per_model: int = Field(
         0,
         ge=0,
         le=1_000_000,
-        description="maximum number of requests in progress per model, so that one model cannot use all of "
-        "max_concurrent_requests; further ones are refused at once; 0: no limit of its own",
+        description="maximum number of requests in progress per model; further ones are refused at once; 0: no limit",
     )
     max_batch_requests: int = Field(
         64,
         ge=1,
         le=4096,
-        description="maximum number of requests whose items share a forward pass, and of requests in a batch of "
-        "Triton's; further ones wait for the next",
+        description="maximum number of requests whose items share a forward pass, and in a batch of Triton's; further "
+        "ones wait",
     )
     max_batch_wait_ms: float = Field(
         0,
         ge=0,
         le=10_000,
-        description="maximum wait of Triton for a full batch, in milliseconds, even while the device is idle; 0: "
-        "batches form while the device is busy, and waiting would only add latency",
+        description="maximum wait of Triton for a full batch, in milliseconds, even while the device is idle",
     )
     max_sub_batch_cost: int = Field(
         0,
         ge=0,
-        description="maximum cost of a sub-batch; a token costs 1 unless the model file says otherwise; 0: calibrated",
+        description="maximum cost of a sub-batch, about one for each token; 0: calibrated",
     )

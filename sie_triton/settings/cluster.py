@@ -16,20 +16,16 @@ NAME_OR_NONE = r"^[A-Za-z0-9_-]{0,64}$"
 class ClusterSettings(BaseModel):
     """Settings of a cluster. Field descriptions are the help texts of the command line."""
 
-    nats_url: str = Field(
-        "nats://127.0.0.1:4222", description="address of the queue's NATS servers, separated by commas"
-    )
-    nats_user: str = Field("", description="user of the queue, such as gateway or sidecar; default: none")
-    nats_password: str = Field(
-        "", description="password of nats_user, or @FILE to read it from a file at each connection"
-    )
+    nats_url: str = Field("nats://127.0.0.1:4222", description="comma-separated addresses of the queue's NATS servers")
+    nats_user: str = Field("", description="user of NATS, such as gateway or sidecar")
+    nats_password: str = Field("", description="password of nats_user, or @FILE, which is read at each connection")
     nats_credentials: Path | None = Field(
-        None, description="file with credentials of the queue (NATS' .creds), in place of a user and a password"
+        None, description="file with NATS' credentials (.creds), in place of user and password"
     )
     nats_tls_ca: Path | None = Field(
-        None, description="certificates of the authorities that the queue's servers must be signed by; turns TLS on"
+        None, description="certificates of the authorities that sign for NATS servers; turns TLS on"
     )
-    pool: str = Field("default", pattern=NAME, description="pool of workers: one queue, whose work any of them can do")
+    pool: str = Field("default", pattern=NAME, description="pool of workers, which share one queue")
     worker_id: str = Field(
         "", pattern=NAME_OR_NONE, description="name of this worker, gateway or sidecar; default: the host's name"
     )
@@ -37,114 +33,101 @@ class ClusterSettings(BaseModel):
         "", pattern=NAME_OR_NONE, description="kind of machine that requests can ask for; default: the pool's name"
     )
     worker_metrics_port: int = Field(
-        9095, ge=1, le=65535, description="the sidecar's port on `host`, for /metrics, /healthz and /readyz"
+        9095, ge=1, le=65535, description="the sidecar's port, for /metrics, /healthz and /readyz"
     )
     health_publish_interval_ms: int = Field(
         1000,
         ge=100,
         le=60_000,
-        description="interval of a sidecar's heartbeat, in milliseconds; after three missing ones its models go to "
-        "other workers",
+        description="interval of heartbeats, in milliseconds; after three missing ones a worker's models go to others",
     )
     adaptive_target_p50_ms: float = Field(
         50,
         gt=0,
         le=10_000,
-        description="median time that requests may wait at this worker before their forward pass, in "
-        "milliseconds; a sidecar fetches as much work as keeps to it",
+        description="median wait for a forward pass, in milliseconds, up to which a sidecar fetches work",
     )
     adaptive_min_quantum_ms: float = Field(
         0,
         ge=0,
         le=1000,
-        description="minimum time that a request waits at a sidecar for others to be joined with, in milliseconds; the "
-        "time grows while the median wait is below adaptive_target_p50_ms, and is halved above it. SIE's default is 2",
+        description="minimum wait of a request at a sidecar for others to be joined with, in milliseconds; it grows "
+        "below adaptive_target_p50_ms, and is halved above; SIE's default: 2",
     )
     adaptive_max_quantum_ms: float = Field(
-        0, ge=0, le=1000, description="maximum of that time, in milliseconds. SIE's default is 15"
+        0, ge=0, le=1000, description="maximum of that wait, in milliseconds; SIE's default: 15"
     )
     batcher_coalesce_ms: float = Field(
         0,
         ge=0,
         le=1000,
-        description="time, in addition to the adaptive one, that a request waits at a sidecar for others to be joined "
-        "with, in milliseconds, until batcher_max_batch_requests wait; 0: requests are joined while others are at "
-        "Triton. SIE's default is 5",
+        description="further wait of a request at a sidecar for others, in milliseconds; 0: requests are joined "
+        "while others are at Triton; SIE's default: 5",
     )
     max_concurrent_batches: int = Field(
         0,
         ge=0,
         le=1000,
-        description="maximum number of concurrent calls to this worker's Triton, per model; further requests wait and "
-        "are joined; 0: 1 on a CPU, 4 on a GPU",
+        description="maximum number of concurrent calls to Triton, per model; further requests are joined; 0: 1 on a "
+        "CPU, 4 on a GPU",
     )
     batcher_max_batch_requests: int = Field(
-        64, ge=1, le=512, description="maximum number of requests joined into one call of Triton; 1 turns joining off"
+        64, ge=1, le=512, description="maximum number of requests joined into one call; 1 turns joining off"
     )
-    gateway_url: str = Field(
-        "", description="address of a gateway, such as http://gateway:8080; sie-triton status then shows its cluster"
-    )
+    gateway_url: str = Field("", description="gateway whose cluster sie-triton status shows")
     gateway_configured_gpus: str = Field(
         "",
-        description="machine profiles (SIE_MACHINE_PROFILE) that can be started, separated by commas; a request for "
-        "one without a worker gets PROVISIONING and a time to retry",
+        description="comma-separated machine profiles that can be started; a request for one without a worker gets "
+        "PROVISIONING",
     )
     gateway_configured_pools: str = Field(
         "",
-        description="pools that can be started, separated by commas; a request for one without a worker gets "
-        "PROVISIONING and a time to retry, and counts as demand",
+        description="comma-separated pools that can be started; a request for one without a worker gets "
+        "PROVISIONING, and counts as demand",
     )
-    pool_admission_enabled: bool = Field(
-        True, description="let this worker join pools that clients lease, for as long as they do; see docs/cluster.md"
-    )
+    pool_admission_enabled: bool = Field(True, description="let this worker join pools that clients lease")
     config_port: int = Field(8081, ge=1, le=65535, description="the config service's HTTP port")
     config_service_url: str = Field(
         "",
-        description="address of the cluster's config service, for sie-triton cluster add and rm; default: this "
-        "machine's config_port",
+        description="config service for sie-triton cluster; default: config_port of this machine",
     )
-    config_producer: str = Field(
-        "sie-config", pattern=NAME, description="name that this config service gives as the producer of its changes"
-    )
+    config_producer: str = Field("sie-config", pattern=NAME, description="name of this config service in its changes")
     nats_config_trusted_producers: str = Field(
-        "sie-config", description="config services whose changes are applied, separated by commas"
+        "sie-config", description="comma-separated names of config services whose changes are applied"
     )
     worker_config_poll_interval_ms: int = Field(
         30_000,
         ge=100,
         le=3_600_000,
-        description="interval at which gateways and sidecars look for changes of model files that they were not told "
-        "of, in milliseconds",
+        description="interval at which gateways and sidecars look for missed changes of model files, in milliseconds",
     )
     worker_config_full_export_interval_ms: int = Field(
         30_000,
         ge=0,
         le=3_600_000,
-        description="interval at which a sidecar compares all model files of the config service with those of its "
-        "server, which may have been changed by hand, in milliseconds; 0: only at its start, and a file at its changes",
+        description="interval at which a sidecar compares its server's model files with the config service's, in "
+        "milliseconds; 0: only at its start",
     )
     payload_store_url: str = Field(
         "",
-        description="store of requests that are larger than a message of the queue: s3://bucket/prefix, "
-        "gs://bucket/prefix, file:///directory or a directory; default: such requests are refused",
+        description="store of requests larger than a message of the queue: s3://, gs:// or file:///directory; "
+        "default: they are refused",
     )
     queue_replicas: int = Field(
         1,
         ge=1,
         le=5,
-        description="number of NATS servers that store each request of the queue, which the config service makes",
+        description="number of NATS servers that store each request; for the config service",
     )
     queue_max_bytes: Bytes = Field(
         1024**3,
         ge=1024**2,
-        description=f"maximum size of a pool's queue, which the config service makes, {IN_BYTES}; beyond it requests "
-        "are refused",
+        description=f"maximum size of a pool's queue, {IN_BYTES}; further requests are refused; for the config service",
     )
     queue_max_messages: int = Field(
         100_000,
         ge=1,
-        description="maximum number of requests in a pool's queue, which the config service makes; beyond it requests "
-        "are refused",
+        description="maximum number of requests in a pool's queue; further ones are refused; for the config service",
     )
 
     @field_validator("nats_password")

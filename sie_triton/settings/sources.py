@@ -46,7 +46,7 @@ MAX_FILES, HEAD_BYTES = 1000, 4096
 # A number of bytes with a unit of 1000 (kB, MB, GB, TB) or of 1024 (KiB, MiB, GiB, TiB), in lower case.
 SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?(?:([kmgt])(i)?)?b?")
 UNITS = "kmgt"
-IN_BYTES = "in bytes (or as 4GB, 4 × 1000³, or 4GiB, 4 × 1024³)"
+IN_BYTES = "in bytes (or as 4GB or 4GiB)"
 
 # Source of a setting that nothing sets.
 DEFAULT = "default"

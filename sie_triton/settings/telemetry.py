@@ -10,23 +10,19 @@ class TelemetrySettings(BaseModel):
 
     log_json: bool = Field(
         False,
-        description="write all logs as JSON lines, into their files and to standard output; false: lines for people, "
-        "into the files only",
+        description="write all logs as JSON lines, also to standard output",
     )
-    log_requests: bool = Field(
-        False, description="write a log line about each request; also with log_json, unless this is false"
-    )
+    log_requests: bool = Field(False, description="write a log line about each request; default with log_json: true")
     log_slow_ms: float = Field(
         0, ge=0, description="write a log line about each request that takes longer, in milliseconds; 0: none"
     )
     tracing_enabled: bool = Field(
         False,
-        description="send a trace of each request to OpenTelemetry's exporter, which its own variables configure: "
-        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER and others",
+        description="send traces of requests by OpenTelemetry, which its own variables (OTEL_…) configure",
     )
     instrumentation: bool = Field(
         False,
-        description="write the details of each forward pass as JSON lines below data_dir, for `sie-triton top`",
+        description="write details of each forward pass below data_dir, for `sie-triton top`",
     )
 
     @property

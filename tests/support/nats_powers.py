@@ -132,7 +132,9 @@ POWERS = (
 
 
 def table() -> str:
-    """Return the table of docs/security.md."""
-    lines = [f"| with the password of | {' | '.join(USERS)} |", f"|---|{'---|' * len(USERS)}"]
-    lines += [f"| {each.what} | {' | '.join('yes' if each.of(user) else '' for user in USERS)} |" for each in POWERS]
-    return "\n".join(line.replace("|  |", "| |").replace("|  |", "| |") for line in lines) + "\n"
+    """Return the table of docs/security.md: what may be done, by the users that may."""
+    by_users: dict[str, list[str]] = {}
+    for each in POWERS:
+        by_users.setdefault(", ".join(user for user in USERS if each.of(user)), []).append(each.what)
+    lines = ["| with the password of | one can |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {users} | {'; '.join(powers)} |" for users, powers in by_users.items())]) + "\n"

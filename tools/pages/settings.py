@@ -1,11 +1,12 @@
 """docs/settings.md: each field of `Settings`, with its variable, default and description."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from sie_triton.settings import Settings
 from sie_triton.settings.groups import GROUPS
-from sie_triton.settings.sources import variable
-from tools.pages.tables import table
+from sie_triton.settings.sources import IN_BYTES, variable
 
 INTRODUCTION = """\
 # Settings
@@ -13,19 +14,22 @@ INTRODUCTION = """\
 <!-- Generated from sie_triton/settings by `python -m tools.pages`. -->
 
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
-line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway` and
-`sidecar`. `SIE_CONFIG` names another file than `sie.yaml`.
-The flag's name is the variable's without `SIE_`. A relative path starts at the working directory. A wrong value stops
-the start with the source, the value and what is allowed. [Tuning](tuning.md) says which settings are worth changing,
+line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway`,
+`sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. A name ends with its unit;
+bytes may also be 4GB (4 × 1000³) or 4GiB (4 × 1024³). [Tuning](tuning.md) says which settings are worth changing,
 [operating](operating.md#memory) what counts as memory.
 """
 
+# Defaults that depend on the machine.
 FACTORIES = {
     "data_dir": "~/.cache/sie-triton",
     "environments_dir": "~/.local/share/sie-triton/environments",
-    "models_dir": "./models, if it has a model file",
+    "models_dir": "",
 }
 MIB, GIB = 1024**2, 1024**3
+
+# Units in descriptions, which the names of settings end with, too.
+UNITS = re.compile(rf",? (?:in milliseconds|in seconds|{re.escape(IN_BYTES)})")
 
 
 def page() -> str:
@@ -33,24 +37,24 @@ def page() -> str:
     named = [name for names in GROUPS.values() for name in names.split()]
     if sorted(named) != sorted(Settings.model_fields):
         raise ValueError(f"settings of GROUPS differ from those of Settings: {set(named) ^ set(Settings.model_fields)}")
-    parts = [f"\n## {title}\n\n{_table(names.split())}" for title, names in GROUPS.items()]
+    parts = [f"\n## {title}\n\n{''.join(_lines(names.split()))}" for title, names in GROUPS.items()]
     return INTRODUCTION + "".join(parts)
 
 
-def _table(names: list[str]) -> str:
-    rows = []
+def _lines(names: list[str]) -> Iterator[str]:
+    """Yield a line for each setting: its variable with the default, and its effect."""
     for name in names:
         declared = Settings.model_fields[name]
         default = FACTORIES[name] if name in FACTORIES else shown(declared.default)
-        rows.append([f"`{variable(name)}`", default, str(declared.description)])
-    return table(["variable", "default", "effect"], rows)
+        assignment = f"{variable(name)}={default}" if default else variable(name)
+        yield f"- `{assignment}`: {UNITS.sub('', str(declared.description))}\n"
 
 
 def shown(default: Any) -> str:
-    """Return a default as a reader would write it.
+    """Return a default as an environment variable may hold it.
 
     >>> shown(64 * MIB), shown(GIB), shown(True), shown(1_500_000_000), shown(0.5), shown(None)
-    ('64 MiB', '1 GiB', 'true', '1,500,000,000', '0.5', '')
+    ('64MiB', '1GiB', 'true', '1500000000', '0.5', '')
     """
     if default in (None, ""):
         return ""
@@ -58,6 +62,6 @@ def shown(default: Any) -> str:
         return str(default).lower()
     if isinstance(default, int):
         if default % MIB == 0 and default:
-            return f"{default // GIB} GiB" if default % GIB == 0 else f"{default // MIB} MiB"
-        return f"{default:,}" if default >= 100_000 else str(default)
+            return f"{default // GIB}GiB" if default % GIB == 0 else f"{default // MIB}MiB"
+        return str(default)
     return f"{default:g}" if isinstance(default, float) else str(default)
