@@ -124,6 +124,14 @@ class Clients:
         await self.triton.none()
         assert not any(task.done() for task in tasks)
 
+    async def following(self, *texts: bytes, **options: Any) -> "tuple[list[asyncio.Task[Any]], Call]":
+        """Return requests of one text that have waited for a call to end, and the call that follows it."""
+        [running] = await self.occupy()
+        tasks = [self.send(text, **options) for text in texts]
+        await self.waiting(*tasks)
+        running.answer()
+        return tasks, await self.triton.next()
+
 
 def with_clients(max_calls: int = 1, max_requests: int = 64) -> Callable[..., Any]:
     """Run a test in an event loop. It gets clients, and then its fixtures."""

@@ -1,22 +1,16 @@
 """What a process knows of a bucket is what is in it, whatever got lost on the way."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from nats.js.api import KeyValueConfig
 
-from sie_triton.cluster import bucket as module
 from sie_triton.cluster.bucket import Bucket, Conflict
+from sie_triton.cluster.limits import ClusterLimits
 from tests.process.cluster.conftest import Cluster, until
 
 NAME = "TEST"
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch):
-    monkeypatch.setattr(module, "ABSENT_S", 0.05)
-    monkeypatch.setattr(module, "AGAIN_S", 0.05)
-    monkeypatch.setattr(module, "LISTEN_S", 0.05)
 
 
 async def made(cluster: Cluster, **more):
@@ -26,7 +20,8 @@ async def made(cluster: Cluster, **more):
     async def opened():
         return await js.create_key_value(KeyValueConfig(bucket=NAME))
 
-    bucket = Bucket(opened, bytes.decode, when_changed=lambda *change: told.append(change), **more)
+    limits = replace(cluster.limits(ClusterLimits), bucket_listen_s=0.05)
+    bucket = Bucket(opened, bytes.decode, when_changed=lambda *change: told.append(change), limits=limits, **more)
     task = asyncio.create_task(bucket.watch())
     cluster.tasks.append(task)
     await bucket.are_known.wait()
@@ -93,7 +88,7 @@ def test_a_bucket_that_was_made_anew_has_nothing_of_the_old_one(run):
 def test_a_bucket_that_nobody_has_made_is_empty_until_it_is(run):
     async def test(cluster: Cluster) -> None:
         js = await cluster.operator()
-        bucket = Bucket(lambda: js.key_value(NAME), bytes.decode)
+        bucket = Bucket(lambda: js.key_value(NAME), bytes.decode, limits=cluster.limits(ClusterLimits))
         cluster.tasks.append(asyncio.create_task(bucket.watch()))
         await bucket.are_known.wait()
         assert (dict(bucket.values), bucket.epoch) == ({}, 0)

@@ -3,10 +3,9 @@
 import asyncio
 import time
 
-from sie_triton.cluster import connection, subjects
+from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.sidecar import runner
 from sie_triton.cluster.sidecar.triton import Response
 from tests.process.cluster.conftest import (
     DIED,
@@ -37,7 +36,7 @@ async def asked_and_hanging(queue: Queue, triton: FakeTriton) -> "asyncio.Task[s
     return answer
 
 
-def test_work_of_a_worker_that_ends_goes_to_another_one(run, quick):
+def test_work_of_a_worker_that_ends_goes_to_another_one(run):
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
         first, triton = await cluster.worker("w0")
@@ -49,12 +48,11 @@ def test_work_of_a_worker_that_ends_goes_to_another_one(run, quick):
         assert await answer == "a"
         assert other.seen == ["a"]
 
-    run(test)
+    run(test, ack_wait_s=0.5, report_s=0.1)
 
 
-def test_work_of_a_killed_sidecar_is_given_back_by_the_next_one(run, monkeypatch, tmp_path):
+def test_work_of_a_killed_sidecar_is_given_back_by_the_next_one(run, tmp_path):
     """The queue alone would give it to nobody else for a long time."""
-    monkeypatch.setattr(connection, "ACK_WAIT_S", 1000)
 
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
@@ -67,10 +65,10 @@ def test_work_of_a_killed_sidecar_is_given_back_by_the_next_one(run, monkeypatch
         assert other.seen == ["a"]
         await until_empty(queue)
 
-    run(test)
+    run(test, ack_wait_s=1000)
 
 
-def test_work_that_takes_long_stays_with_its_worker(run, quick):
+def test_work_that_takes_long_stays_with_its_worker(run):
     """Its sidecar reports that it is in progress."""
 
     async def test(cluster: Cluster) -> None:
@@ -80,7 +78,7 @@ def test_work_that_takes_long_stays_with_its_worker(run, quick):
         async def slow(name: str) -> None:
             (current,) = sidecar._runner._open.values()
             receipts.append(current.receipt)
-            await asyncio.sleep(2)
+            await asyncio.sleep(1.2)
             receipts.append(current.receipt)
 
         triton.behave = slow
@@ -88,10 +86,10 @@ def test_work_that_takes_long_stays_with_its_worker(run, quick):
         assert triton.seen == ["a"]
         assert len(receipts) == 2 == 1 + len(set(receipts))  # it was delivered once
 
-    run(test)
+    run(test, ack_wait_s=0.5, report_s=0.1)
 
 
-def test_an_answer_that_gets_lost_is_given_again(run, quick):
+def test_an_answer_that_gets_lost_is_given_again(run):
     async def test(cluster: Cluster) -> None:
         queue, sidecar, triton = await cluster.pair()
         lost, publish = [], sidecar._runner.replies.publish
@@ -107,7 +105,7 @@ def test_an_answer_that_gets_lost_is_given_again(run, quick):
         assert (len(lost), triton.seen) == (1, ["a", "a"])
         await until_empty(queue)
 
-    run(test)
+    run(test, ack_wait_s=0.5, report_s=0.1)
 
 
 def test_a_second_answer_changes_nothing_and_ends_the_work(run):
@@ -148,9 +146,8 @@ def test_a_request_that_is_sent_twice_is_run_once_at_a_time(run):
     run(test)
 
 
-def test_work_that_the_queue_delivers_again_while_it_runs_runs_once(run, quick, monkeypatch):
+def test_work_that_the_queue_delivers_again_while_it_runs_runs_once(run):
     """For example because the reports of its progress were lost; it stays in the queue until it is answered."""
-    monkeypatch.setattr(runner, "REPORT_S", 100)
 
     async def test(cluster: Cluster) -> None:
         queue, sidecar, triton = await cluster.pair()
@@ -171,7 +168,7 @@ def test_work_that_the_queue_delivers_again_while_it_runs_runs_once(run, quick, 
         await until_empty(queue)
         assert triton.seen == ["a"]
 
-    run(test)
+    run(test, report_s=100, ack_wait_s=0.5)
 
 
 def test_a_busy_triton_gets_the_request_again_later(run):
@@ -208,27 +205,6 @@ def test_bytes_that_triton_cannot_parse_are_delivered_once(run):
     run(test)
 
 
-def test_requests_of_a_triton_that_died_are_answered_elsewhere(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        workers = [await cluster.worker(name) for name in ("w0", "w1")]
-        await served(queue, 2)
-        has_died = []
-
-        async def die_once(name: str) -> Response | None:
-            if not has_died:
-                has_died.append(name)
-                return DIED
-            return None
-
-        for _, triton in workers:
-            triton.behave = die_once
-        assert await asyncio.gather(*(asked(queue, str(i)) for i in range(10))) == [str(i) for i in range(10)]
-        await until_empty(queue)
-
-    run(test)
-
-
 def test_a_triton_that_ends_slowly_ends_no_request_twice(run):
     """A request comes again to the same Triton, which still breaks connections and is not ready."""
 
@@ -248,7 +224,7 @@ def test_a_triton_that_ends_slowly_ends_no_request_twice(run):
         triton.behave, triton.is_ready = end, is_ready
         waiting = asyncio.create_task(asked(queue, "x"))
         await ends.wait()
-        await asyncio.sleep(1)  # in which it would come again
+        await asyncio.sleep(0.7)  # in which it would come again
         is_back.set()
         assert await waiting == "x"
         await until_empty(queue)

@@ -13,13 +13,12 @@ from tritonclient.utils import InferenceServerException
 
 from benchmarks.ports import free_ports
 from sie_triton.cluster.permissions import GATEWAY
-from sie_triton.cluster.up import MAX_PAYLOAD_BYTES
 from sie_triton.server.companions import DRAIN_S, resolved
 from tests.process.cluster.conftest import MODEL, Cluster, until
 
 
 def large() -> InferInput:
-    array = np.array([b"x" * MAX_PAYLOAD_BYTES], object)
+    array = np.array([b"x" * 8 * 1024**2], object)
     tensor = InferInput("text", array.shape, "BYTES")
     tensor.set_data_from_numpy(array)
     return tensor

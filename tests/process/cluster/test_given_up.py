@@ -7,7 +7,6 @@ import pytest
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.sidecar import gateways
 from sie_triton.errors import BusyError, DeadlinePassed
 from tests.process.cluster.conftest import (
     MODEL,
@@ -27,18 +26,6 @@ def test_a_request_without_workers_passes_its_deadline_and_leaves_the_queue(run)
         with pytest.raises(DeadlinePassed, match="not answered within 1 s"):
             await asked(queue, "a", seconds=1)
         await until_empty(queue)
-
-    run(test)
-
-
-def test_a_request_whose_deadline_has_passed_is_not_run(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
-        late = Work(queue.name, 10**6, time.time() - 1, MODEL).packed(request("late"))
-        await asked(queue, "a")
-        await queue._js.publish(subjects.work("default", MODEL), late)
-        await until_empty(queue)
-        assert triton.seen == ["a"]
 
     run(test)
 
@@ -70,8 +57,7 @@ def test_clocks_of_machines_that_differ_or_jump_make_no_request_late(run, monkey
     run(test)
 
 
-def test_a_request_of_a_gateway_that_is_gone_is_not_run(run, monkeypatch):
-    monkeypatch.setattr(gateways, "GATEWAY_S", 0.5)
+def test_a_request_of_a_gateway_that_is_gone_is_not_run(run):
 
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()
@@ -82,7 +68,7 @@ def test_a_request_of_a_gateway_that_is_gone_is_not_run(run, monkeypatch):
         await until_empty(queue)
         assert triton.seen == ["a"]
 
-    run(test)
+    run(test, gateway_gone_s=0.5)
 
 
 def test_a_cancelled_request_leaves_the_queue_or_is_no_longer_computed(run):
@@ -114,7 +100,7 @@ def test_a_cancelled_request_leaves_the_queue_or_is_no_longer_computed(run):
 
 def test_a_full_queue_refuses_with_a_time_to_retry(run):
     async def test(cluster: Cluster) -> None:
-        cluster.limit_queue(queue_max_messages=3)
+        await cluster.limit_queue(queue_max_messages=3)
         queue = await cluster.gateway()
         waiting = [asyncio.create_task(asked(queue, str(i))) for i in range(3)]
         while await left_in_stream(queue) != 3:

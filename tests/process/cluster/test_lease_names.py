@@ -4,16 +4,10 @@ import asyncio
 
 import pytest
 
-from sie_triton.cluster import bucket
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.errors import Provisioning
 from tests.process.cluster.conftest import Cluster, model_file, served, until
 from tests.process.cluster.leasing import http, workers
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch):
-    monkeypatch.setattr(bucket, "ABSENT_S", 0.05)
 
 
 def test_a_kind_of_machine_that_several_pools_have_leads_to_the_gateways_own(run):

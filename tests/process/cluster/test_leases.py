@@ -5,20 +5,11 @@ import time
 
 import pytest
 
-from sie_triton.cluster import bucket
-from sie_triton.cluster.config import streams
-from sie_triton.cluster.gateway import leases as gateway_leases
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.cluster.messages import Lease
-from sie_triton.cluster.policies import leases
 from sie_triton.errors import Provisioning, Unreachable
 from tests.process.cluster.conftest import MODEL, Cluster, request, served, until
 from tests.process.cluster.leasing import http, state, workers
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch):
-    monkeypatch.setattr(bucket, "ABSENT_S", 0.05)
 
 
 def test_a_leased_pool_gets_workers_and_gives_them_back(run):
@@ -54,8 +45,7 @@ def test_a_leased_pool_gets_workers_and_gives_them_back(run):
     run(test)
 
 
-def test_a_lease_that_nobody_renews_ends(run, monkeypatch):
-    monkeypatch.setattr(leases, "TTL_S", 3)
+def test_a_lease_that_nobody_renews_ends(run):
 
     async def test(cluster: Cluster) -> None:
         settings, queue = cluster.settings(), await cluster.gateway()
@@ -75,14 +65,14 @@ def test_a_lease_that_nobody_renews_ends(run, monkeypatch):
             with pytest.raises(Unreachable, match="pool eval has no worker"):
                 queue.pools.chosen({POOL: "eval"})
 
-    run(test)
+    run(test, lease_ttl_s=3)
 
 
 def test_leases_that_ended_long_ago_are_forgotten(run):
     async def test(cluster: Cluster) -> None:
         queue, now = await cluster.gateway(), time.time()
         await until(queue.leases.bucket.are_known.is_set)
-        for name, renewed_at in (("old", now - gateway_leases.KEEP_S - 2000), ("new", now)):
+        for name, renewed_at in (("old", now - 1e5), ("new", now)):
             await queue.leases.bucket.write(name, Lease(name, "default", {"l4": 1}, {}, 0, 0.0, renewed_at).packed())
         await until(lambda: [*queue.pools.leases] == ["new"])
 
@@ -217,9 +207,7 @@ def test_a_wrong_lease_is_refused_by_its_field(run):
     run(test)
 
 
-def test_the_number_of_leases_is_limited(run, monkeypatch):
-    monkeypatch.setattr("sie_triton.cluster.gateway.leases.MAX_LEASES", 2)
-
+def test_the_number_of_leases_is_limited(run):
     async def test(cluster: Cluster) -> None:
         settings, queue = cluster.settings(), await cluster.gateway()
         async with http(queue, settings) as client:
@@ -228,7 +216,7 @@ def test_the_number_of_leases_is_limited(run, monkeypatch):
             await client.delete("/v1/pools/a")
             assert (await client.post("/v1/pools", json={"name": "c", "gpus": {"l4": 1}})).status_code == 201
 
-    run(test)
+    run(test, max_leases=2)
 
 
 def test_all_gateways_know_a_lease(run):
@@ -258,9 +246,7 @@ def test_only_the_admin_may_lease_where_there_are_tokens(run):
     run(test)
 
 
-def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run, monkeypatch):
-    monkeypatch.setattr(streams, "LOOK_S", 0.1)
-    monkeypatch.setattr(streams, "UNUSED_S", 0.5)
+def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run):
 
     async def test(cluster: Cluster) -> None:
         settings, queue = cluster.settings(), await cluster.gateway()
@@ -283,7 +269,7 @@ def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run, monkeypatch):
             assert {"default", "KV_SIE_CLAIMS_default", "KV_SIE_LEASES"} <= await streams()
             assert (await queue.submit("default", MODEL, request("a"), 20))[0].status == 0
 
-    run(test)
+    run(test, streams_look_s=0.1, pool_unused_s=0.5)
 
 
 def test_who_leases_a_pool_again_changes_and_renews_it(run):

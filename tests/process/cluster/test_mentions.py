@@ -7,7 +7,6 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.failures import NotServed
-from sie_triton.cluster.gateway import mentions
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.errors import BusyError, ModelLoading, Unreachable
 from tests.process.cluster.conftest import MODEL, Cluster, asked, model_file, served, until
@@ -189,7 +188,7 @@ def test_a_known_model_that_was_removed_does_not_come_back_by_a_request(run):
     run(test)
 
 
-def test_a_model_without_room_yet_is_loading(run, monkeypatch):
+def test_a_model_without_room_yet_is_loading(run):
     async def test(cluster: Cluster) -> None:
         queue, a, b = await two_workers(cluster)
 
@@ -206,8 +205,6 @@ def test_a_model_without_room_yet_is_loading(run, monkeypatch):
         a.serve_known = b.serve_known = away
         with pytest.raises(ModelLoading, match="controller does not answer"):
             await queue.mentions.model_of("default", KNOWN)
-        monkeypatch.setattr(mentions, "HEARTBEAT_S", 0.3)
-        monkeypatch.setattr(mentions, "UNKNOWN_S", 0)
 
         async def forgetful(model: str) -> tuple[int, str]:
             return 200, ""
@@ -225,11 +222,10 @@ def test_a_model_without_room_yet_is_loading(run, monkeypatch):
         a.found = b.found = lambda: None  # a Triton without a controller
         assert await queue.mentions.model_of("default", KNOWN) == ""
 
-    run(test)
+    run(test, served_heartbeat_s=0.3, unknown_s=0)
 
 
-def test_many_names_at_a_time_are_refused(run, monkeypatch):
-    monkeypatch.setattr(mentions, "MAX_ASKED", 3)
+def test_many_names_at_a_time_are_refused(run):
 
     async def test(cluster: Cluster) -> None:
         queue, a, b = await two_workers(cluster)
@@ -248,7 +244,7 @@ def test_many_names_at_a_time_are_refused(run, monkeypatch):
         may_end.set()
         assert await asyncio.gather(*waiting) == ["", "", ""]
 
-    run(test)
+    run(test, max_mentions=3)
 
 
 def test_a_client_that_leaves_does_not_end_the_question_of_others(run):

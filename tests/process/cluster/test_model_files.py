@@ -6,20 +6,9 @@ from http import HTTPStatus
 import aiohttp
 import pytest
 
-from sie_triton.cluster import bucket
-from sie_triton.cluster.config import run as config_service
-from sie_triton.cluster.gateway import requests
-from sie_triton.cluster.sidecar import model_files
 from sie_triton.errors import Unreachable
 from tests.process.cluster.changes import MODELS, A, B, posted, refused
 from tests.process.cluster.conftest import MODEL, Cluster, asked, model_file, request, until, until_empty
-
-
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch):
-    monkeypatch.setattr(model_files, "AGAIN_S", 0.05)
-    monkeypatch.setattr(bucket, "ABSENT_S", 0.05)
-    monkeypatch.setattr(config_service, "QUEUE_S", 0.5)
 
 
 def test_a_file_comes_to_all_workers_present_and_future(run):
@@ -57,9 +46,8 @@ def test_a_changed_file_replaces_the_former_one_and_a_removed_one_is_removed(run
     run(test)
 
 
-def test_requests_for_a_removed_model_do_not_wait_for_their_deadline(run, monkeypatch):
+def test_requests_for_a_removed_model_do_not_wait_for_their_deadline(run):
     """Here no worker has ever served it, as none does once all have removed it."""
-    monkeypatch.setattr(requests, "REMOVED_S", 0.2)
 
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await cluster.pair()
@@ -75,11 +63,10 @@ def test_requests_for_a_removed_model_do_not_wait_for_their_deadline(run, monkey
         waiting[1].cancel()
         await until_empty(queue)
 
-    run(test)
+    run(test, removed_s=0.2)
 
 
-def test_a_request_that_a_worker_has_when_its_model_is_removed_is_answered(run, monkeypatch):
-    monkeypatch.setattr(requests, "REMOVED_S", 0.2)
+def test_a_request_that_a_worker_has_when_its_model_is_removed_is_answered(run):
 
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()
@@ -99,7 +86,7 @@ def test_a_request_that_a_worker_has_when_its_model_is_removed_is_answered(run, 
         may_answer.set()
         assert await waiting == "x"
 
-    run(test)
+    run(test, removed_s=0.2)
 
 
 def test_a_model_of_the_workers_own_is_removed_too(run):

@@ -10,20 +10,14 @@ import httpx
 import pytest
 
 from benchmarks.ports import free_ports
-from sie_triton.cluster import connection, subjects, tasks
-from sie_triton.cluster.gateway import queue as queue_module
-from sie_triton.cluster.gateway import requests
-from sie_triton.cluster.sidecar import gateways, runner
+from sie_triton.cluster import subjects
 from sie_triton.cluster.sidecar import sidecar as sidecar_module
 from sie_triton.cluster.sidecar.run import probes
 from sie_triton.records.calls import CallBook
 from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until, until_empty
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(connection, "ACK_WAIT_S", 1.0)
-    monkeypatch.setattr(runner, "REPORT_S", 0.2)
+# A worker that is silent loses its work soon.
+QUICK = {"ack_wait_s": 1.0, "report_s": 0.2}
 
 
 class Load:
@@ -82,7 +76,7 @@ def test_a_queue_that_is_killed_and_comes_back_loses_nothing(run):
         await load.more(50)
         assert await load.end() == []
 
-    run(test)
+    run(test, **QUICK)
 
 
 def test_a_queue_that_stops_for_a_while_loses_nothing(run):
@@ -96,37 +90,7 @@ def test_a_queue_that_stops_for_a_while_loses_nothing(run):
         await load.more(50)
         assert await load.end() == []
 
-    run(test)
-
-
-def test_a_worker_that_drains_fails_no_request(run):
-    async def test(cluster: Cluster) -> None:
-        queues, workers = await started(cluster)
-        load = Load(*queues)
-        await load.more(50)
-        for sidecar, _ in workers[:2]:
-            await sidecar.drain()
-            assert sidecar._runner.num_open == 0
-            await load.more(50)
-        assert await load.end() == []
-
-    run(test)
-
-
-def test_a_worker_that_is_cut_off_comes_back_by_itself(run):
-    """Its sidecar loses the connection; meanwhile others do its work."""
-
-    async def test(cluster: Cluster) -> None:
-        queues, workers = await started(cluster)
-        load = Load(*queues)
-        await load.more(50)
-        sidecar, _ = next(each for each in workers if each[0]._placing.pullers)
-        await sidecar._nats._process_op_err(OSError("cut off"))
-        await load.more(200)
-        await until(lambda: sidecar.is_ready)
-        assert await load.end() == []
-
-    run(test)
+    run(test, **QUICK)
 
 
 class Wire:
@@ -162,8 +126,7 @@ class Wire:
         writer.close()
 
 
-def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypatch):
-    monkeypatch.setattr(connection, "PING_S", 0.5)
+def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run):
 
     async def test(cluster: Cluster) -> None:
         async with Wire(cluster.server.port) as wire:
@@ -184,15 +147,12 @@ def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypat
             await load.more(100)
             assert await load.end() == []
 
-    run(test)
+    run(test, **QUICK, ping_s=0.5)
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypatch, is_confirmed):
+def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, is_confirmed):
     """Its workers take it for gone and drop its work, so it sends the requests that wait again."""
-    monkeypatch.setattr(connection, "PING_S", 0.2)
-    monkeypatch.setattr(gateways, "GATEWAY_S", 1.0)
-    monkeypatch.setattr(queue_module, "OWN_SILENCE_S", 0.8)
 
     async def test(cluster: Cluster) -> None:
         async with Wire(cluster.server.port) as wire:
@@ -218,13 +178,11 @@ def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypat
             wire.is_cut = wire.is_deaf = False
             assert await asyncio.gather(*asking) == ["a", "b", "c"]
 
-    run(test)
+    run(test, **QUICK, ping_s=0.2, gateway_gone_s=1.0, own_silence_s=0.8)
 
 
 def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(run, monkeypatch):
     """Else each of them would be computed twice; what a worker had fetched by then is."""
-    monkeypatch.setattr(connection, "PING_S", 0.2)
-    monkeypatch.setattr(queue_module, "OWN_SILENCE_S", 0.8)
 
     async def test(cluster: Cluster) -> None:
         async with Wire(cluster.server.port) as wire:
@@ -248,13 +206,11 @@ def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(run,
             await until_empty(queue)
             assert sorted(withdrawn) == list(range(1, len(names) + 1))
 
-    run(test)
+    run(test, **QUICK, ping_s=0.2, own_silence_s=0.8)
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatch, is_killed):
-    monkeypatch.setattr(queue_module, "CONFIRM_S", 0.1)
-    monkeypatch.setattr(requests, "CONFIRM_S", 0.1)
 
     async def test(cluster: Cluster) -> None:
         queue, _, triton = await cluster.pair()
@@ -280,11 +236,10 @@ def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatc
         await until_empty(queue)
         assert sorted(triton.seen) == names
 
-    run(test)
+    run(test, **QUICK, confirm_s=0.1)
 
 
 def test_a_sidecar_goes_on_after_an_error_of_its_disk(run, monkeypatch):
-    monkeypatch.setattr(tasks, "AGAIN_S", 0.05)
 
     async def test(cluster: Cluster) -> None:
         queue, sidecar, _ = await cluster.pair()
@@ -302,7 +257,7 @@ def test_a_sidecar_goes_on_after_an_error_of_its_disk(run, monkeypatch):
         await until(lambda: sidecar._lived_at > lived_at)
         assert await asked(queue, "a") == "a"
 
-    run(test)
+    run(test, **QUICK, restart_s=0.05)
 
 
 def test_a_sidecar_without_heartbeats_is_reported_as_dead(run):
@@ -314,62 +269,9 @@ def test_a_sidecar_without_heartbeats_is_reported_as_dead(run):
             assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
             monotonic = time.monotonic
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sidecar_module, "monotonic", lambda: monotonic() + sidecar_module.ALIVE_S + 1)
+                patch.setattr(sidecar_module, "monotonic", lambda: monotonic() + 31)
                 sidecar._lived_at = monotonic()
                 answer = await client.get(f"http://127.0.0.1:{port}/healthz")
             assert (answer.status_code, answer.text) == (503, "no heartbeat\n")
 
-    run(test)
-
-
-def test_work_of_a_gateway_that_ended_is_forgotten(run):
-    async def test(cluster: Cluster) -> None:
-        queues, workers = await started(cluster, 2)
-        for _, triton in workers:
-            triton.behave = None
-        load = Load(queues[0])
-        lost = [asyncio.create_task(asked(queues[1], f"lost {i}")) for i in range(5)]
-        await load.more(20)
-        await queues[1]._nats._close("closed", False)
-        await load.more(20)
-        assert await load.end() == []
-        for each in lost:
-            each.cancel()
-        await asyncio.gather(*lost, return_exceptions=True)
-
-    run(test)
-
-
-def test_a_consumer_that_somebody_deletes_is_made_again(run):
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster)
-        load = Load(*queues)
-        await load.more(50)
-        await (await cluster.operator()).delete_consumer(subjects.stream("default"), subjects.token(MODEL))
-        await load.more(100)
-        assert await load.end() == []
-
-    run(test)
-
-
-def test_claims_that_somebody_deletes_are_made_again(run):
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster)
-        assert await asked(queues[0], "before", MODEL) == "before"
-        await (await cluster.operator()).delete_key_value(subjects.claims("default"))
-        assert await asked(queues[0], "after", OTHER) == "after"
-        assert await asked(queues[0], "again", MODEL) == "again"
-
-    run(test)
-
-
-def test_a_stream_that_somebody_deletes_is_made_again(run):
-    """What was in it has to be asked again by the gateways' clients; later requests are answered."""
-
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster)
-        assert await asked(queues[0], "before") == "before"
-        await (await cluster.operator()).delete_stream(subjects.stream("default"))
-        assert await asked(queues[0], "after") == "after"
-
-    run(test)
+    run(test, **QUICK)

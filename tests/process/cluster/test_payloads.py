@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster import payloads as module
 from sie_triton.cluster import subjects
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Work
-from sie_triton.cluster.payloads import MAX_READS, Payloads, Reads
+from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.errors import BusyError, InputError
 from sie_triton.models.weights import object_store
@@ -63,6 +63,7 @@ def test_a_request_larger_than_a_message_goes_through_the_payload_store(run, tmp
     run(test)
 
 
+MAX_READS = SidecarLimits.max_reads
 URL = f"s3://{BUCKET}/payloads"
 
 
@@ -88,19 +89,20 @@ def test_a_store_that_does_not_answer_reads_holds_up_no_other_request(run, s3, m
     run(test)
 
 
-def test_a_read_whose_turn_does_not_come_is_given_up(monkeypatch):
+def test_a_read_whose_turn_does_not_come_is_given_up():
     """At first after a while, then at once; not any more once a read has ended."""
-    monkeypatch.setattr(module, "TURN_S", 0.05)
 
     async def check() -> None:
         answer = asyncio.get_running_loop().create_future()
-        reads = Reads(SimpleNamespace(get=lambda path, max_bytes: asyncio.shield(answer)))
+        reads = Reads(
+            SimpleNamespace(get=lambda path, max_bytes: asyncio.shield(answer)), SidecarLimits(read_turn_s=0.05)
+        )
         under_way = [asyncio.create_task(reads.get(str(i), 1)) for i in range(MAX_READS)]
         await asyncio.sleep(0)
         for _ in range(2):
             with pytest.raises(StoreError, match="earlier reads have not ended"):
                 await asyncio.wait_for(reads.get("late", 1), 30)
-            monkeypatch.setattr(module, "TURN_S", 600)
+            reads._limits = SidecarLimits(read_turn_s=600)
         answer.set_result(b"x")
         assert await asyncio.gather(*under_way) == [b"x"] * MAX_READS
         assert await reads.get("again", 1) == b"x"

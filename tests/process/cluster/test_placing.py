@@ -8,8 +8,6 @@ import pytest
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Wanted
-from sie_triton.cluster.sidecar import placing
-from sie_triton.cluster.workers import MAX_MISSING
 from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until
 
 
@@ -29,8 +27,7 @@ def with_model(workers) -> list[str]:
     return [each.worker for each in workers.alive("default") if MODEL in each.resident]
 
 
-def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", inf)  # none helps another one
+def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run):
 
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
@@ -45,11 +42,10 @@ def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run, monkeypat
         await asked_often(queue)
         assert counts(workers) == {"w1": 30}
 
-    run(test)
+    run(test, backlog_s=inf)
 
 
-def test_only_one_worker_claims_a_cold_model(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", inf)  # none helps another one
+def test_only_one_worker_claims_a_cold_model(run):
 
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
@@ -64,7 +60,7 @@ def test_only_one_worker_claims_a_cold_model(run, monkeypatch):
         assert len(counts(workers)) == 1
         await until(lambda: sum(MODEL in each.claims for each in queue.pools.workers.alive("default")) == 1)
 
-    run(test)
+    run(test, backlog_s=inf)
 
 
 async def server_and_other(cluster: Cluster):
@@ -121,7 +117,7 @@ def test_a_worker_whose_triton_answers_slowly_is_not_taken_for_gone(run):
         sidecar._look_at_names_soon()
         await is_asked.wait()
         heard.clear()
-        await until(lambda: len(heard) > 2 * MAX_MISSING)
+        await until(lambda: len(heard) > 6)
         assert all(health.is_ready and MODEL in health.models for health in heard)
         triton.further.add("t__new")
         answers.set()
@@ -130,8 +126,7 @@ def test_a_worker_whose_triton_answers_slowly_is_not_taken_for_gone(run):
     run(test)
 
 
-def test_idle_workers_help_with_more_than_a_worker_can_do(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", 0.1)
+def test_idle_workers_help_with_more_than_a_worker_can_do(run):
 
     async def test(cluster: Cluster) -> None:
         queue = await cluster.gateway()
@@ -148,11 +143,10 @@ def test_idle_workers_help_with_more_than_a_worker_can_do(run, monkeypatch):
         await asked_often(queue, 200)
         assert len(counts(workers)) > 1
 
-    run(test)
+    run(test, backlog_s=0.1)
 
 
-def test_a_model_without_work_and_memory_is_given_up(run, monkeypatch):
-    monkeypatch.setattr(placing, "UNUSED_S", 0.2)
+def test_a_model_without_work_and_memory_is_given_up(run):
 
     async def test(cluster: Cluster) -> None:
         queue, sidecar, triton = await cluster.pair()
@@ -162,11 +156,10 @@ def test_a_model_without_work_and_memory_is_given_up(run, monkeypatch):
         await until(lambda: not sidecar._claims.mine())
         assert await asked(queue, "b") == "b"
 
-    run(test)
+    run(test, unused_s=0.2)
 
 
-def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(run, monkeypatch):
-    monkeypatch.setattr(placing, "UNUSED_S", 0.1)
+def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(run):
 
     async def test(cluster: Cluster) -> None:
         queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
@@ -183,7 +176,7 @@ def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(run
         assert sidecar._claims.mine() == [MODEL]
         assert await answer == "a"
 
-    run(test)
+    run(test, unused_s=0.1)
 
 
 def test_two_looks_at_a_time_disturb_each_other_not(run):
@@ -205,15 +198,14 @@ def test_two_looks_at_a_time_disturb_each_other_not(run):
     run(test)
 
 
-def test_a_lost_announcement_delays_a_request_only(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", 0.2)
+def test_a_lost_announcement_delays_a_request_only(run):
 
     async def test(cluster: Cluster) -> None:
         queue, _, _ = await cluster.pair()
         queue.requests._announce = lambda pool, model: None
         assert await asked(queue, "a") == "a"
 
-    run(test)
+    run(test, backlog_s=0.2)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, Wanted("t__nothing").packed(), Wanted(7).packed()])

@@ -6,7 +6,6 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.gateway.requests import COPIES
-from sie_triton.cluster.messages import Answer
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
@@ -20,16 +19,6 @@ from tests.process.cluster.conftest import (
     served,
     until_empty,
 )
-
-
-def test_a_request_is_answered_and_leaves_the_queue(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
-        assert await asked(queue, "a", seconds=1000) == "a"  # not its deadline ends it
-        assert triton.seen == ["a"]
-        await until_empty(queue)
-
-    run(test)
 
 
 def test_a_request_is_charged_with_the_copies_that_the_queue_makes(run):
@@ -63,25 +52,6 @@ def test_many_requests_of_two_gateways_each_get_their_own_answer(run):
     run(test)
 
 
-def test_an_error_of_triton_reaches_the_gateway_as_it_is(run):
-    async def test(cluster: Cluster) -> None:
-        queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
-
-        async def refuse(name: str) -> Response:
-            return Response(3, "in ensemble 't__m', [input field=text[0]] text[0]: is empty", b"")
-
-        triton.behave = refuse
-        await served(queue)
-        answer, body = await queue.submit("default", MODEL, request("a"), 5)
-        assert (answer.status, answer.text, body) == (
-            3,
-            "in ensemble 't__m', [input field=text[0]] text[0]: is empty",
-            b"",
-        )
-
-    run(test)
-
-
 def test_the_stages_get_the_time_that_is_left(run):
     async def test(cluster: Cluster) -> None:
         queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
@@ -111,16 +81,5 @@ def test_questions_are_answered_by_any_worker(run):
         await served(queue)
         answer, body = await queue.questions.ask("default", "ServerMetadata", b"", 5)
         assert (answer.worker, body) == ("w", b"ServerMetadata of w")
-
-    run(test)
-
-
-def test_the_answer_names_its_worker(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _ = await cluster.gateway(), await cluster.worker("w7")
-        await served(queue)
-        answer, _ = await queue.submit("default", MODEL, request("a"), 5)
-        assert isinstance(answer, Answer)
-        assert (answer.worker, answer.num_parts) == ("w7", 1)
 
     run(test)

@@ -5,15 +5,13 @@ import errno
 
 import pytest
 
-from sie_triton.cluster import connection, subjects, tasks
-from sie_triton.cluster.config import streams
+from sie_triton.cluster import subjects
 from sie_triton.cluster.config.streams import Streams
-from sie_triton.cluster.sidecar import sidecar as sidecar_module
+from sie_triton.cluster.limits import ConfigLimits
 from tests.process.cluster.conftest import Cluster, until
 
 
-def test_a_sidecar_without_a_config_service_says_so(run, monkeypatch, caplog):
-    monkeypatch.setattr(connection, "QUIET_S", 3 * sidecar_module.AGAIN_S)
+def test_a_sidecar_without_a_config_service_says_so(run, caplog):
 
     async def test(cluster: Cluster) -> None:
         await cluster.streams._nats.close()
@@ -23,7 +21,7 @@ def test_a_sidecar_without_a_config_service_says_so(run, monkeypatch, caplog):
         assert running.count("await_streams") == 1
         starting.cancel()
 
-    run(test)
+    run(test, log_interval_s=3.0)
 
 
 def test_a_config_service_listens_once_whatever_fails(run, monkeypatch):
@@ -33,8 +31,6 @@ def test_a_config_service_listens_once_whatever_fails(run, monkeypatch):
         looks.append(streams)
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
-
     async def test(cluster: Cluster) -> None:
         monkeypatch.setattr(Streams, "_look", look)
         service, _ = await cluster.config()
@@ -42,14 +38,14 @@ def test_a_config_service_listens_once_whatever_fails(run, monkeypatch):
         subscribed = [each.subject for each in service._nats._subs.values()]
         assert subscribed.count(subjects.ALL_STREAMS) == 1
 
-    run(test)
+    run(test, restart_s=0.01)
 
 
-def test_dead_letters_outlive_a_change_of_settings(run, monkeypatch):
+def test_dead_letters_outlive_a_change_of_settings(run):
     async def test(cluster: Cluster) -> None:
         js = await cluster.operator()
         await js.publish("sie.dead.default.m", b"a request")
-        monkeypatch.setattr(streams, "DEAD_AGE_S", 3600.0)
+        cluster.streams._limits = ConfigLimits(dead_age_s=3600.0)
         await cluster.streams._open_common()
         info = await js.stream_info(subjects.DEAD_STREAM)
         assert (info.state.messages, info.config.max_age) == (1, 3600.0)

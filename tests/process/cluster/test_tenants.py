@@ -2,13 +2,9 @@
 
 import asyncio
 
-import pytest
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway import gate
-from sie_triton.cluster.policies import fair
-from sie_triton.errors import BusyError
-from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, request, served, until
+from tests.process.cluster.conftest import MODEL, OTHER, Cluster, request, served, until
 
 
 async def sent(queue, name: str, tenant: str, model: str = MODEL, seconds: float = 30) -> str:
@@ -66,58 +62,6 @@ def test_a_flood_for_one_model_lets_another_model_pass(run):
         assert await sent(queue, "b", "b", OTHER) == "b"
         gate_of_model.set()
         await asyncio.gather(*flood)
-
-    run(test)
-
-
-def test_a_request_that_cannot_be_answered_in_time_is_refused_at_once(run, monkeypatch):
-    monkeypatch.setattr(fair, "MIN_RATED", 5)
-
-    async def test(cluster: Cluster) -> None:
-        queue, triton, flood = await flooded(cluster, 0.2)
-        await until(lambda: len(triton.seen) > 20)
-        with pytest.raises(BusyError, match="the request would wait for") as refused:
-            await sent(queue, "late", "a", seconds=0.5)
-        assert refused.value.retry_after_s >= 1
-        assert await sent(queue, "b", "b", seconds=20) == "b"
-        for each in flood:
-            each.cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
-        assert queue.num_waiting == 0
-
-    run(test)
-
-
-def test_too_many_waiting_requests_are_refused(run, monkeypatch):
-    monkeypatch.setattr(gate, "MAX_OF_TENANT", 10)
-
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        flood = [asyncio.create_task(sent(queue, f"a{i}", "a", seconds=20)) for i in range(200)]
-        await asyncio.sleep(0)
-        await until(lambda: sum(each.done() for each in flood) > 50)
-        refused = [each.exception() for each in flood if each.done()]
-        assert all(isinstance(each, BusyError) and "10 of them yours" in str(each) for each in refused)
-        for each in flood:
-            each.cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
-        assert queue.num_waiting == 0
-
-    run(test)
-
-
-def test_cancelled_requests_give_their_turns_away(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        waiting = [asyncio.create_task(sent(queue, f"{i}", "a")) for i in range(300)]
-        await until(lambda: queue.num_waiting == 300)
-        for each in waiting[:290]:
-            each.cancel()
-        await until(lambda: queue.num_waiting == 10)
-        _, triton = await cluster.worker("w")
-        assert await asyncio.gather(*waiting[290:]) == [f"{i}" for i in range(290, 300)]
-        assert sorted(triton.seen) == sorted(f"{i}" for i in range(290, 300))
-        assert await asked(queue, "after") == "after"
 
     run(test)
 

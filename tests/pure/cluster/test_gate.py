@@ -6,8 +6,10 @@ import pytest
 
 from sie_triton.cluster.gateway import gate
 from sie_triton.cluster.gateway.gate import Gate
-from sie_triton.cluster.policies.fair import MIN_RATED
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.errors import BusyError
+
+MIN_RATED = GatewayLimits.min_rated
 
 
 @pytest.fixture
@@ -71,6 +73,34 @@ def test_cancelled_requests_leave_nothing(now):
             await asyncio.gather(*waiting, return_exceptions=True)
             assert (gates.waiting(), gates.num_waiting) == ({}, 0)
         assert gates._lines == {}
+
+    asyncio.run(check())
+
+
+def test_a_request_that_is_cancelled_as_its_turn_comes_gives_it_to_the_next(now):
+    async def check() -> None:
+        gates = Gate(lambda pool, model: 1)
+        async with gates.turn("p", "m", "", 60):
+            first, second = (asyncio.create_task(passed(gates, now, 0)) for _ in range(2))
+            await asyncio.sleep(0)
+        first.cancel()
+        await second
+        assert (first.cancelled(), gates._lines) == (True, {})
+
+    asyncio.run(check())
+
+
+def test_too_many_requests_of_a_tenant_are_refused(now):
+    async def check() -> None:
+        gates = Gate(lambda pool, model: 1, GatewayLimits(max_waiting_of_tenant=10))
+        async with gates.turn("p", "m", "", 60):
+            waiting = [asyncio.create_task(passed(gates, now, 0, "a")) for _ in range(10)]
+            await asyncio.sleep(0)
+            with pytest.raises(BusyError):
+                await passed(gates, now, 0, "a")
+            waiting.append(asyncio.create_task(passed(gates, now, 0, "b")))
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting)
 
     asyncio.run(check())
 

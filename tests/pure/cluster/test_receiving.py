@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from grpc import aio
 
-from sie_triton.cluster.gateway import receiving
 from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
 
 
@@ -25,9 +25,9 @@ class Sender:
 class Process:
     """A process that receives, and has `num_bytes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.num_bytes = 1000
-        self.receiving = Receiving(100, lambda: self.num_bytes)
+        self.receiving = Receiving(100, lambda: self.num_bytes, GatewayLimits(**limits))
 
     async def begin(self) -> tuple[Sender, "asyncio.Task[bytes]"]:
         sender = Sender()
@@ -36,8 +36,8 @@ class Process:
         return sender, task
 
 
-def run(test):
-    asyncio.run(test(Process()))
+def run(test, **limits):
+    asyncio.run(test(Process(**limits)))
 
 
 def test_a_message_is_returned_whatever_memory_there_is():
@@ -86,9 +86,7 @@ def test_a_message_that_has_arrived_is_not_given_up():
     run(test)
 
 
-def test_the_oldest_gives_way_to_one_too_many(monkeypatch):
-    monkeypatch.setattr(receiving, "MAX_RECEIVING", 2)
-
+def test_the_oldest_gives_way_to_one_too_many():
     async def test(process: Process) -> None:
         tasks = [(await process.begin())[1] for _ in range(3)]
         with pytest.raises(BusyError):
@@ -97,18 +95,16 @@ def test_the_oldest_gives_way_to_one_too_many(monkeypatch):
         for each in tasks:
             each.cancel()
 
-    run(test)
+    run(test, max_receiving=2)
 
 
-def test_a_message_that_never_comes_is_a_passed_deadline(monkeypatch):
-    monkeypatch.setattr(receiving, "RECEIVE_S", 0.0)
-
+def test_a_message_that_never_comes_is_a_passed_deadline():
     async def test(process: Process) -> None:
         _, task = await process.begin()
         with pytest.raises(DeadlinePassed):
             await task
 
-    run(test)
+    run(test, receive_s=0.0)
 
 
 def test_a_call_without_a_message_is_the_clients_fault():
