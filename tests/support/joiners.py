@@ -133,6 +133,16 @@ class Clients:
         return tasks, await self.triton.next()
 
 
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop."""
+
+    @wraps(test)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*arguments, **fixtures), 60))
+
+    return run
+
+
 def with_clients(max_calls: int = 1, max_requests: int = 64) -> Callable[..., Any]:
     """Run a test in an event loop. It gets clients, and then its fixtures."""
 

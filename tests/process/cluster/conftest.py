@@ -1,10 +1,12 @@
 """A real nats-server, gateways' queues and sidecars in this process; Triton is a double at its seam."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -250,18 +252,26 @@ LIMITS: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def run(nats_server: NatsServer, tmp_path: Path):
-    """Run a coroutine function with a cluster, whose processes have these limits."""
+def in_cluster(**limits: Any) -> Callable[..., Any]:
+    """Run a test in an event loop, with a cluster whose processes have these limits, and then its fixtures."""
 
-    def run(test: Callable[[Cluster], Awaitable[None]], **limits: Any) -> None:
-        async def with_cluster() -> None:
-            async with clustered(nats_server, tmp_path, limits) as cluster:
-                await asyncio.wait_for(test(cluster), 60)
+    def decorate(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        given = [*inspect.signature(function).parameters][1:]
 
-        asyncio.run(with_cluster())
+        @wraps(function)
+        def run(**fixtures: Any) -> None:
+            async def test() -> None:
+                async with clustered(fixtures["nats_server"], fixtures["tmp_path"], limits) as cluster:
+                    await asyncio.wait_for(function(cluster, **{name: fixtures[name] for name in given}), 60)
 
-    return run
+            asyncio.run(test())
+
+        names = dict.fromkeys([*given, "nats_server", "tmp_path"])
+        kind = inspect.Parameter.KEYWORD_ONLY
+        run.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 @asynccontextmanager

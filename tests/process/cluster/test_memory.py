@@ -8,7 +8,7 @@ from tritonclient.grpc import service_pb2
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.sidecar.sidecar import Sidecar
-from tests.process.cluster.conftest import MODEL, OTHER, Cluster, FakeTriton, served, until, until_empty
+from tests.process.cluster.conftest import MODEL, OTHER, FakeTriton, in_cluster, served, until, until_empty
 
 MIB = 1024**2
 
@@ -54,34 +54,29 @@ def returned(sidecar: Sidecar) -> list[bytes]:
     return found
 
 
-def test_few_large_requests_are_fetched_at_a_time(run):
+@in_cluster(max_requests_bytes=20 * MIB)
+async def test_few_large_requests_are_fetched_at_a_time(cluster):
     """No other is fetched in vain."""
-
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, triton = await cluster.pair()
-        most, in_vain = most_at_once(triton), returned(sidecar)
-        names = [str(i) for i in range(20)]
-        assert await asyncio.gather(*(asked(queue, name, 5 * MIB) for name in names)) == names
-        assert most() <= 4
-        assert in_vain == []
-        await until_empty(queue)
-        await until(lambda: sidecar._runner.memory.take_in_turn("all", 20 * MIB))  # nothing is held
-
-    run(test, max_requests_bytes=20 * MIB)
+    queue, sidecar, triton = await cluster.pair()
+    most, in_vain = most_at_once(triton), returned(sidecar)
+    names = [str(i) for i in range(20)]
+    assert await asyncio.gather(*(asked(queue, name, 5 * MIB) for name in names)) == names
+    assert most() <= 4
+    assert in_vain == []
+    await until_empty(queue)
+    await until(lambda: sidecar._runner.memory.take_in_turn("all", 20 * MIB))  # nothing is held
 
 
-def test_requests_of_all_sizes_are_answered_beside_each_other(run):
+@in_cluster(max_requests_bytes=12 * MIB)
+async def test_requests_of_all_sizes_are_answered_beside_each_other(cluster):
     small = SidecarLimits.small_bytes
     sizes = 10, small // 3, small - 100, small + 100, 3 * MIB, 7 * MIB
 
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        for name in ("w0", "w1"):
-            await cluster.worker(name)
-        await served(queue, 2)
-        names = [str(i) for i in range(90)]
-        works = (asked(queue, name, sizes[i % len(sizes)], (MODEL, OTHER)[i % 7 % 2]) for i, name in enumerate(names))
-        assert await asyncio.gather(*works) == names
-        await until_empty(queue)
-
-    run(test, max_requests_bytes=12 * MIB)
+    queue = await cluster.gateway()
+    for name in ("w0", "w1"):
+        await cluster.worker(name)
+    await served(queue, 2)
+    names = [str(i) for i in range(90)]
+    works = (asked(queue, name, sizes[i % len(sizes)], (MODEL, OTHER)[i % 7 % 2]) for i, name in enumerate(names))
+    assert await asyncio.gather(*works) == names
+    await until_empty(queue)

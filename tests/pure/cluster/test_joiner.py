@@ -25,6 +25,7 @@ from tests.support.joiners import (
     FakeTriton,
     all_ran,
     answer_to,
+    in_loop,
     joiner_of,
     of_all_items,
     texts_of_calls,
@@ -163,20 +164,18 @@ def test_in_any_order_each_request_gets_what_it_would_get_alone(requests, max_ca
     asyncio.run(check())
 
 
-def test_each_tenant_has_calls_of_its_own():
-    async def check() -> None:
-        triton = FakeTriton()
-        joiner, message = joiner_of(triton), request(b"a").SerializeToString()
-        tasks = [asyncio.create_task(joiner.call(("m", tenant), Sent(message), 5)) for tenant in ("one", "one", "two")]
-        await all_ran()
-        assert len(triton.calls) == 2  # the first of each tenant
-        for call in [*triton.calls]:
-            call.answer()
-        await all_ran()
-        triton.calls[-1].answer()
-        await asyncio.gather(*tasks)
-
-    asyncio.run(check())
+@in_loop
+async def test_each_tenant_has_calls_of_its_own():
+    triton = FakeTriton()
+    joiner, message = joiner_of(triton), request(b"a").SerializeToString()
+    tasks = [asyncio.create_task(joiner.call(("m", tenant), Sent(message), 5)) for tenant in ("one", "one", "two")]
+    await all_ran()
+    assert len(triton.calls) == 2  # the first of each tenant
+    for call in [*triton.calls]:
+        call.answer()
+    await all_ran()
+    triton.calls[-1].answer()
+    await asyncio.gather(*tasks)
 
 
 # --- calls that fail
@@ -334,42 +333,38 @@ def test_a_joined_call_has_as_many_requests_as_its_time_allows(monkeypatch):
     [(0.0, 64, 60.0, 3), (0.05, 64, 60.0, 1), (60.0, 3, 60.0, 1), (60.0, 64, 0.2, 1)],
     ids=["no wait", "until its end", "until there are enough", "for half of the time of a request"],
 )
-def test_requests_that_come_during_the_wait_share_a_call(gather_s, max_requests, seconds, num_calls):
-    async def check() -> None:
-        triton = FakeTriton()
-        joiner = joiner_of(triton, 4, max_requests, gather_s=lambda: gather_s)
-        tasks = []
-        for text in (b"a", b"b", b"c"):
-            message = request(text).SerializeToString()
-            tasks.append(asyncio.create_task(joiner.call(("m", ""), Sent(message), seconds)))
-            await all_ran()
-        while not all(task.done() for task in tasks):
-            (await triton.next()).answer()
-            await all_ran()
-        assert not joiner._lines
-        assert len(triton.calls) == num_calls
-        assert [text for call in triton.calls for text in call.texts] == [b"a", b"b", b"c"]
-
-    asyncio.run(asyncio.wait_for(check(), 20))
-
-
-def test_the_end_of_another_call_does_not_end_the_wait():
-    async def check() -> None:
-        triton, waits = FakeTriton(), [0.0, 60.0, 60.0]
-        joiner = joiner_of(triton, 4, 2, gather_s=lambda: waits.pop(0))
-
-        async def sent(text: bytes) -> "asyncio.Task[Response]":
-            task = asyncio.create_task(joiner.call(("m", ""), Sent(request(text).SerializeToString()), 60))
-            await all_ran()
-            return task
-
-        tasks = [await sent(b"at once"), await sent(b"a")]
+@in_loop
+async def test_requests_that_come_during_the_wait_share_a_call(gather_s, max_requests, seconds, num_calls):
+    triton = FakeTriton()
+    joiner = joiner_of(triton, 4, max_requests, gather_s=lambda: gather_s)
+    tasks = []
+    for text in (b"a", b"b", b"c"):
+        message = request(text).SerializeToString()
+        tasks.append(asyncio.create_task(joiner.call(("m", ""), Sent(message), seconds)))
+        await all_ran()
+    while not all(task.done() for task in tasks):
         (await triton.next()).answer()
-        await triton.none()
-        tasks.append(await sent(b"b"))
-        joined = await triton.next()
-        assert joined.texts == [b"a", b"b"]
-        joined.answer()
-        await asyncio.gather(*tasks)
+        await all_ran()
+    assert not joiner._lines
+    assert len(triton.calls) == num_calls
+    assert [text for call in triton.calls for text in call.texts] == [b"a", b"b", b"c"]
 
-    asyncio.run(check())
+
+@in_loop
+async def test_the_end_of_another_call_does_not_end_the_wait():
+    triton, waits = FakeTriton(), [0.0, 60.0, 60.0]
+    joiner = joiner_of(triton, 4, 2, gather_s=lambda: waits.pop(0))
+
+    async def sent(text: bytes) -> "asyncio.Task[Response]":
+        task = asyncio.create_task(joiner.call(("m", ""), Sent(request(text).SerializeToString()), 60))
+        await all_ran()
+        return task
+
+    tasks = [await sent(b"at once"), await sent(b"a")]
+    (await triton.next()).answer()
+    await triton.none()
+    tasks.append(await sent(b"b"))
+    joined = await triton.next()
+    assert joined.texts == [b"a", b"b"]
+    joined.answer()
+    await asyncio.gather(*tasks)

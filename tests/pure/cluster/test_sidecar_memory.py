@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -15,20 +13,12 @@ from sie_triton.cluster.sidecar.memory import Memory
 from sie_triton.errors import BusyError
 from sie_triton.models.weights.object_store import StoreError
 from tests.support.joined import request
-from tests.support.joiners import FakeTriton, all_ran
+from tests.support.joiners import FakeTriton, all_ran, in_loop
 from tests.support.queues import Queue, delivered, runner_of
 
 
 def memory(max_bytes: int = 100, max_alone: int = 1000) -> Memory:
     return Memory(max_bytes, max_alone, lambda: None)
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(*arguments: Any, **fixtures: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*arguments, **fixtures), 60))
-
-    return run
 
 
 def test_memory_is_spent_by_what_is_in_progress():
