@@ -58,6 +58,8 @@ class GatewayLimits(ClusterLimits):
 
     # The gRPC port
     max_streams: int = 1024  # calls of one connection; further ones wait at the client
+    head_s: float = 10.0  # for the beginning of a connection, as at the door's HTTP
+    keep_alive_s: float = 75.0  # without a call, as at the door's HTTP
     max_connection_s: float = 3600.0  # then a client is told to open another one; its calls may go on for max_age_s
     receive_s: float = 60.0  # for a message to arrive
     max_receiving: int = 2000  # messages that arrive at a time; one more ends the oldest

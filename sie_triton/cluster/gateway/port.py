@@ -10,8 +10,6 @@ from grpc import aio
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.tasks import restarted_forever
-from sie_triton.http.connection import HEAD_S
-from sie_triton.http.server import KEEP_ALIVE_S
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -30,8 +28,8 @@ def options(settings: Settings, limits: GatewayLimits = GatewayLimits()) -> list
         ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a few bytes would become a large message
         ("grpc.max_concurrent_streams", limits.max_streams),
         ("grpc.max_allowed_incoming_connections", settings.door_max_connections),
-        ("grpc.server_handshake_timeout_ms", int(HEAD_S * 1000)),
-        ("grpc.max_connection_idle_ms", KEEP_ALIVE_S * 1000),
+        ("grpc.server_handshake_timeout_ms", int(limits.head_s * 1000)),
+        ("grpc.max_connection_idle_ms", int(limits.keep_alive_s * 1000)),
         # A client cannot leave answers unread, and their memory taken, for ever.
         ("grpc.max_connection_age_ms", int(limits.max_connection_s * 1000)),
         ("grpc.max_connection_age_grace_ms", int(limits.max_age_s * 1000)),

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2
 from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import with_parameters
 from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
-from sie_triton.cluster.sidecar.metrics import observe_joined
+from sie_triton.cluster.sidecar.metrics import JOINED
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
 from sie_triton.doors.shared_calls import Apart, SharedCalls, Weight
 from sie_triton.records.calls import CallLost, OpenCall, unless_lost
@@ -52,7 +52,7 @@ class Joiner(SharedCalls[Sent, Response]):
         **of_calls: Any,
     ) -> None:
         max_items, max_bytes = limits.max_joined_items, limits.max_joined_bytes
-        super().__init__(max_items=max_items, max_bytes=max_bytes, observe=observe_joined, **of_calls)
+        super().__init__(max_items=max_items, max_bytes=max_bytes, observe=JOINED.observe, **of_calls)
         self._triton, self._open_call, self._limits = triton, open_call, limits
         self._apart: OrderedDict[Hashable, None] = OrderedDict()
 

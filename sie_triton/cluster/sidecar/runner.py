@@ -37,7 +37,7 @@ from sie_triton.cluster.sidecar.deliveries import Delivery, Dropped, Replies, Re
 from sie_triton.cluster.sidecar.gateways import Gateways
 from sie_triton.cluster.sidecar.joiner import Joiner, Sent
 from sie_triton.cluster.sidecar.memory import Memory
-from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
+from sie_triton.cluster.sidecar.metrics import WAIT, WORK
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
 from sie_triton.contract.error_prefix import with_prefix, without_prefix
@@ -121,7 +121,7 @@ class Runner:
             log.warning("queue: dropped a message: %s", exc)
             await self.replies.terminate(message)
         else:
-            count_outcome(await self._outcome(delivery))
+            WORK.labels(await self._outcome(delivery)).inc()
 
     async def _outcome(self, delivery: Delivery) -> str:
         """Run a delivery, reply to it, and return what became of it, in a word."""
@@ -336,7 +336,7 @@ class Runner:
             # Requests of one tenant may wait for each other, and go in large calls: that has the best throughput.
             wait_ms += response.waited_s * 1000 if self._tenants.are_several else 0.0
             self.quantum.add(wait_ms, self.num_open >= self.quantum.limit)
-            observe_wait(wait_ms)
+            WAIT.observe(wait_ms / 1000)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

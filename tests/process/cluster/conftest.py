@@ -262,7 +262,7 @@ def in_cluster(**limits: Any) -> Callable[..., Any]:
         def run(**fixtures: Any) -> None:
             async def test() -> None:
                 async with clustered(fixtures["nats_server"], fixtures["tmp_path"], limits) as cluster:
-                    await asyncio.wait_for(function(cluster, **{name: fixtures[name] for name in given}), 60)
+                    await asyncio.wait_for(function(cluster, **{name: fixtures[name] for name in given}), 120)
 
             asyncio.run(test())
 

@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Work
-from sie_triton.errors import BusyError, DeadlinePassed
+from sie_triton.errors import DeadlinePassed
 from tests.process.cluster.conftest import (
     MODEL,
     asked,
@@ -87,20 +87,6 @@ async def test_a_cancelled_request_leaves_the_queue_or_is_no_longer_computed(clu
     await until(lambda: current.was_withdrawn)
     gate.set()
     await until_empty(queue)
-
-
-@in_cluster()
-async def test_a_full_queue_refuses_with_a_time_to_retry(cluster):
-    await cluster.limit_queue(queue_max_messages=3)
-    queue = await cluster.gateway()
-    waiting = [asyncio.create_task(asked(queue, str(i))) for i in range(3)]
-    while await left_in_stream(queue) != 3:
-        await asyncio.sleep(0.02)
-    with pytest.raises(BusyError, match="the queue is full") as refused:
-        await asked(queue, "too many")
-    assert refused.value.retry_after_s
-    await cluster.worker("w")
-    assert await asyncio.gather(*waiting) == ["0", "1", "2"]
 
 
 @in_cluster()

@@ -20,16 +20,6 @@ async def test_a_kind_of_machine_that_several_pools_have_leads_to_the_gateways_o
 
 
 @in_cluster()
-async def test_the_name_of_a_pool_with_workers_of_its_own_cannot_be_leased(cluster):
-    settings, queue = cluster.settings(), await cluster.gateway()
-    await cluster.worker("w", pool="large")
-    await until(lambda: queue.pools.workers.alive("large"))
-    async with http(queue, settings) as client:
-        answer = await client.post("/v1/pools", json={"name": "large", "gpus": {"l4": 1}})
-        assert (answer.status_code, answer.json()["detail"]["message"][:6]) == (400, "name: ")
-
-
-@in_cluster()
 async def test_a_lease_takes_no_request_for_a_pool_whose_name_differs_in_case(cluster):
     settings, queue, other = cluster.settings(), await cluster.gateway(pool="Own"), await cluster.gateway()
     lease = {"name": "gpu", "gpus": {"default": 1}}

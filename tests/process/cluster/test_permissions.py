@@ -209,7 +209,9 @@ async def test_streams_of_the_version_before_go_on_and_copy_nothing_any_more(clu
         await cluster.operator(),
         RePublish(src="sie.work.default.zz", dest="$KV.SIE_MODEL_FILES.=.t__evil"),
     )
-    await js.delete_key_value("SIE_LEASES")
+    await js.delete_stream("SIE_WORK_default")
+    for bucket in ("SIE_LEASES", "SIE_CLAIMS_default"):
+        await js.delete_key_value(bucket)
     work = {"retention": RetentionPolicy.WORK_QUEUE, "subjects": ["sie.work.default.*"], "republish": copied}
     await js.add_stream(name="SIE_WORK_default", discard=DiscardPolicy.NEW, max_msgs=100_000, max_age=3600, **work)
     for bucket in ("SIE_CLAIMS_default", "SIE_LEASES", "SIE_MODEL_FILES"):

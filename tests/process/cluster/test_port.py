@@ -15,7 +15,6 @@ from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from benchmarks.ports import free_ports
-from sie_triton.cluster.gateway import port as gateway_port
 from sie_triton.cluster.gateway.kserve import SERVICE, KServe
 from sie_triton.cluster.gateway.port import Port
 from sie_triton.cluster.gateway.receiving import Receiving
@@ -156,11 +155,10 @@ async def test_a_client_may_send_one_window_that_nobody_reads_on_each_of_some_st
     assert settings[MAX_CONCURRENT_STREAMS] == GatewayLimits.max_streams
 
 
-@pytest.mark.parametrize("kind", [grpc.Compression.Gzip, grpc.Compression.Deflate])
 @with_gateway()
-async def test_compressed_messages_are_refused_by_name(gateway, kind):
-    with pytest.raises(aio.AioRpcError, match=f"'{kind.name.lower()}' is disabled") as refused:
-        await gateway.infer(compression=kind)
+async def test_compressed_messages_are_refused_by_name(gateway):
+    with pytest.raises(aio.AioRpcError, match="'gzip' is disabled") as refused:
+        await gateway.infer(compression=grpc.Compression.Gzip)
     assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert gateway.requests == []
 
@@ -217,16 +215,14 @@ async def test_connections_beyond_the_limit_are_closed_and_others_stay(gateway):
         assert await call(REQUEST) == b"an answer"
 
 
-@with_gateway()
-async def test_an_idle_connection_is_closed(gateway, monkeypatch):
-    monkeypatch.setattr(gateway_port, "KEEP_ALIVE_S", 1)
+@with_gateway(GatewayLimits(keep_alive_s=1))
+async def test_an_idle_connection_is_closed(gateway):
 
     assert await gateway.talk(Http2Client.is_closed)
 
 
-@with_gateway()
-async def test_a_connection_that_says_nothing_is_closed(gateway, monkeypatch):
-    monkeypatch.setattr(gateway_port, "HEAD_S", 0.2)
+@with_gateway(GatewayLimits(head_s=0.2))
+async def test_a_connection_that_says_nothing_is_closed(gateway):
 
     def wait(number: int) -> bool:
         with socket.create_connection(("127.0.0.1", number), 30) as silent:

@@ -14,6 +14,7 @@ from tests.process.cluster.conftest import in_cluster, until
 @in_cluster(log_interval_s=3.0)
 async def test_a_sidecar_without_a_config_service_says_so(cluster, caplog):
     await cluster.streams._nats.close()
+    await (await cluster.operator()).delete_stream(subjects.stream("default"))
     starting = asyncio.create_task(cluster.worker("w"))
     await until(lambda: "no config service has made it" in caplog.text)
     running = [each.get_coro().__name__ for each in asyncio.all_tasks()]

@@ -291,6 +291,28 @@ async def test_a_payload_without_memory_goes_back_to_the_queue(tmp_path):
     assert [each.status for each in sidecar.answers] == [0, 0]
 
 
+class AwayStore(Store):
+    async def size(self, path: str) -> int:
+        raise StoreError("away")
+
+
+class EmptyStore(Store):
+    async def size(self, path: str) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.parametrize(
+    ("store", "receipt"),
+    [(None, b'-NAK {"delay": 500000000}'), (AwayStore(BODY), b'-NAK {"delay": 500000000}'), (EmptyStore(BODY), b"")],
+    ids=["no store", "away", "removed by its gateway"],
+)
+@in_loop
+async def test_a_payload_that_cannot_be_read_goes_back_unless_nobody_waits_for_it(tmp_path, store, receipt):
+    sidecar = Sidecar(tmp_path, 1 << 20, store)
+    await sidecar.start(payload="payloads/1/g.1")
+    assert sidecar.queue.published == [(sidecar.message.reply, receipt)]
+
+
 @in_loop
 async def test_a_payload_larger_than_the_memory_runs_alone(tmp_path):
     store = Store(BODY)
