@@ -170,7 +170,7 @@ def test_a_request_that_ends_two_tritons_is_put_aside_and_costs_no_other_answer(
         return False
 
     with Clients(addresses, ["t__m0", "t__m1"]) as clients, ThreadPoolExecutor(1) as thread:
-        clients.more(50)
+        clients.more(100)
         answer = thread.submit(ask)
         for _ in range(2):
             wait_for(kill_where_it_runs)

@@ -77,18 +77,6 @@ async def test_a_queue_that_is_killed_and_comes_back_loses_nothing(cluster):
     assert await load.end() == []
 
 
-@in_cluster(**QUICK)
-async def test_a_queue_that_stops_for_a_while_loses_nothing(cluster):
-    queues, _ = await started(cluster)
-    load = Load(*queues)
-    await load.more(50)
-    cluster.server.stop()
-    await asyncio.sleep(1)
-    cluster.server.go_on()
-    await load.more(50)
-    assert await load.end() == []
-
-
 class Wire:
     """Forwards bytes between a client and nats-server; while it is cut, none come through, in both directions.
 
