@@ -88,23 +88,22 @@ def items(words: str) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "requests", "calls"),
+    ("max_requests", "max_items", "requests", "calls"),
     [
-        ("_max_requests", 3, "a b c d e f g", "abc def g"),
-        ("_max_requests", 1, "a b", "a b"),
-        ("_max_items", 3, "aa bb c d", "aac bbd"),  # one that does not fit is passed by a smaller one
-        ("_max_items", 2, "aaaaa b ccccccccc", "aaaaa b ccccccccc"),
+        (3, 99, "a b c d e f g", "abc def g"),
+        (1, 99, "a b", "a b"),
+        (99, 3, "aa bb c d", "aac bbd"),  # one that does not fit is passed by a smaller one
+        (99, 2, "aaaaa b ccccccccc", "aaaaa b ccccccccc"),
     ],
 )
-@with_clients()
-async def test_a_call_has_at_most_so_many_requests_and_items(clients, limit, value, requests, calls):
-    setattr(clients.joiner, limit, value)
+@in_loop
+async def test_a_call_has_at_most_so_many_requests_and_items(max_requests, max_items, requests, calls):
+    clients = Clients(1, max_requests, max_joined_items=max_items)
     assert await texts_of_calls(clients, *items(requests)) == items(calls)
 
 
-@with_clients()
+@with_clients(max_joined_bytes=3 * len(request(b"a" * 50).SerializeToString()))
 async def test_a_call_has_at_most_so_many_bytes(clients):
-    clients.joiner._max_bytes = 3 * len(request(b"a" * 50).SerializeToString())
     long, short = b"a" * 50, b"b"
     assert await texts_of_calls(clients, *[[long]] * 4, [short]) == [[long] * 3, [long, short]]
     assert clients.joiner._lines == {}  # a sidecar runs for months, and models come and go
@@ -229,9 +228,8 @@ async def test_a_kind_whose_response_cannot_be_split_is_not_joined_again(clients
     assert await first_call(clients, None, normalize=True) == together
 
 
-@with_clients()
+@with_clients(max_apart=2)
 async def test_the_latest_kinds_that_cannot_be_split_are_kept(clients):
-    clients.joiner._limits = SidecarLimits(max_apart=2)
     together, apart = [b"a", b"b"], [b"a"]
     assert [await first_call(clients, UNSPLITTABLE, kind=kind) for kind in (1, 2, 3)] == [together] * 3
     assert [await first_call(clients, UNSPLITTABLE, kind=kind) for kind in (2, 3)] == [apart] * 2

@@ -173,6 +173,7 @@ ALONE = {
     "a recorded trace in another case": changed(lambda each: set_parameter(each, "Traceparent", f"{TRACE}-01")),
     "no inputs": service_pb2.ModelInferRequest(model_name="m"),
     "no items": request(inputs={"query": [b"q"]}),
+    "no texts": request(),
     "shared memory": changed(lambda each: set_parameter(each.inputs[1], "shared_memory_region", "r")),
     "classes": changed(lambda each: set_parameter(each.outputs.add(name="scores"), "classification", 2)),
     "contents that are not raw": changed(lambda each: each.ClearField("raw_input_contents")),
