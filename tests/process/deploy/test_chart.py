@@ -14,7 +14,7 @@ from helm_python.errors import HelmError
 
 from sie_triton.settings import Settings
 from sie_triton.system.host.private import TRUSTED
-from tests.support.chart import EVERYTHING, EXAMPLES, KINDS, MATRIX, PARTS, Object, pod_templates, rendered
+from tests.support.chart import EVERYTHING, EXAMPLES, KINDS, MATRIX, PARTS, Object, pod_templates, render, rendered
 from tools.pages.chart import CHART, files
 
 KUBERNETES = ("1.28", "1.32", "1.37")
@@ -130,6 +130,7 @@ def test_a_part_gets_the_password_of_its_own_user_only(objects):
 
 
 def test_two_renders_are_equal_and_hold_no_password(objects, request):
+    render.cache_clear()
     assert rendered(request.node.callspec.params["objects"]) == objects
     assert "Secret" not in {each["kind"] for each in objects}
 

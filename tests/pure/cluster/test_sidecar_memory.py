@@ -21,16 +21,6 @@ def memory(max_bytes: int = 100, max_alone: int = 1000) -> Memory:
     return Memory(max_bytes, max_alone, lambda: None)
 
 
-def test_memory_is_spent_by_what_is_in_progress():
-    of_requests = memory()
-    of_requests.take("a", 60)
-    assert not of_requests.is_spent
-    of_requests.take("b", 60)
-    assert of_requests.is_spent
-    of_requests.release("a")
-    assert not of_requests.is_spent
-
-
 def test_bytes_are_taken_in_turn():
     """A small share does not pass a larger one that waits, which would never get its bytes."""
     of_requests = memory()
@@ -56,14 +46,6 @@ def test_there_is_no_room_for_small_messages_while_a_large_one_waits():
     assert of_requests.take_in_turn("large", 60)
     assert of_requests.has_room
     assert calls == [False, True]
-
-
-def test_one_that_leaves_the_line_holds_up_none():
-    of_requests = memory()
-    of_requests.take("running", 50)
-    assert not of_requests.take_in_turn("large", 60)
-    of_requests.release("large")
-    assert of_requests.take_in_turn("small", 10)
 
 
 def test_a_request_larger_than_the_memory_has_its_turn_once_little_else_is_there():
@@ -311,19 +293,6 @@ async def test_a_payload_that_cannot_be_read_goes_back_unless_nobody_waits_for_i
     sidecar = Sidecar(tmp_path, 1 << 20, store)
     await sidecar.start(payload="payloads/1/g.1")
     assert sidecar.queue.published == [(sidecar.message.reply, receipt)]
-
-
-@in_loop
-async def test_a_payload_larger_than_the_memory_runs_alone(tmp_path):
-    store = Store(BODY)
-    sidecar = Sidecar(tmp_path, len(BODY) // 10, store)
-    large = sidecar.start(payload="payloads/1/g.1")
-    await all_ran()
-    assert sidecar.runner.room == 0
-    sidecar.triton.calls[0].answer()
-    await large
-    assert [each.status for each in sidecar.answers] == [0]
-    assert sidecar.runner.room > 0
 
 
 @in_loop
