@@ -248,6 +248,7 @@ LIMITS: dict[str, Any] = {
     "bucket_retry_s": 0.05,
     "bucket_absent_s": 0.05,
     "apply_retry_s": 0.05,
+    "names_s": 0.2,
     "measure_s": 0.05,
 }
 

@@ -230,7 +230,7 @@ async def test_the_queue_of_a_pool_that_nobody_uses_is_removed(cluster):
         await until(lambda: b.pools == ["default", "eval"])
         while "eval" not in await streams():
             await asyncio.sleep(0.05)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.7)
         assert "KV_SIE_CLAIMS_eval" in await streams()
         await client.delete("/v1/pools/eval")
         while {"eval", "KV_SIE_CLAIMS_eval"} & await streams():
