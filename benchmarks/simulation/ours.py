@@ -15,16 +15,15 @@ from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.rules import Book
 from benchmarks.simulation.scaling import Demand
-from benchmarks.simulation.sidecar import HEARTBEAT_S, Sidecar
-from sie_triton.cluster.gateway.gate import MAX_OF_TENANT, MAX_WAITING
+from benchmarks.simulation.sidecar import Sidecar
+from sie_triton.cluster.limits import GatewayLimits, SidecarLimits
 from sie_triton.cluster.messages import Health
-from sie_triton.cluster.policies.fair import MAX_RATED, Turns, expected_s, window
+from sie_triton.cluster.policies.fair import Turns, expected_s, window
 from sie_triton.cluster.policies.placement import may_claim, order, should_help
 from sie_triton.cluster.policies.quantum import FIRST_OPEN
 from sie_triton.controller.choice import Resident, victims
 
-# Constants of modules that need the client of NATS: a test compares them.
-LOOK_S, BACKLOG_S, UNUSED_S, ACK_WAIT_S, MAX_MISSING, SERVED_S = 0.1, 1.0, 5.0, 5.0, 3, 0.2
+OF_GATEWAY, OF_SIDECAR = GatewayLimits(), SidecarLimits()
 
 # Times that differ by less are the same, in seconds.
 SAME_S = 1e-6
@@ -36,7 +35,7 @@ class _Line:
     def __init__(self) -> None:
         self.num_sent = 0
         self.turns = Turns[Request]()
-        self.ended: deque[float] = deque(maxlen=MAX_RATED)
+        self.ended: deque[float] = deque(maxlen=OF_GATEWAY.max_rated)
         self.limit, self.limit_at = 0, float("-inf")
 
 
@@ -65,8 +64,8 @@ class Ours:
         self._largest_limit, self._largest_at = FIRST_OPEN, float("-inf")
         self._heard: Sequence[Health] = ()
         self._heard_at = float("-inf")
-        clock.each(BACKLOG_S, self._look_at_backlog)
-        clock.each(BACKLOG_S, self._give_up)
+        clock.each(OF_SIDECAR.backlog_s, self._look_at_backlog)
+        clock.each(OF_SIDECAR.backlog_s, self._give_up)
 
     def choose(self, machine: Machine, num_bytes: int) -> Sequence[str]:
         residents = [
@@ -90,8 +89,9 @@ class Ours:
         if line.num_sent < self._window(request.model, line) and not line.turns:
             self._send(request, line)
             return
-        is_full = len(self._at_gate) >= MAX_WAITING or self._of_tenants[request.tenant] >= MAX_OF_TENANT
-        wait_s = expected_s(line.ended, self._clock.now, line.turns.ahead(request.tenant))
+        of_tenant = self._of_tenants[request.tenant]
+        is_full = len(self._at_gate) >= OF_GATEWAY.max_waiting or of_tenant >= OF_GATEWAY.max_waiting_of_tenant
+        wait_s = expected_s(line.ended, self._clock.now, line.turns.ahead(request.tenant), OF_GATEWAY.min_rated)
         if is_full or wait_s > request.ends_at - self._clock.now:
             self._book.end(request, Outcome.REFUSED)
             return
@@ -112,9 +112,9 @@ class Ours:
         self._let_in(request.model, line)
 
     def _window(self, model: str, line: _Line) -> int:
-        """Return how many requests for a model may be in the queue, as of SERVED_S ago at most."""
+        """Return how many requests for a model may be in the queue, as of a moment ago at most."""
         now = self._clock.now
-        if now - line.limit_at >= SERVED_S:
+        if now - line.limit_at >= OF_GATEWAY.served_age_s:
             holders = self._holders[model]
             line.limit = sum(each.quantum.limit for each in holders) if holders else self._largest()
             line.limit_at = now
@@ -122,7 +122,7 @@ class Ours:
 
     def _largest(self) -> int:
         now = self._clock.now
-        if now - self._largest_at >= SERVED_S:
+        if now - self._largest_at >= OF_GATEWAY.served_age_s:
             self._largest_limit = max((each.quantum.limit for each in self._sidecars.values()), default=FIRST_OPEN)
             self._largest_at = now
         return self._largest_limit
@@ -208,7 +208,7 @@ class Ours:
 
     def _when_drained(self, sidecar: Sidecar, when_idle: Callable[[], object]) -> None:
         if sidecar.open:
-            self._clock.after(LOOK_S, self._when_drained, sidecar, when_idle)
+            self._clock.after(OF_SIDECAR.placing_look_s, self._when_drained, sidecar, when_idle)
         else:
             self._sidecars.pop(sidecar.name, None)
             when_idle()
@@ -218,8 +218,8 @@ class Ours:
         sidecar = self._sidecars[machine.name]
         for request in sidecar.open:
             self._at.pop(request, None)
-        self._clock.after(ACK_WAIT_S, self._return, [*sidecar.open])
-        self._clock.after(HEARTBEAT_S * MAX_MISSING, self._forget, sidecar)
+        self._clock.after(OF_SIDECAR.ack_wait_s, self._return, [*sidecar.open])
+        self._clock.after(OF_SIDECAR.heartbeat_s * OF_SIDECAR.max_missing_heartbeats, self._forget, sidecar)
 
     def _return(self, requests: Sequence[Request]) -> None:
         for request in reversed(requests):
@@ -252,7 +252,7 @@ class Ours:
                 self._wanted.pop(model, None)
                 self._claim(sidecar, model)
                 return
-        self._clock.after(LOOK_S, self._look, model)
+        self._clock.after(OF_SIDECAR.placing_look_s, self._look, model)
 
     def _claim(self, sidecar: Sidecar, model: str) -> None:
         self._holders[model][sidecar] = None
@@ -269,7 +269,9 @@ class Ours:
         """Release the models that have neither memory nor work."""
         for sidecar in self._sidecars.values():
             unused = [
-                name for name in sidecar.claims if sidecar.idle_s(name) > UNUSED_S and not sidecar.machine.has(name)
+                name
+                for name in sidecar.claims
+                if sidecar.idle_s(name) > OF_SIDECAR.unused_s and not sidecar.machine.has(name)
             ]
             self._release(sidecar, [name for name in unused if name not in sidecar.machine.loading])
 
@@ -286,8 +288,9 @@ class Ours:
             self._helped.discard(model)
         else:
             self._helped.add(model)
-            left_s = (hash_of(helper.name) * BACKLOG_S - self._clock.now) % BACKLOG_S
-            self._clock.after(left_s if left_s > SAME_S else left_s + BACKLOG_S, self._help, model, helper)
+            backlog_s = OF_SIDECAR.backlog_s
+            left_s = (hash_of(helper.name) * backlog_s - self._clock.now) % backlog_s
+            self._clock.after(left_s if left_s > SAME_S else left_s + backlog_s, self._help, model, helper)
 
     def _help(self, model: str, helper: Sidecar) -> None:
         if self._helper(model) is helper and helper.can_claim:
@@ -310,9 +313,9 @@ class Ours:
         return self._sidecars.get(first)
 
     def _healths(self) -> Sequence[Health]:
-        """Return all heartbeats, as of LOOK_S ago at most."""
+        """Return all heartbeats, as of a moment ago at most."""
         now = self._clock.now
-        if now - self._heard_at >= LOOK_S or len(self._heard) != len(self._sidecars):
+        if now - self._heard_at >= OF_SIDECAR.placing_look_s or len(self._heard) != len(self._sidecars):
             self._heard, self._heard_at = [each.health() for each in self._sidecars.values()], now
         return self._heard
 

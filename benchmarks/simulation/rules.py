@@ -10,7 +10,7 @@ from benchmarks.simulation.load import Outcome, Request
 from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
 from benchmarks.simulation.scaling import Demand
-from sie_triton.cluster.gateway.demand import DEMAND_S
+from sie_triton.cluster.limits import GatewayLimits
 
 # Interval at which the requests whose time has passed are looked for, in seconds.
 EXPIRE_S = 0.1
@@ -107,4 +107,4 @@ class Book:
         seconds = max(1e-9, self.clock.now - self._rejected_since)
         rejected = self._num_rejected / seconds
         self._num_rejected, self._rejected_since = 0, self.clock.now
-        return Demand(queue_depth, float(self.clock.now - self._wanted_at <= DEMAND_S), 0.0, rejected)
+        return Demand(queue_depth, float(self.clock.now - self._wanted_at <= GatewayLimits.demand_s), 0.0, rejected)

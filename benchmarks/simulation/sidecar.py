@@ -8,13 +8,11 @@ from benchmarks.simulation.clock import Clock
 from benchmarks.simulation.load import Request
 from benchmarks.simulation.machines import Machine
 from benchmarks.simulation.parameters import Parameters
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Health
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.doors.shared_calls import num_shared, smoothed
-
-# A joined call may take so many times the target of the wait; interval of a heartbeat, in seconds.
-CALLS_OF_TARGET, HEARTBEAT_S = 2, 1.0
 
 
 @dataclass(slots=True)
@@ -65,7 +63,7 @@ class Sidecar:
     def health(self) -> Health:
         """Return the latest heartbeat, as the others know it."""
         now = self._clock.now
-        if self._health is None or now - self._told_at >= HEARTBEAT_S:
+        if self._health is None or now - self._told_at >= SidecarLimits.heartbeat_s:
             resident = {
                 name: (each.num_bytes, now - each.used_at)
                 for name, each in self.machine.resident.items()
@@ -127,7 +125,11 @@ class Sidecar:
 
     def _go_on(self, key: tuple[str, str], line: _Line) -> None:
         while line.waiting and line.num_calls < self._parameters.max_calls:
-            call_s = CALLS_OF_TARGET * self._parameters.target_ms / 1000 if self._tenants.are_several else float("inf")
+            call_s = (
+                SidecarLimits.max_call_targets * self._parameters.target_ms / 1000
+                if self._tenants.are_several
+                else float("inf")
+            )
             limit = min(
                 self._parameters.joined_requests, num_shared(call_s, line.request_s, self._parameters.max_requests)
             )

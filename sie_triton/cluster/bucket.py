@@ -14,18 +14,9 @@ from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoStream
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster.connection import told
+from sie_triton.cluster.limits import ClusterLimits
 
 log = logging.getLogger(__name__)
-
-# Pause before the bucket is opened again after an error, and if there is none, in seconds.
-AGAIN_S, ABSENT_S = 1.0, 5.0
-
-# Interval in seconds at which a silent bucket is asked whether it has changed: its news may have been lost.
-POLL_S = 30.0
-
-# Time of one wait for news, in seconds.
-LISTEN_S = 0.5
-
 
 T = TypeVar("T")
 
@@ -39,7 +30,8 @@ class Bucket(Generic[T]):
 
     `opened` makes or opens the bucket. `read` turns the bytes of an entry into a value; entries for which it returns
     None count as absent. `when_changed` is called with each key and value, None for an absent one.
-    `with_history`: call it for the former values of an entry, too.
+    `poll_s`: interval in seconds at which a silent bucket is asked whether it has changed, as its news may have been
+    lost. `with_history`: call `when_changed` for the former values of an entry, too.
     """
 
     def __init__(
@@ -48,11 +40,12 @@ class Bucket(Generic[T]):
         read: Callable[[bytes], T | None],
         *,
         when_changed: Callable[[str, T | None, int], None] | None = None,
-        poll_s: float = POLL_S,
+        poll_s: float = 30.0,
         with_history: bool = False,
+        limits: ClusterLimits = ClusterLimits(),
     ) -> None:
         self._opened, self._read, self.when_changed = opened, read, when_changed
-        self._poll_s, self._with_history = poll_s, with_history
+        self._poll_s, self._with_history, self._limits = poll_s, with_history, limits
         self._bucket: KeyValue | None = None
         self._made_at: Any = None
         self._revisions: dict[str, int] = {}
@@ -86,14 +79,14 @@ class Bucket(Generic[T]):
     async def watch(self) -> None:
         """Follow the changes, until the connection is closed."""
         while True:
-            pause_s = AGAIN_S
+            pause_s = self._limits.bucket_retry_s
             try:
                 await self.open()
                 await self._follow()
             except NotFoundError:  # nobody has made it yet
                 self._forget()
                 self.are_known.set()
-                pause_s = ABSENT_S
+                pause_s = self._limits.bucket_absent_s
             except ConnectionClosedError:
                 return
             except (NatsError, TimeoutError) as exc:
@@ -108,7 +101,7 @@ class Bucket(Generic[T]):
         try:
             while True:
                 try:
-                    entry = await watcher.updates(LISTEN_S)  # type: ignore[no-untyped-call]
+                    entry = await watcher.updates(self._limits.bucket_listen_s)  # type: ignore[no-untyped-call]
                 except TimeoutError:
                     if self._is_doubtful:
                         return

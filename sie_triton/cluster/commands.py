@@ -24,12 +24,7 @@ MODELS = "/v1/configs/models"
 # Timeout of an answer, in seconds.
 ANSWER_S = 30.0
 
-REFRESH_S = 1.0
-
 DOOR = Where("door or gateway", "--url", CLIENT)
-
-# Models in memory that a row names.
-MAX_NAMES = 5
 
 
 def show(door: Address, *, watch: bool = False, as_json: bool = False) -> None:
@@ -43,7 +38,7 @@ def show(door: Address, *, watch: bool = False, as_json: bool = False) -> None:
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 live.update(_table(door, console.width), refresh=True)
-                time.sleep(REFRESH_S)
+                time.sleep(1.0)
 
 
 def _table(door: Address, width: int) -> RenderableType:
@@ -114,8 +109,8 @@ def _files(worker: Mapping[str, Any], epoch: int) -> Text:
 
 
 def _names(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
+    shown, rest = names[:5], names[5:]
+    return ", ".join(shown) + (f" and {len(rest)} more" if rest else "")
 
 
 def _of_pool(pool: str) -> str:

@@ -20,33 +20,12 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 
 from sie_triton.cluster import subjects
+from sie_triton.cluster.limits import ClusterLimits, SidecarLimits
 from sie_triton.cluster.permissions import inbox
 from sie_triton.settings import Settings, words
 from sie_triton.settings.secrets import secret
 
 log = logging.getLogger(__name__)
-
-# Interval of pings, in seconds: a server that does not answer two of them, for example because it was stopped or cut
-# off, is taken for gone.
-PING_S, MAX_PINGS = 3, 2
-
-# Interval between two log lines about failures of the connection, in seconds.
-QUIET_S = 5.0
-
-# Time after which work that its worker no longer reports on goes to another one, in seconds.
-ACK_WAIT_S = 5.0
-
-# A request that is this old has passed its deadline: no timeout is longer.
-MAX_AGE_S = 3600.0
-
-# Work of a model that workers may hold at a time, without having answered.
-MAX_HELD = 10_000
-
-# A consumer without workers for this long is removed, in seconds. What its model's requests left is not lost with it.
-UNUSED_S = 3600.0
-
-# Pause between two requests for a stream, in seconds.
-AGAIN_S = 0.25
 
 
 async def connect(
@@ -55,13 +34,14 @@ async def connect(
     name: str,
     reconnected: Callable[[], Awaitable[None]] | None = None,
     closed: Callable[[], Awaitable[None]] | None = None,
+    limits: ClusterLimits = ClusterLimits(),
 ) -> Client:
     """Return a connection; a server that is away is awaited for ever. `reconnected` is called after each return.
 
     `user` is the part of the cluster that connects, one of permissions.PERMISSIONS. `closed` is called when the server
     has refused the connection for good, for example because a password has changed, and when it is closed.
     """
-    reporter = _Reporter()
+    reporter = _Reporter(limits.log_interval_s)
     return await nats.connect(
         list(words(settings.nats_url)),
         name=f"{user} {name}",
@@ -73,8 +53,8 @@ async def connect(
         allow_reconnect=True,
         max_reconnect_attempts=-1,
         reconnect_time_wait=0.25,
-        ping_interval=PING_S,
-        max_outstanding_pings=MAX_PINGS,
+        ping_interval=limits.ping_s,
+        max_outstanding_pings=2,
         pending_size=64 * 1024**2,
         error_cb=reporter.report,
         closed_cb=closed,
@@ -83,18 +63,21 @@ async def connect(
 
 
 class _Reporter:
-    """Logs failures of a connection, one line in QUIET_S."""
+    """Logs failures of a connection, one line in `interval_s`."""
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
         self._quiet_until = 0.0
 
     async def report(self, error: Exception) -> None:
         if monotonic() >= self._quiet_until:
-            self._quiet_until = monotonic() + QUIET_S
+            self._quiet_until = monotonic() + self._interval_s
             log.warning("queue: %s: %s", type(error).__name__, error)
 
 
-async def await_streams(client: Client, js: JetStreamContext, pool: str) -> None:
+async def await_streams(
+    client: Client, js: JetStreamContext, pool: str, limits: ClusterLimits = ClusterLimits()
+) -> None:
     """Return once a pool has its streams: config services alone may make them, or give them today's settings."""
     logged_at = monotonic()
     while True:
@@ -107,10 +90,10 @@ async def await_streams(client: Client, js: JetStreamContext, pool: str) -> None
             reason = "no config service has made it yet"
         except (NatsError, TimeoutError) as exc:
             reason = told(exc)
-        if monotonic() - logged_at >= QUIET_S:
+        if monotonic() - logged_at >= limits.log_interval_s:
             logged_at = monotonic()
             log.warning("queue: pool %s has no stream: %s", pool, reason)
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(0.25)
 
 
 async def listen(
@@ -147,16 +130,16 @@ class OwnJetStream(JetStreamContext):
         return await super().subscribe(*args, **{**options, "cb": take})
 
 
-async def open_consumer(js: JetStreamContext, pool: str, model: str) -> None:
+async def open_consumer(js: JetStreamContext, pool: str, model: str, limits: SidecarLimits = SidecarLimits()) -> None:
     """Make the consumer through which the workers of a pool share the work of a model; an existing one stays."""
     config = ConsumerConfig(
         name=subjects.token(model),  # with a name, the subject of the request has the filter, so that it can be limited
         durable_name=subjects.token(model),
         filter_subject=subjects.work(pool, model),
         ack_policy=AckPolicy.EXPLICIT,
-        ack_wait=ACK_WAIT_S,
-        max_ack_pending=MAX_HELD,
-        inactive_threshold=UNUSED_S,
+        ack_wait=limits.ack_wait_s,
+        max_ack_pending=10_000,  # that workers hold without having answered
+        inactive_threshold=3600.0,  # without workers; what is in the stream is not lost with it
     )
     await js.add_consumer(subjects.stream(pool), config)
 

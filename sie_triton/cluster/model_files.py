@@ -3,7 +3,7 @@
     token of the pool . token of the model → a version of the model's file
 
 The bucket is the log of all changes: a change is one write, and its revision is the *epoch* of the cluster. The bucket
-keeps the last MAX_VERSIONS versions of each file.
+keeps the last 64 versions of each file.
 """
 
 import logging
@@ -19,12 +19,6 @@ from sie_triton.cluster.messages import Header, Malformed
 from sie_triton.contract.names import triton_name
 
 log = logging.getLogger(__name__)
-
-# Largest model file, in bytes.
-MAX_FILE_BYTES = 1024**2
-
-# Versions of each file that are kept: the most that NATS takes.
-MAX_VERSIONS = 64
 
 # Pool of the files that are for the workers of all pools. No pool has this name.
 ALL_POOLS = ""

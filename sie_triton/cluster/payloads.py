@@ -11,21 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cached_property
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.models.weights.object_store import AsyncObjectStore, StoreError
 
 PATH = re.compile(r"payloads/(\d{1,12})/[\w.-]{1,200}", re.ASCII)
-
-# Time after its deadline at which a payload is removed, in seconds, and interval of looks for such payloads.
-GRACE_S, SWEEP_S = 60, 60.0
-
-# Payloads that one look removes.
-MAX_REMOVED = 10_000
-
-# Largest payload that is read, in bytes.
-MAX_BYTES = 1024**3
-
-# Payloads that a sidecar reads at a time, and time in seconds that a request waits for its turn.
-MAX_READS, TURN_S = 4, 1.0
 
 
 def keep_files_private() -> None:
@@ -64,9 +53,9 @@ class Payloads:
 
     async def sweep(self, now: float) -> int:
         """Remove what gateways that ended have left; return the number of payloads. `now`: by a gateway's clock."""
-        before = now - GRACE_S
+        before = now - 60
         found = [match async for path in self._store.paths("payloads") if (match := PATH.fullmatch(path))]
-        late = [match[0] for match in found if int(match[1]) < before][:MAX_REMOVED]
+        late = [match[0] for match in found if int(match[1]) < before][:10_000]
         for path in late:
             await self._store.remove(path)
         return len(late)
@@ -77,15 +66,15 @@ class Payloads:
 
 
 class Reads:
-    """Reads of a payload store, MAX_READS at a time. Belongs to one event loop.
+    """Reads of a payload store, few at a time. Belongs to one event loop.
 
-    While the store does not answer, requests would fill a sidecar's places, so they wait for their turn at most TURN_S
-    in all, and then go back to the queue.
+    While the store does not answer, requests would fill a sidecar's places, so they wait a little for their turn, and
+    then go back to the queue.
     """
 
-    def __init__(self, payloads: Payloads) -> None:
-        self._payloads = payloads
-        self._turns = asyncio.Semaphore(MAX_READS)
+    def __init__(self, payloads: Payloads, limits: SidecarLimits = SidecarLimits()) -> None:
+        self._payloads, self._limits = payloads, limits
+        self._turns = asyncio.Semaphore(limits.max_reads)
         self._is_stalled = False
 
     async def size(self, path: str) -> int | None:
@@ -103,7 +92,7 @@ class Reads:
         if self._is_stalled and self._turns.locked():
             raise StoreError("earlier reads have not ended")
         try:
-            async with asyncio.timeout(TURN_S):
+            async with asyncio.timeout(self._limits.read_turn_s):
                 await self._turns.acquire()
         except TimeoutError:
             self._is_stalled = True

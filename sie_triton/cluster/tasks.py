@@ -10,9 +10,6 @@ from nats.errors import Error as NatsError
 
 log = logging.getLogger(__name__)
 
-# Pause before a part that failed is started again, and interval between two log lines about it, in seconds.
-AGAIN_S, QUIET_S = 1.0, 30.0
-
 T = TypeVar("T")
 
 
@@ -39,14 +36,14 @@ class Tasks:
             log.error("a part of this process failed", exc_info=error)
 
 
-async def restarted_forever(work: Callable[[], Awaitable[None]]) -> None:
-    """Await `work`, and again after each failure, until it returns: a full disk or a lack of file handles passes."""
+async def restarted_forever(work: Callable[[], Awaitable[None]], pause_s: float) -> None:
+    """Await `work`, and again after each failure and a pause, until it returns: a full disk passes, for example."""
     quiet_until = 0.0
     while True:
         try:
             return await work()
         except Exception as exc:
             if monotonic() >= quiet_until:
-                quiet_until = monotonic() + QUIET_S
+                quiet_until = monotonic() + 30.0
                 log.error("%s failed, and is started again", getattr(work, "__qualname__", work), exc_info=exc)
-        await asyncio.sleep(AGAIN_S)
+        await asyncio.sleep(pause_s)

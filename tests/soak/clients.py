@@ -2,8 +2,10 @@
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -24,19 +26,8 @@ TIMEOUT_S, MANY_TIMEOUT_S = 60.0, 600.0
 TEXTS = [f"text number {i} " + "word " * i for i in range(20)]
 QUERY = "what climbs up walls?"
 WORDS = (
-    "wall",
-    "vine",
-    "brick",
-    "garden",
-    "climbs",
-    "grows",
-    "under",
-    "light",
-    "water",
-    "stone",
-    "roof",
-    "door",
-    "small",
+    *("wall", "vine", "brick", "garden", "climbs", "grows", "under"),
+    *("light", "water", "stone", "roof", "door", "small"),
 )
 LABELS = ["person", "place", "plant"]
 ENTITIES = "Ada Lovelace planted vines in Berlin."
@@ -85,39 +76,58 @@ class Models:
 Ask = Callable[[str, str], np.ndarray]
 
 
-class Client:
-    """A kind of client. `ask` takes a model and a text. Its pauses are `pauses` times as long as those of others."""
+class Asking(ABC):
+    """A kind of client. Its pauses are `pauses` times as long as those of others."""
+
+    name: str
+    models: Sequence[str]
+    pauses = 1.0
+
+    @abstractmethod
+    def question(
+        self, rng: np.random.Generator, texts: Sequence[str]
+    ) -> tuple[str, Callable[[], np.ndarray], np.ndarray]:
+        """Return a model, a request to it, and the right answer."""
+
+    def run(self, seed: int, stopped: threading.Event, pause_s: float, texts: Sequence[str]) -> list[Entry]:
+        """Ask until `stopped`, with pauses of `pause_s` on average."""
+        rng, entries = np.random.default_rng(seed), []
+        while not stopped.is_set():
+            model, ask, expected = self.question(rng, texts)
+            began, error = time.monotonic(), ""
+            try:
+                outcome = RIGHT if same(ask(), expected) else WRONG
+            except Refused as exc:
+                outcome, error = REFUSED, str(exc)
+            except Exception as exc:
+                outcome, error = FAILED, f"{type(exc).__name__}: {exc}"
+            entries.append(Entry(self.name, model, began, time.monotonic(), outcome, error))
+            stopped.wait(rng.exponential(self.pauses * pause_s) if outcome == RIGHT else PAUSE_S)
+        return entries
+
+
+class Client(Asking):
+    """A client that asks for one text at a time. `ask` takes a model and a text; models are chosen by Zipf."""
 
     def __init__(self, name: str, models: Sequence[str], ask: Ask, pauses: float = 1.0) -> None:
-        self.name, self.models, self._ask, self._pauses = name, models, ask, pauses
+        self.name, self.models, self._ask, self.pauses = name, models, ask, pauses
         self._expected: dict[tuple[str, str], np.ndarray] = {}
+        weights = 1 / np.arange(1, len(models) + 1)
+        self._weights = weights / weights.sum()
 
     def learn(self, model: str, texts: Sequence[str]) -> None:
         """Take the model's answers before the first fault as the right ones."""
         for text in texts:
             self._expected[model, text] = self._ask(model, text)
 
-    def run(self, seed: int, stopped: threading.Event, pause_s: float, texts: Sequence[str]) -> list[Entry]:
-        """Ask until `stopped`, with pauses of `pause_s` on average; models by Zipf."""
-        rng, entries = np.random.default_rng(seed), []
-        weights = 1 / np.arange(1, len(self.models) + 1)
-        weights /= weights.sum()
-        while not stopped.is_set():
-            model, text = str(rng.choice(self.models, p=weights)), texts[rng.integers(len(texts))]
-            began, error = time.monotonic(), ""
-            try:
-                found = self._ask(model, text)
-                outcome = RIGHT if same(found, self._expected[model, text]) else WRONG
-            except Refused as exc:
-                outcome, error = REFUSED, str(exc)
-            except Exception as exc:
-                outcome, error = FAILED, f"{type(exc).__name__}: {exc}"
-            entries.append(Entry(self.name, model, began, time.monotonic(), outcome, error))
-            stopped.wait(rng.exponential(self._pauses * pause_s) if outcome == RIGHT else PAUSE_S)
-        return entries
+    def question(
+        self, rng: np.random.Generator, texts: Sequence[str]
+    ) -> tuple[str, Callable[[], np.ndarray], np.ndarray]:
+        model, text = str(rng.choice(self.models, p=self._weights)), texts[rng.integers(len(texts))]
+        return model, partial(self._ask, model, text), self._expected[model, text]
 
 
-class Many:
+class Many(Asking):
     """A client that asks for 1 to MAX_MANY texts of 5 to 400 words at once. `ask` takes a model and the texts."""
 
     def __init__(self, name: str, model: str, ask: Callable[[str, Sequence[str]], np.ndarray]) -> None:
@@ -130,19 +140,11 @@ class Many:
         """Take the model's answer to each text alone as the right one."""
         self._expected = np.concatenate([self._ask(model, [text]) for text in self._texts])
 
-    def run(self, seed: int, stopped: threading.Event, pause_s: float, texts: Sequence[str]) -> list[Entry]:
-        rng, entries = np.random.default_rng(seed), []
-        while not stopped.is_set():
-            chosen = rng.integers(NUM_LONG, size=rng.integers(1, MAX_MANY + 1))
-            began, error = time.monotonic(), ""
-            try:
-                found = self._ask(self.models[0], [self._texts[i] for i in chosen])
-                outcome = RIGHT if same(found, self._expected[chosen]) else WRONG
-            except Exception as exc:
-                outcome, error = FAILED, f"{type(exc).__name__}: {exc}"
-            entries.append(Entry(self.name, self.models[0], began, time.monotonic(), outcome, error))
-            stopped.wait(rng.exponential(pause_s))
-        return entries
+    def question(
+        self, rng: np.random.Generator, texts: Sequence[str]
+    ) -> tuple[str, Callable[[], np.ndarray], np.ndarray]:
+        chosen, model = rng.integers(NUM_LONG, size=rng.integers(1, MAX_MANY + 1)), self.models[0]
+        return model, partial(self._ask, model, [self._texts[i] for i in chosen]), self._expected[chosen]
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -4,7 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from resource import RLIMIT_NOFILE
 from subprocess import DEVNULL, Popen
@@ -44,6 +44,7 @@ def can_be_filled(directory: Path) -> bool:
 
 @contextmanager
 def full(directory: Path) -> Iterator[None]:
+    """Fill a file system up to a megabyte."""
     path = directory / "ballast-of-the-soak"
     try:
         with suppress(OSError), path.open("wb") as file:
@@ -54,18 +55,12 @@ def full(directory: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-@contextmanager
-def full_shm(target: Target, rng: np.random.Generator) -> Iterator[None]:
-    """Fill /dev/shm up to a megabyte."""
-    with full(SHM):
-        yield
+def full_shm(target: Target, rng: np.random.Generator) -> AbstractContextManager[None]:
+    return full(SHM)
 
 
-@contextmanager
-def full_disk(target: Target, rng: np.random.Generator) -> Iterator[None]:
-    """Fill the file system of the data directory up to a megabyte."""
-    with full(target.root):
-        yield
+def full_disk(target: Target, rng: np.random.Generator) -> AbstractContextManager[None]:
+    return full(target.root)
 
 
 @contextmanager
@@ -94,18 +89,14 @@ def running(code: str, number: int = 1) -> Iterator[None]:
             process.wait()
 
 
-@contextmanager
-def ballast(target: Target, rng: np.random.Generator) -> Iterator[None]:
+def ballast(target: Target, rng: np.random.Generator) -> AbstractContextManager[None]:
     """Another program takes memory."""
-    with running(f"a = bytearray({BALLAST}); import time; time.sleep(60)"):
-        yield
+    return running(f"a = bytearray({BALLAST}); import time; time.sleep(60)")
 
 
-@contextmanager
-def starved(target: Target, rng: np.random.Generator) -> Iterator[None]:
+def starved(target: Target, rng: np.random.Generator) -> AbstractContextManager[None]:
     """Other programs take all cores twice."""
-    with running("while True: pass", 2 * (psutil.cpu_count() or 1)):
-        yield
+    return running("while True: pass", 2 * (psutil.cpu_count() or 1))
 
 
 @contextmanager
@@ -144,19 +135,14 @@ def chosen(rng: np.random.Generator, paths: Iterable[Path]) -> Sequence[Path]:
     return [ordered[i] for i in rng.permutation(len(ordered))[:NUM_SPOILED]]
 
 
-@contextmanager
-def truncated_weights(target: Target, rng: np.random.Generator) -> Iterator[None]:
+def truncated_weights(target: Target, rng: np.random.Generator) -> AbstractContextManager[None]:
     """Cut a model's weights in half."""
-    with spoiled_weights(target, lambda path: os.truncate(path, path.stat().st_size // 2)):
-        yield
+    return spoiled_weights(target, lambda path: os.truncate(path, path.stat().st_size // 2))
 
 
-@contextmanager
-def exchanged_weights(target: Target, rng: np.random.Generator) -> Iterator[None]:
+def exchanged_weights(target: Target, rng: np.random.Generator) -> AbstractContextManager[None]:
     """Put weights of another architecture in the place of a model's."""
-    other = target.saved.other_weights.read_bytes()
-    with spoiled_weights(target, lambda path: put(path, other)):
-        yield
+    return spoiled_weights(target, lambda path: put(path, target.saved.other_weights.read_bytes()))
 
 
 @contextmanager

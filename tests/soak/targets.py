@@ -188,6 +188,9 @@ class Target(ABC):
     @abstractmethod
     def _command(self) -> list[str]: ...
 
+    def _directories(self) -> list[str]:
+        return [f"--models-dir={self.saved.models_dir}", f"--data-dir={self.root / 'data'}"]
+
     @abstractmethod
     def hurt_by(self, part: str) -> frozenset[str]:
         """Return the clients whose own process a part is."""
@@ -287,14 +290,7 @@ class OneServer(Target):
         self._admin = f"http://127.0.0.1:{ports['controller_port']}"
         flags = [f"--{name.replace('_', '-')}={port}" for name, port in ports.items()]
         flags += [f"--door-port={door}", f"--memory-limit-bytes={self._memory_bytes}"]
-        return [
-            "serve",
-            *_names(self.saved.models),
-            MODELS.of_hub,
-            f"--models-dir={self.saved.models_dir}",
-            f"--data-dir={self.root / 'data'}",
-            *flags,
-        ]
+        return ["serve", *_names(self.saved.models), MODELS.of_hub, *self._directories(), *flags]
 
     def hurt_by(self, part: str) -> frozenset[str]:
         # A client of Triton itself is connected to tritonserver, and gets Triton's own error if a stage dies or stands
@@ -337,8 +333,7 @@ class Cluster(Target):
         self._admin = f"http://127.0.0.1:{config}"
         flags = [f"--door-port={http}", f"--grpc-port={grpc}", f"--config-port={config}", f"--workers={NUM_WORKERS}"]
         flags += [f"--memory-limit-bytes={NUM_WORKERS * self._memory_bytes}"]
-        names, data = _names(self.saved.models), f"--data-dir={self.root / 'data'}"
-        return ["cluster", "up", *names, f"--models-dir={self.saved.models_dir}", data, *flags]
+        return ["cluster", "up", *_names(self.saved.models), *self._directories(), *flags]
 
     def servers(self) -> list[Path]:
         return list((self.root / "data" / "cluster").glob("worker-*"))
@@ -378,15 +373,8 @@ def _if_not_served() -> Iterator[None]:
 
 
 def _names(models: Models) -> list[str]:
-    return [
-        *models.encoders,
-        models.reranker,
-        models.extractor,
-        models.images,
-        models.sounds,
-        models.spoiled,
-        models.minilm,
-    ]
+    others = models.reranker, models.extractor, models.images, models.sounds, models.spoiled, models.minilm
+    return [*models.encoders, *others]
 
 
 TARGETS: dict[str, type[Target]] = {"server": OneServer, "cluster": Cluster}

@@ -1,7 +1,10 @@
 """The Helm chart, rendered by helm itself."""
 
+import json
 import re
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,12 @@ KINDS = (*PARTS, "DaemonSet", "Job")
 
 def rendered(values: dict[str, Any], chart: Path = CHART) -> list[Object]:
     """Return the objects of a release `sie`."""
-    texts = Chart.load(str(chart)).render(values, name="sie", namespace=NAMESPACE)
+    return deepcopy(render(json.dumps(values), chart))
+
+
+@cache
+def render(values: str, chart: Path) -> list[Object]:
+    texts = Chart.load(str(chart)).render(json.loads(values), name="sie", namespace=NAMESPACE)
     return [each for name, text in texts.items() if name.endswith(".yaml") for each in yaml.safe_load_all(text) if each]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.sidecar.joiner import Joiner, Sent
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import CallBook, OpenCall
@@ -101,10 +102,11 @@ def joiner_of(
 class Clients:
     """Requests on their way through a joiner."""
 
-    def __init__(self, max_calls: int = 1, max_requests: int = 64) -> None:
+    def __init__(self, max_calls: int = 1, max_requests: int = 64, **limits: int) -> None:
         self.triton = FakeTriton()
         self.opened: list[OpenCall] = []
-        self.joiner = joiner_of(self.triton, max_calls, max_requests, opened=self.opened)
+        of_joined = SidecarLimits(**limits)
+        self.joiner = joiner_of(self.triton, max_calls, max_requests, opened=self.opened, limits=of_joined)
 
     def send(self, *texts: bytes, model: str = "m", seconds: float = SECONDS, **options: Any) -> "asyncio.Task[Any]":
         return self.send_message(request(*texts, model=model, **options), seconds)
@@ -124,15 +126,33 @@ class Clients:
         await self.triton.none()
         assert not any(task.done() for task in tasks)
 
+    async def following(self, *texts: bytes, **options: Any) -> "tuple[list[asyncio.Task[Any]], Call]":
+        """Return requests of one text that have waited for a call to end, and the call that follows it."""
+        [running] = await self.occupy()
+        tasks = [self.send(text, **options) for text in texts]
+        await self.waiting(*tasks)
+        running.answer()
+        return tasks, await self.triton.next()
 
-def with_clients(max_calls: int = 1, max_requests: int = 64) -> Callable[..., Any]:
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop."""
+
+    @wraps(test)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*arguments, **fixtures), 60))
+
+    return run
+
+
+def with_clients(max_calls: int = 1, max_requests: int = 64, **limits: int) -> Callable[..., Any]:
     """Run a test in an event loop. It gets clients, and then its fixtures."""
 
     def decorate(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @wraps(function)
         def run(**fixtures: Any) -> None:
             async def check() -> None:
-                clients = Clients(max_calls, max_requests)
+                clients = Clients(max_calls, max_requests, **limits)
                 await function(clients, **fixtures)
                 await all_ran()
                 assert not clients.joiner._tasks

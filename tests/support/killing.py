@@ -111,4 +111,5 @@ def vector(client: triton.InferenceServerClient, model: str, text: str, seconds:
 
 def of_the_gateway(failure: str) -> bool:
     """Return True for what a client sees whose own gateway was killed."""
-    return any(text in failure for text in ("Socket closed", "Connection reset", "failed to connect", "recvmsg"))
+    broken = ("Socket closed", "Connection reset", "failed to connect", "recvmsg", "Broken pipe")
+    return any(text in failure for text in broken)

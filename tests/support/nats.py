@@ -4,11 +4,11 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 from sie_triton.cluster.up import as_user, free_ports, nats_config, nats_server, passwords
 from sie_triton.settings import Settings
-from tests.support.controller import wait_for
 
 HOST = "127.0.0.1"
 
@@ -41,7 +41,9 @@ class NatsServer:
             self._process = subprocess.Popen(
                 [nats_server(), "-c", str(self._config)], stdout=log, stderr=log, env={**os.environ, **self.passwords}
             )
-        wait_for(self._listens)
+        while not self._listens():
+            assert self._process.poll() is None, self._log.read_text()
+            time.sleep(0.01)
 
     def kill(self) -> None:
         self._process.kill()
@@ -54,7 +56,6 @@ class NatsServer:
         self._process.send_signal(signal.SIGCONT)
 
     def _listens(self) -> bool:
-
         try:
             socket.create_connection((HOST, self.port), timeout=1).close()
         except OSError:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -20,7 +21,7 @@ from starlette.routing import Route
 from sie_triton.cluster import subjects
 from sie_triton.cluster.config.model_file_store import ModelFileStore, Outcome, Refused
 from sie_triton.cluster.connection import told
-from sie_triton.cluster.model_files import ALL_POOLS, MAX_FILE_BYTES, ModelFile, key
+from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.workers import Workers
 from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.errors import CatalogError, InputError, UnbuiltFamily
@@ -36,11 +37,6 @@ FILES = Gauge("sie_config_model_files", "Model files of the cluster.", registry=
 CHANGES = Counter("sie_config_changes", "Changes that this process has made.", registry=REGISTRY)
 
 log = logging.getLogger(__name__)
-
-MAX_KEY_CHARACTERS = 200
-
-# Model files that are checked at a time: each takes a thread for milliseconds.
-MAX_CHECKS = 2
 
 
 def application(store: ModelFileStore, workers: Workers, settings: Settings, admin_token: str) -> Starlette:
@@ -90,7 +86,7 @@ class Api:
 
     def __init__(self, store: ModelFileStore, workers: Workers, settings: Settings) -> None:
         self._store, self._workers, self._settings = store, workers, settings
-        self._checks = asyncio.Semaphore(MAX_CHECKS)
+        self._checks = asyncio.Semaphore(2)  # each takes a thread for milliseconds
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -148,7 +144,7 @@ class Api:
     async def add(self, request: Request) -> Response:
         """Distribute the model file in the body; 201 for a new version, 200 for one that is there."""
         self._check_known()
-        text = await small_body(request, MAX_FILE_BYTES)
+        text = await small_body(request, 1024**2)
         model = await self._checked(text)
         return self._changed(model, await self._change(request, model, text))
 
@@ -230,8 +226,8 @@ def _pool(request: Request) -> str:
 
 def _idempotency_key(request: Request) -> str:
     given = request.headers.get("Idempotency-Key", "")
-    if len(given) > MAX_KEY_CHARACTERS or not given.isascii() or not (given.isprintable() or not given):
-        raise InputError.at("Idempotency-Key", f"must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
+    if not re.fullmatch(r"[ -~]{0,200}", given):
+        raise InputError.at("Idempotency-Key", "must be 1 to 200 printable ASCII characters")
     return given
 
 

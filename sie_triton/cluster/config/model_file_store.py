@@ -9,17 +9,9 @@ from typing import NamedTuple
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster.bucket import Bucket, Conflict
+from sie_triton.cluster.limits import ConfigLimits
 from sie_triton.cluster.model_files import ModelFile, Version, key, reader
 from sie_triton.errors import SIEError
-
-# Files of one cluster, removed ones included.
-MAX_FILES = 10_000
-
-# Idempotency-Keys that are remembered, the latest.
-MAX_REQUESTS = 10_000
-
-# Attempts at a write while other config services write the same file.
-MAX_ATTEMPTS = 10
 
 
 class Refused(SIEError):
@@ -56,9 +48,16 @@ class ModelFileStore:
     A change is one write, which names the revision it replaces: whoever is killed leaves nothing half done.
     """
 
-    def __init__(self, opened: Callable[[], Awaitable[KeyValue]], producer: str, others: Collection[str] = ()) -> None:
-        self._producer = producer
-        self.bucket = Bucket(opened, reader({producer, *others}), when_changed=self._learn, with_history=True)
+    def __init__(
+        self,
+        opened: Callable[[], Awaitable[KeyValue]],
+        producer: str,
+        others: Collection[str] = (),
+        limits: ConfigLimits = ConfigLimits(),
+    ) -> None:
+        self._producer, self._limits = producer, limits
+        read = reader({producer, *others})
+        self.bucket = Bucket(opened, read, when_changed=self._learn, with_history=True, limits=limits)
         self._requests: OrderedDict[str, Done] = OrderedDict()
         self._turn = asyncio.Lock()
 
@@ -73,7 +72,7 @@ class ModelFileStore:
         file = ModelFile(Version(model, pool, self._producer, time.time(), request), text)
         async with self._turn:
             await self.bucket.open()  # what is known may be that of a bucket that the queue has lost since
-            for _ in range(MAX_ATTEMPTS):
+            for _ in range(10):
                 if (done := self._done(file, replaces)) is not None:
                     return done
                 try:
@@ -100,8 +99,8 @@ class ModelFileStore:
             raise Refused(404, f"{version.model} has no model file {_where(version.pool)}")
         if present is not None and present.text == file.text:
             return Outcome(revision, is_new=False)
-        if present is None and len(self.bucket.values) >= MAX_FILES:
-            raise Refused(409, f"a cluster has {MAX_FILES} model files at most")
+        if present is None and len(self.bucket.values) >= self._limits.max_files:
+            raise Refused(409, f"a cluster has {self._limits.max_files} model files at most")
         return None
 
     def _learn(self, name: str, file: ModelFile | None, epoch: int) -> None:
@@ -109,7 +108,7 @@ class ModelFileStore:
             self._requests.clear()
         if file is not None and (request := file.version.request):
             self._requests.setdefault(request, Done.of(file, epoch))
-            if len(self._requests) > MAX_REQUESTS:
+            if len(self._requests) > self._limits.max_idempotency_keys:
                 self._requests.popitem(last=False)
 
 

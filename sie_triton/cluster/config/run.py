@@ -12,7 +12,7 @@ from sie_triton.cluster.config.api import application
 from sie_triton.cluster.config.model_file_store import ModelFileStore
 from sie_triton.cluster.config.streams import Streams, open_bucket
 from sie_triton.cluster.connection import OwnJetStream, connect, listen
-from sie_triton.cluster.model_files import MAX_VERSIONS
+from sie_triton.cluster.limits import ConfigLimits
 from sie_triton.cluster.permissions import CONFIG
 from sie_triton.cluster.tasks import restarted_forever
 from sie_triton.cluster.workers import Workers
@@ -22,9 +22,6 @@ from sie_triton.settings import Settings, words
 from sie_triton.system.telemetry import logs
 
 log = logging.getLogger(__name__)
-
-# Timeout of a question to the queue, in seconds.
-QUEUE_S = 5.0
 
 
 def run(settings: Settings) -> None:
@@ -41,20 +38,21 @@ async def _run(settings: Settings) -> None:
 class ConfigService:
     """The connection to the queue and what is known by it, as a context manager. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self.workers = Workers()
+    def __init__(self, settings: Settings, limits: ConfigLimits = ConfigLimits()) -> None:
+        self._settings, self._limits = settings, limits
+        self.workers = Workers(limits)
         self._is_closing = False
 
     async def __aenter__(self) -> "ConfigService":
-        name = self._settings.config_producer
-        self._nats = await connect(self._settings, CONFIG, name, self._reconnected, self._closed)
-        self._js = OwnJetStream(self._nats, timeout=QUEUE_S)
+        name, limits = self._settings.config_producer, self._limits
+        self._nats = await connect(self._settings, CONFIG, name, self._reconnected, self._closed, limits)
+        self._js = OwnJetStream(self._nats, timeout=limits.queue_s)
         await listen(self._nats, subjects.ALL_WORKERS, self.workers.hear)
-        self.store = ModelFileStore(self._bucket, name, words(self._settings.nats_config_trusted_producers))
-        streams = Streams(self._nats, self._js, self._settings, self.workers)
+        self.store = ModelFileStore(self._bucket, name, words(self._settings.nats_config_trusted_producers), limits)
+        streams = Streams(self._nats, self._js, self._settings, self.workers, limits)
         await streams.listen()
-        self._tasks = [asyncio.create_task(restarted_forever(work)) for work in (self.store.bucket.watch, streams.keep)]
+        parts = self.store.bucket.watch, streams.keep
+        self._tasks = [asyncio.create_task(restarted_forever(work, limits.restart_s)) for work in parts]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -64,8 +62,8 @@ class ConfigService:
         await self._nats.close()
 
     async def _bucket(self) -> KeyValue:
-        limits = {"history": MAX_VERSIONS, "max_bytes": 1024**3}
-        return await open_bucket(self._js, subjects.MODEL_FILES, self._settings, **limits)
+        more = {"history": 64, "max_bytes": 1024**3}  # the longest history that NATS takes
+        return await open_bucket(self._js, subjects.MODEL_FILES, self._settings, **more)
 
     async def _reconnected(self) -> None:
         self.store.bucket.doubt()

@@ -21,24 +21,12 @@ from nats.js.errors import BadRequestError, NotFoundError, ServerError
 from nats.js.kv import KeyValue
 
 from sie_triton.cluster import subjects
-from sie_triton.cluster.connection import MAX_AGE_S, listen, told
-from sie_triton.cluster.policies.leases import TTL_S
+from sie_triton.cluster.connection import listen, told
+from sie_triton.cluster.limits import ConfigLimits
 from sie_triton.cluster.workers import Workers
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
-
-# Requests that ended their Tritons are kept for so many seconds, and at most so many bytes.
-DEAD_AGE_S, DEAD_BYTES = 7 * 24 * 3600.0, 256 * 1024**2
-
-# Interval between two looks, and time after which a pool counts as unused, in seconds.
-LOOK_S, UNUSED_S = 600.0, 3600.0
-
-# Pause after an error, in seconds.
-AGAIN_S = 2.0
-
-# Pools of a cluster.
-MAX_POOLS = 1000
 
 PREFIX = subjects.stream("")
 
@@ -49,19 +37,27 @@ class Streams:
     The pool of the settings is never removed, nor is a pool with workers.
     """
 
-    def __init__(self, client: Client, js: JetStreamContext, settings: Settings, workers: Workers) -> None:
+    def __init__(
+        self,
+        client: Client,
+        js: JetStreamContext,
+        settings: Settings,
+        workers: Workers,
+        limits: ConfigLimits = ConfigLimits(),
+    ) -> None:
         self._nats, self._js, self._settings, self._workers = client, js, settings, workers
+        self._limits = limits
         self._unused: dict[str, tuple[int, float]] = {}  # pool → number of its last request, and when that was seen
 
     async def keep(self) -> None:
         """Look at all streams now and then, for ever."""
         while True:
-            pause_s = LOOK_S
+            pause_s = self._limits.streams_look_s
             try:
                 await self._look()
             except (NatsError, TimeoutError) as exc:
                 log.warning("queue: streams: %s", told(exc))
-                pause_s = AGAIN_S
+                pause_s = 2.0
             await asyncio.sleep(pause_s)
 
     async def _look(self) -> None:
@@ -80,21 +76,21 @@ class Streams:
             return
         with suppress(NatsError, TimeoutError):  # who has no stream asks again
             pools = await self._pools()
-            if pool in pools or len(pools) < MAX_POOLS:
+            if pool in pools or len(pools) < self._limits.max_pools:
                 await self._open(pool)
             else:
-                log.warning("queue: no stream for pool %s: a cluster has %d pools at most", pool, MAX_POOLS)
+                log.warning("queue: no stream for pool %s: a cluster has at most %d", pool, self._limits.max_pools)
 
     async def _open_common(self) -> None:
         """Make the bucket of leases, which forgets what has not been renewed, and the stream of dead letters."""
-        await open_bucket(self._js, subjects.LEASES, self._settings, ttl=TTL_S)
+        await open_bucket(self._js, subjects.LEASES, self._settings, ttl=self._limits.lease_ttl_s)
         config = StreamConfig(
             name=subjects.DEAD_STREAM,
             subjects=[subjects.DEAD_SUBJECTS],
             retention=RetentionPolicy.LIMITS,
             storage=StorageType.FILE,
-            max_age=DEAD_AGE_S,
-            max_bytes=DEAD_BYTES,
+            max_age=self._limits.dead_age_s,
+            max_bytes=256 * 1024**2,
             num_replicas=self._settings.queue_replicas,
         )
         await _make_or_update(self._js, config)
@@ -107,7 +103,7 @@ class Streams:
             retention=RetentionPolicy.WORK_QUEUE,
             storage=StorageType.FILE,
             discard=DiscardPolicy.NEW,
-            max_age=MAX_AGE_S,
+            max_age=self._limits.max_age_s,
             max_msgs=self._settings.queue_max_messages,
             max_bytes=self._settings.queue_max_bytes,
             num_replicas=self._settings.queue_replicas,
@@ -127,7 +123,7 @@ class Streams:
         return {name.removeprefix(PREFIX): state for name, state in named.items() if name.startswith(PREFIX)}
 
     async def _remove_unused(self, pools: Mapping[str, Any]) -> None:
-        """Remove the streams of pools that had no worker and no new request for UNUSED_S, longer than a lease."""
+        """Remove the streams of pools that had no worker and no new request for longer than a lease."""
         now, seen = monotonic(), self._unused
         self._unused = {}
         for pool, state in pools.items():
@@ -135,7 +131,7 @@ class Streams:
                 last, since = seen.get(pool, (-1, 0.0))
                 self._unused[pool] = (last, since) if last == state.last_seq else (state.last_seq, now)
         for pool, (_, since) in self._unused.items():
-            if now - since >= UNUSED_S:
+            if now - since >= self._limits.pool_unused_s:
                 for stream in (subjects.stream(pool), f"KV_{subjects.claims(pool)}"):
                     with suppress(NotFoundError):  # another config service was faster
                         await self._js.delete_stream(stream)

@@ -3,9 +3,6 @@
 from collections.abc import Callable, Set
 from time import monotonic
 
-# Time for which a request counts as demand, in seconds: longer than its client waits before it asks again.
-DEMAND_S = 120.0
-
 # A pool and a kind of machine; one of them is empty.
 Wish = tuple[str, str]
 
@@ -13,20 +10,20 @@ Wish = tuple[str, str]
 class Demand:
     """Pools and kinds of machines that requests have asked for lately, and that have no worker.
 
-    Belongs to one event loop. `clock` is in seconds.
+    A request counts for `demand_s` seconds. Belongs to one event loop.
 
     >>> now = [0.0]
-    >>> demand = Demand(lambda: now[0])
+    >>> demand = Demand(120.0, lambda: now[0])
     >>> demand.note("large", "")
     >>> demand.now()
     {('large', '')}
-    >>> now[0] = DEMAND_S
+    >>> now[0] = 120.0
     >>> demand.now()
     set()
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
+    def __init__(self, demand_s: float, clock: Callable[[], float] = monotonic) -> None:
+        self._demand_s, self._clock = demand_s, clock
         self._noted: dict[Wish, float] = {}
 
     def note(self, pool: str, profile: str) -> None:
@@ -34,5 +31,5 @@ class Demand:
         self._noted[pool, profile] = self._clock()
 
     def now(self) -> Set[Wish]:
-        since = self._clock() - DEMAND_S
+        since = self._clock() - self._demand_s
         return {wish for wish, noted_at in self._noted.items() if noted_at > since}

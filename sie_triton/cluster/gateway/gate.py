@@ -11,31 +11,25 @@ from contextlib import asynccontextmanager
 from math import ceil
 from time import monotonic
 
-from sie_triton.cluster.policies.fair import MAX_RATED, Turns, expected_s
+from sie_triton.cluster.limits import GatewayLimits
+from sie_triton.cluster.policies.fair import Turns, expected_s
 from sie_triton.errors import BusyError
-
-# Requests that wait here at a time, of all tenants and of one.
-MAX_WAITING, MAX_OF_TENANT = 10_000, 5_000
 
 
 class _Line:
     """Requests for one model."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_rated: int) -> None:
         self.num_sent = 0
         self.turns = Turns[asyncio.Future[None]]()
-        self.ended: deque[float] = deque(maxlen=MAX_RATED)
-
-    def expected_s(self, tenant: str) -> float:
-        """Return how long the next request of a tenant will wait, by the rate of answers; 0 while that is unknown."""
-        return expected_s(self.ended, monotonic(), self.turns.ahead(tenant))
+        self.ended: deque[float] = deque(maxlen=max_rated)
 
 
 class Gate:
     """Gives turns. Belongs to one event loop. `window` returns how many requests for a model may be in the queue."""
 
-    def __init__(self, window: Callable[[str, str], int]) -> None:
-        self._window = window
+    def __init__(self, window: Callable[[str, str], int], limits: GatewayLimits = GatewayLimits()) -> None:
+        self._window, self._limits = window, limits
         self._lines: dict[tuple[str, str], _Line] = {}
         self._num_waiting = 0
         self._of_tenants: dict[str, int] = {}
@@ -50,7 +44,7 @@ class Gate:
 
         Raise BusyError at once if too many wait, or if the turn would come after `left_s` seconds.
         """
-        line = self._lines.setdefault((pool, model), _Line())
+        line = self._lines.setdefault((pool, model), _Line(self._limits.max_rated))
         if line.num_sent >= self._window(pool, model) or line.turns:
             await self._wait(pool, model, line, tenant, left_s)
         else:
@@ -80,10 +74,10 @@ class Gate:
             self._let_in(pool, model, line)
 
     async def _wait(self, pool: str, model: str, line: _Line, tenant: str, left_s: float) -> None:
-        of_tenant = self._of_tenants.get(tenant, 0)
-        if self._num_waiting >= MAX_WAITING or of_tenant >= MAX_OF_TENANT:
+        of_tenant, limits = self._of_tenants.get(tenant, 0), self._limits
+        if self._num_waiting >= limits.max_waiting or of_tenant >= limits.max_waiting_of_tenant:
             raise BusyError(f"{self._num_waiting} requests wait, {of_tenant} of them yours; retry")
-        if (wait_s := line.expected_s(tenant)) > left_s:
+        if (wait_s := expected_s(line.ended, monotonic(), line.turns.ahead(tenant), limits.min_rated)) > left_s:
             raise BusyError(
                 f"the request would wait for {wait_s:.3g} s, and has {left_s:.3g} s; retry, or allow more time",
                 retry_after_s=ceil(wait_s - left_s),

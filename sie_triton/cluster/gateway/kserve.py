@@ -19,6 +19,7 @@ from sie_triton.cluster.gateway.questions import check_size
 from sie_triton.cluster.gateway.queue import Queue
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.gateway.statistics import summed
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import OK, Answer, unknown_model, with_parameters
 from sie_triton.cluster.protobuf import fields
 from sie_triton.contract.error_prefix import with_prefix
@@ -66,19 +67,9 @@ OF_ERRORS = {"INVALID_ARG": grpc.StatusCode.INVALID_ARGUMENT}
 # Metadata of a call that the stages receive as request parameters.
 FORWARDED = (TRACEPARENT, REQUEST_ID)
 
-# Memory of gRPC core and asyncio for a call, in bytes, and copies of a request that calls hold: as received, and with
-# the parameters of its call.
-CALL_BYTES, COPIES = 20 * 1024, 2
-
-# Fields of a request for inference: one for each parameter, input and output, and one with the bytes of each input.
-MAX_FIELDS = 1000
-
 # Numbers of the fields that the gateway reads.
 REQUEST = service_pb2.ModelInferRequest
 READ = frozenset({REQUEST.MODEL_NAME_FIELD_NUMBER, REQUEST.PARAMETERS_FIELD_NUMBER})
-
-# Characters of an unknown model's name that its error shows.
-MAX_NAME = 200
 
 Context = Any  # grpc.aio.ServicerContext
 Handler = Callable[[bytes, Context], Awaitable[bytes]]
@@ -91,8 +82,15 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
     For gRPC they are handlers of streams, which it calls before it has received a message.
     """
 
-    def __init__(self, settings: Settings, queue: Queue, memory: MemoryBudget, receiving: Receiving) -> None:
-        self._queue, self._memory, self._receiving = queue, memory, receiving
+    def __init__(
+        self,
+        settings: Settings,
+        queue: Queue,
+        memory: MemoryBudget,
+        receiving: Receiving,
+        limits: GatewayLimits = GatewayLimits(),
+    ) -> None:
+        self._queue, self._memory, self._receiving, self._limits = queue, memory, receiving, limits
         self._trust = Access(settings)
         self._handlers: dict[str, Handler] = {
             "ModelInfer": self._infer,
@@ -126,9 +124,9 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
             held = self._memory.held().enter()
             context.add_done_callback(lambda _: held.leave())  # once the client has taken the answer
             try:
-                held.take(CALL_BYTES)
+                held.take(self._limits.call_bytes)
                 request = await self._receiving.message(context)
-                held.take(COPIES * len(request))
+                held.take(2 * len(request))  # as received, and with the parameters of its call
                 return await handler(request, context)
             except Failure as exc:  # the requests of all clients together take too much memory
                 await context.abort(grpc.StatusCode.UNAVAILABLE, with_prefix(BusyError(exc.message)))
@@ -145,10 +143,10 @@ class KServe(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _infer(self, request: bytes, context: Context) -> bytes:
         arrived = monotonic()
-        name, left_s = _head(request, context)
+        name, left_s = _head(request, context, self._limits.max_fields)
         pool = self._pool(context)
         if not (model := await self._queue.mentions.model_of(pool, name)):
-            await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name[:MAX_NAME]))
+            await context.abort(grpc.StatusCode.NOT_FOUND, unknown_model(name[:200]))
         metadata = _metadata(context.invocation_metadata())
         given = {name: metadata[name] for name in FORWARDED if name in metadata}
         left_s -= monotonic() - arrived
@@ -193,10 +191,10 @@ def _not_a(kind: Any) -> InputError:
     return InputError(f"the request is not a {kind.DESCRIPTOR.name} of Protocol Buffers")
 
 
-def _head(request: bytes, context: Context) -> tuple[str, float]:
+def _head(request: bytes, context: Context, max_fields: int) -> tuple[str, float]:
     """Return the model's name of a ModelInferRequest, and the time that it has, in seconds."""
     try:
-        read = b"".join([request[start:end] for number, start, end in fields(request, MAX_FIELDS) if number in READ])
+        read = b"".join([request[start:end] for number, start, end in fields(request, max_fields) if number in READ])
     except DecodeError as exc:
         raise _not_a(REQUEST) from exc
     message = _parsed(REQUEST, read)

@@ -5,14 +5,11 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from sie_triton.cluster.payloads import SWEEP_S, Payloads
+from sie_triton.cluster.payloads import Payloads
 from sie_triton.errors import BusyError, InputError
 from sie_triton.models.weights.object_store import StoreError
 
 log = logging.getLogger(__name__)
-
-# Subjects and headers around a request's body, at most.
-FRAME_BYTES = 4096
 
 
 class LargeRequests:
@@ -30,7 +27,7 @@ class LargeRequests:
 
         Raise BusyError if the store does not take it, and InputError if there is none.
         """
-        room = max_message - FRAME_BYTES
+        room = max_message - 4096  # subjects and headers around it
         if len(request) <= room:
             return ""
         if self._payloads is None:
@@ -57,4 +54,4 @@ class LargeRequests:
                     log.info("payload store: removed %d payloads whose time had passed", num_removed)
             except StoreError as exc:
                 log.warning("payload store: %s", exc)
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(60.0)

@@ -12,18 +12,11 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket, Conflict
 from sie_triton.cluster.connection import told
 from sie_triton.cluster.gateway.pools import Pools
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Lease, read_lease
 from sie_triton.cluster.policies.leases import is_over
 from sie_triton.doors.failures import Failure
 from sie_triton.settings import Settings
-
-# Leases at a time.
-MAX_LEASES = 100
-
-MAX_ATTEMPTS = 10
-
-# Time for which an ended lease is kept, in seconds: a clock may be wrong for a while.
-KEEP_S = 2 * 3600.0
 
 
 class Leases:
@@ -32,27 +25,32 @@ class Leases:
     Raises Failure for a change that cannot be made.
     """
 
-    def __init__(self, settings: Settings, js: JetStreamContext, pools: Pools) -> None:
-        self._settings, self._js, self._pools = settings, js, pools
-        self.bucket = Bucket(self._opened, read_lease)
+    def __init__(
+        self, settings: Settings, js: JetStreamContext, pools: Pools, limits: GatewayLimits = GatewayLimits()
+    ) -> None:
+        self._settings, self._js, self._pools, self._limits = settings, js, pools, limits
+        self.bucket = Bucket(self._opened, read_lease, limits=limits)
         pools.leases = self.bucket.values
 
     async def _opened(self) -> KeyValue:
         return await self._js.key_value(subjects.LEASES)
 
     def all(self) -> list[Lease]:
-        now = time.time()
-        return sorted((each for each in self.bucket.values.values() if not is_over(each, now)), key=lambda e: e.name)
+        return sorted((each for each in self.bucket.values.values() if not self._is_over(each)), key=lambda e: e.name)
+
+    def _is_over(self, lease: Lease, ago_s: float = 0.0) -> bool:
+        """Return True if a lease has ended, `ago_s` seconds ago or earlier."""
+        return is_over(lease, time.time() - ago_s, self._limits.lease_ttl_s)
 
     def forget_old(self) -> None:
         """Forget the leases that ended long ago: the queue's bucket drops them without telling."""
-        before = time.time() - KEEP_S
-        for name in [name for name, each in self.bucket.values.items() if is_over(each, before)]:
+        kept_s = self._limits.lease_kept_s
+        for name in [name for name, each in self.bucket.values.items() if self._is_over(each, kept_s)]:
             self.bucket.forget(name)
 
     def find(self, name: str) -> Lease:
         found = self.bucket.values.get(name)
-        if found is None or is_over(found, time.time()):
+        if found is None or self._is_over(found):
             raise Failure("no_route", f"pool {name[:64]} is not leased; POST /v1/pools leases it")
         return found
 
@@ -62,7 +60,7 @@ class Leases:
 
         def change() -> Lease:
             present = self.bucket.values.get(lease.name)
-            is_present = present is not None and not is_over(present, time.time())
+            is_present = present is not None and not self._is_over(present)
             return lease.renewed(at=present.at) if present and is_present else lease.renewed()
 
         return await self._changed(lease.name, change)
@@ -86,12 +84,12 @@ class Leases:
         if has_workers:
             message = f"the workers of the lease of pool {lease.name} that has ended are leaving it; retry"
             raise Failure("busy", message, retry_after_s=5)
-        if len(present) >= MAX_LEASES:
-            raise Failure("busy", f"{MAX_LEASES} pools are leased, the limit; delete one", retry_after_s=60)
+        if len(present) >= self._limits.max_leases:
+            raise Failure("busy", f"{len(present)} pools are leased, the limit; delete one", retry_after_s=60)
 
     async def _changed(self, name: str, change: Callable[[], Lease], *, is_end: bool = False) -> Lease:
         """Write the lease that `change` makes of the present ones, or its end; again if another gateway was faster."""
-        for _ in range(MAX_ATTEMPTS):
+        for _ in range(10):
             lease = change()
             try:
                 await self.bucket.write(name, b"" if is_end else lease.packed())

@@ -8,18 +8,10 @@ from grpc import StatusCode
 from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions, model_in
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import SERVE_KNOWN, Answer
 from sie_triton.contract import TASKS
 from sie_triton.errors import BusyError, ModelLoading, Unreachable
-
-# Time of a worker to serve a model, and then of its heartbeat to come, in seconds.
-SERVE_S, HEARTBEAT_S = 30.0, 10.0
-
-# Interval between two looks for the heartbeat, in seconds.
-LOOK_S = 0.05
-
-# Models that workers are asked for at a time. Names that none knows are remembered for so long, in seconds.
-MAX_ASKED, UNKNOWN_S, MAX_UNKNOWN = 32, 10.0, 1000
 
 OK, NOT_FOUND = StatusCode.OK.value[0], StatusCode.NOT_FOUND.value[0]
 
@@ -27,8 +19,8 @@ OK, NOT_FOUND = StatusCode.OK.value[0], StatusCode.NOT_FOUND.value[0]
 class Mentions:
     """Belongs to one event loop."""
 
-    def __init__(self, pools: Pools, questions: Questions) -> None:
-        self._pools, self._questions = pools, questions
+    def __init__(self, pools: Pools, questions: Questions, limits: GatewayLimits = GatewayLimits()) -> None:
+        self._pools, self._questions, self._limits = pools, questions, limits
         self._asking: dict[tuple[str, str], asyncio.Task[bool]] = {}
         self._unknown: dict[tuple[str, str], float] = {}
 
@@ -46,10 +38,10 @@ class Mentions:
         mentioned = pool, name if task in TASKS else ensemble
         if self._pools.is_removed(*mentioned):
             return ""
-        if monotonic() - self._unknown.get(mentioned, -UNKNOWN_S) < UNKNOWN_S:
+        if monotonic() - self._unknown.get(mentioned, float("-inf")) < self._limits.unknown_s:
             return ""
         if mentioned not in self._asking:
-            if len(self._asking) >= MAX_ASKED:
+            if len(self._asking) >= self._limits.max_mentions:
                 raise BusyError(f"{len(self._asking)} other known models wait to be served; retry")
             asking = self._asking[mentioned] = asyncio.create_task(self._is_served_now(*mentioned))
             asking.add_done_callback(lambda _: self._asking.pop(mentioned, None))
@@ -80,17 +72,18 @@ class Mentions:
             raise Unreachable(f"no worker of pool {pool} is ready; retry")
         chosen = max(workers, key=lambda each: (each.free_bytes, each.worker))
         subject = subjects.questions_of(pool, chosen.worker)
-        answer, _ = await self._questions.ask_at(subject, SERVE_KNOWN, model.encode(), SERVE_S)
+        answer, _ = await self._questions.ask_at(subject, SERVE_KNOWN, model.encode(), self._limits.serve_s)
         if answer.status == NOT_FOUND:
-            if len(self._unknown) >= MAX_UNKNOWN:
+            if len(self._unknown) >= 1000:
                 self._unknown.clear()
             self._unknown[pool, model] = monotonic()
             return False
         if answer.status != OK:
             raise ModelLoading(answer.text[:500])
-        until = monotonic() + HEARTBEAT_S
+        heartbeat_s = self._limits.served_heartbeat_s
+        until = monotonic() + heartbeat_s
         while not self._pools.is_served(pool, model):
             if monotonic() >= until:
-                raise ModelLoading(f"{model} was not in service after {HEARTBEAT_S:g} s; retry")
-            await asyncio.sleep(LOOK_S)
+                raise ModelLoading(f"{model} was not in service after {heartbeat_s:g} s; retry")
+            await asyncio.sleep(0.05)
         return True

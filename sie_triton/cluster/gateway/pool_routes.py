@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute, Route
 
 from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Lease
 from sie_triton.cluster.subjects import NAME
 from sie_triton.contract.parameters import shown
@@ -16,9 +17,6 @@ from sie_triton.doors.body_codec import JSON
 from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import invalid
 from sie_triton.settings import Settings
-
-# Kinds of machines of one pool, and workers of one kind.
-MAX_KINDS, MAX_WORKERS = 20, 1000
 
 
 class PoolRoutes:
@@ -52,7 +50,7 @@ class PoolRoutes:
         return request.answer(self._leases.described(self._leases.find(request.path["name"].lower())))
 
     async def put(self, request: DoorRequest) -> Response:
-        lease = lease_in(request.parsed(), self._settings)
+        lease = lease_in(request.parsed(), self._settings, self._queue.limits)
         answer = await request.answer(self._leases.described(await self._leases.put(lease))).response()
         answer.status_code = 201
         return answer
@@ -70,21 +68,21 @@ class PoolRoutes:
 FIELDS = ("name", "queue_pool", "gpus", "gpu_caps", "bundle", "minimum_worker_count")
 
 
-def lease_in(given: Mapping[str, Any], settings: Settings) -> Lease:
+def lease_in(given: Mapping[str, Any], settings: Settings, limits: GatewayLimits = GatewayLimits()) -> Lease:
     """Return the lease of a request; Failure 400 names the field that is wrong."""
     for field in given:
         if field not in FIELDS:
             raise invalid(shown(field), f"is not read here; the fields of a pool are {', '.join(FIELDS)}")
     now, name = time.time(), _name(given, "name", "").lower()
-    gpus, caps = _numbers(given, "gpus"), _numbers(given, "gpu_caps")
+    gpus, caps = _numbers(given, "gpus", limits), _numbers(given, "gpu_caps", limits)
     if not gpus and not caps:
         raise invalid("gpus", 'is missing; send the number of workers by kind of machine, such as {"l4": 2}')
     bundle = given.get("bundle", settings.bundle)
     if bundle != settings.bundle:
         raise invalid("bundle", f"{shown(bundle)} is not that of this gateway, {settings.bundle!r} (SIE_BUNDLE)")
     minimum = given.get("minimum_worker_count", 0)
-    if not _is_number(minimum, 0):
-        raise invalid("minimum_worker_count", f"must be a whole number from 0 to {MAX_WORKERS}")
+    if not _is_number(minimum, 0, limits.max_lease_workers):
+        raise invalid("minimum_worker_count", f"must be a whole number from 0 to {limits.max_lease_workers}")
     return Lease(name, _name(given, "queue_pool", settings.pool), gpus, caps, minimum, now, now)
 
 
@@ -95,15 +93,15 @@ def _name(given: Mapping[str, Any], field: str, default: str) -> str:
     return name
 
 
-def _numbers(given: Mapping[str, Any], field: str) -> dict[str, int]:
-    found = given.get(field) or {}
-    is_valid = isinstance(found, dict) and len(found) <= MAX_KINDS
+def _numbers(given: Mapping[str, Any], field: str, limits: GatewayLimits) -> dict[str, int]:
+    found, max_kinds, most = given.get(field) or {}, limits.max_lease_kinds, limits.max_lease_workers
+    is_valid = isinstance(found, dict) and len(found) <= max_kinds
     if not is_valid or not all(
-        isinstance(name, str) and NAME.fullmatch(name) and _is_number(number, 1) for name, number in found.items()
+        isinstance(name, str) and NAME.fullmatch(name) and _is_number(number, 1, most) for name, number in found.items()
     ):
-        raise invalid(field, f"must map up to {MAX_KINDS} kinds of machines to a number from 1 to {MAX_WORKERS}")
+        raise invalid(field, f"must map up to {max_kinds} kinds of machines to a number from 1 to {most}")
     return dict(found)
 
 
-def _is_number(value: Any, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= MAX_WORKERS
+def _is_number(value: Any, minimum: int, maximum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum

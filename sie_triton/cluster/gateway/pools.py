@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway.demand import Demand
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Health, Lease, clock_in
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, key
 from sie_triton.cluster.policies.fair import window
@@ -19,14 +20,8 @@ from sie_triton.cluster.workers import Workers
 from sie_triton.contract import TASKS
 from sie_triton.errors import Provisioning, Unreachable
 
-# Age of what is known about the workers, in seconds: a look at all of them for each request would take too long.
-SERVED_S = 0.2
-
 # Headers, and metadata of gRPC, with which a request asks for a pool, or for a kind of machine.
 POOL, PROFILE = "x-sie-pool", "x-sie-machine-profile"
-
-# Gateways whose heartbeats are listened to, and the age of its heartbeat at which one counts as gone, in seconds.
-MAX_GATEWAYS, STALE_S = 1000, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +58,16 @@ class Pools:
     `profiles` are the kinds of machines that can be started, and `startable` the pools.
     """
 
-    def __init__(self, own: str, profiles: Collection[str] = (), startable: Collection[str] = ()) -> None:
-        self.workers = Workers()
-        self.demand = Demand()
+    def __init__(
+        self,
+        own: str,
+        profiles: Collection[str] = (),
+        startable: Collection[str] = (),
+        limits: GatewayLimits = GatewayLimits(),
+    ) -> None:
+        self._limits = limits
+        self.workers = Workers(limits)
+        self.demand = Demand(limits.demand_s)
         self._profiles, self._startable = profiles, startable
         self._own = own
         self._heard_since = monotonic()
@@ -76,7 +78,8 @@ class Pools:
 
     async def hear_gateway(self, message: Msg) -> None:
         name = message.subject.rpartition(".")[2]
-        if clock_in(message.data) is not None and (name in self._gateways or len(self._gateways) < MAX_GATEWAYS):
+        has_room = name in self._gateways or len(self._gateways) < self._limits.max_gateways
+        if has_room and clock_in(message.data) is not None:
             self._gateways[name] = monotonic()
 
     def listen_anew(self) -> None:
@@ -85,7 +88,7 @@ class Pools:
 
     def forget_gateways(self) -> None:
         """Forget the gateways that are gone."""
-        since = monotonic() - STALE_S
+        since = monotonic() - self._limits.gateway_stale_s
         self._gateways = {name: heard for name, heard in self._gateways.items() if heard >= since}
 
     def chosen(self, asked: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -145,7 +148,7 @@ class Pools:
         """Return True if a client has leased a pool, and renews the lease. No lease takes a pool of the settings."""
         lease = self.leases.get(pool)
         is_of_settings = pool == self._own or pool in self._startable
-        return lease is not None and not is_of_settings and not is_over(lease, time())
+        return lease is not None and not is_of_settings and not is_over(lease, time(), self._limits.lease_ttl_s)
 
     def has_all(self, lease: Lease) -> bool:
         """Return True if a lease has the workers that it asks for."""
@@ -153,10 +156,10 @@ class Pools:
         return all(ready[profile] >= number for profile, number in lease.gpus.items())
 
     def served(self, pool: str) -> Served:
-        """Return what the workers of a pool serve, as of SERVED_S ago at most."""
+        """Return what the workers of a pool serve, as of a moment ago at most."""
         now = monotonic()
         found = self._served.get(pool)
-        if found is None or now - found.at >= SERVED_S:
+        if found is None or now - found.at >= self._limits.served_age_s:
             found = self._served[pool] = Served.of(self.workers.alive(pool), now)
         return found
 

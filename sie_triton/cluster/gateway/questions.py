@@ -17,25 +17,17 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Malformed, Question
 from sie_triton.cluster.workers import Workers
 from sie_triton.errors import InputError, Unreachable
 from sie_triton.records.revisions import MARK
-
-# Time of one worker to answer, in seconds; then another one is asked, after a pause.
-TRY_S, PAUSE_S = 2.0, 0.25
-
-# Workers of which one question is asked.
-MAX_ASKED = 1000
 
 # Questions about a model, whose requests begin with its name.
 OF_MODELS = ("ModelMetadata", "ModelConfig")
 
 # End of a step's name (records/revisions.py).
 STEP = re.compile(rf"({MARK}\d+)?({'|'.join(STEP_SUFFIXES)})$")
-
-# Largest request, in bytes; that of a model's name is far smaller.
-MAX_BYTES = 64 * 1024
 
 # gRPC's status of a Triton that is away or busy.
 UNAVAILABLE = StatusCode.UNAVAILABLE.value[0]
@@ -44,14 +36,14 @@ UNAVAILABLE = StatusCode.UNAVAILABLE.value[0]
 class Questions:
     """Asks the workers of a pool. Belongs to one event loop. Raises Unreachable if none answers in time."""
 
-    def __init__(self, client: Client, workers: Workers) -> None:
-        self._nats, self._workers = client, workers
+    def __init__(self, client: Client, workers: Workers, limits: GatewayLimits = GatewayLimits()) -> None:
+        self._nats, self._workers, self._limits = client, workers, limits
 
     async def ask(self, pool: str, method: str, request: bytes, left_s: float) -> tuple[Answer, bytes]:
         """Return the answer of any worker whose Triton is there."""
         message, ends_at, failure = _message(method, request), monotonic() + left_s, ""
         for attempt in count():
-            if (seconds := min(TRY_S, ends_at - monotonic())) <= 0:
+            if (seconds := min(self._limits.question_try_s, ends_at - monotonic())) <= 0:
                 break
             subject = self._subject(pool, model_in(method, request), attempt)
             try:
@@ -64,7 +56,7 @@ class Questions:
                 if isinstance(exc, NoRespondersError) and subject == subjects.questions(pool):
                     raise Unreachable(f"no worker of pool {pool} is there; retry") from exc
                 failure = type(exc).__name__
-            await asyncio.sleep(PAUSE_S)
+            await asyncio.sleep(0.25)
         raise Unreachable(f"no worker of pool {pool} answers ({failure[:200]}); retry")
 
     def _subject(self, pool: str, model: str, attempt: int) -> str:
@@ -89,7 +81,7 @@ class Questions:
     async def ask_all(self, pool: str, method: str, request: bytes, left_s: float) -> list[tuple[Answer, bytes]]:
         """Return the answers of all ready workers; those that do not answer are left out."""
         message = _message(method, request)
-        ready = [each.worker for each in self._workers.alive(pool) if each.is_ready][:MAX_ASKED]
+        ready = [each.worker for each in self._workers.alive(pool) if each.is_ready][:1000]
         asking = (self._nats.request(subjects.questions_of(pool, name), message, timeout=left_s) for name in ready)
         found = []
         for each in await asyncio.gather(*asking, return_exceptions=True):
@@ -113,10 +105,10 @@ def model_in(method: str, request: bytes) -> str:
     return ""
 
 
-def check_size(method: str, request: bytes) -> None:
-    """Raise InputError for a request that is too large to be parsed."""
-    if len(request) > MAX_BYTES:
-        raise InputError(f"a request of {method} has {len(request)} bytes; at most {MAX_BYTES} are allowed")
+def check_size(method: str, request: bytes, max_bytes: int = 64 * 1024) -> None:
+    """Raise InputError for a request that is too large to be parsed: one with a model's name is far smaller."""
+    if len(request) > max_bytes:
+        raise InputError(f"a request of {method} has {len(request)} bytes; at most {max_bytes} are allowed")
 
 
 def _message(method: str, request: bytes) -> bytes:

@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
-from sie_triton.cluster.connection import MAX_AGE_S, OwnJetStream, connect, listen
+from sie_triton.cluster.connection import OwnJetStream, connect, listen
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.gate import Gate
 from sie_triton.cluster.gateway.large import LargeRequests
@@ -23,7 +23,8 @@ from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.questions import Questions
 from sie_triton.cluster.gateway.queue_metrics import QueueMetrics
-from sie_triton.cluster.gateway.requests import CONFIRM_S, Requests
+from sie_triton.cluster.gateway.requests import Requests
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Wanted
 from sie_triton.cluster.model_files import opener, reader
 from sie_triton.cluster.permissions import GATEWAY
@@ -34,56 +35,49 @@ from sie_triton.settings import Settings, words
 
 log = logging.getLogger(__name__)
 
-# Interval of this gateway's heartbeats, in seconds. Workers drop the requests of a gateway that was silent for
-# GATEWAY_S (cluster/sidecar/gateways.py), so requests that wait are sent again after a silence of OWN_SILENCE_S.
-LIVE_S, OWN_SILENCE_S = 1.0, 10.0
-
-# Time after a request's deadline in which its answer may arrive, in seconds: the stages answer at the deadline, and say
-# what the request waited for.
-GRACE_S = 0.25
-
 
 class Queue:
     """Connection of one gateway process to the queue, as a context manager. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, limits: GatewayLimits = GatewayLimits()) -> None:
+        self._settings, self.limits = settings, limits
         self.name = f"{settings.worker_id or 'gateway'}-{uuid4().hex[:12]}"
         self._began_at = time.time() - time.monotonic()
         profiles, startable = words(settings.gateway_configured_gpus), words(settings.gateway_configured_pools)
-        self.pools = Pools(settings.pool, profiles, startable)
+        self.pools = Pools(settings.pool, profiles, startable, limits)
         self.requests: Requests
         self.questions: Questions
         self.mentions: Mentions
         self._heard_at = time.monotonic()  # the latest time at which the queue had this gateway's heartbeat
         self._is_closing = False
-        self._gate = Gate(self.pools.window)
+        self._gate = Gate(self.pools.window, limits)
         self._tasks = Tasks()
         self._nats: Client
         self._js: OwnJetStream
 
     async def __aenter__(self) -> "Queue":
-        self._nats = await connect(self._settings, GATEWAY, self.name, self._reconnected, self._closed)
-        self._js = OwnJetStream(self._nats, timeout=CONFIRM_S)
+        limits = self.limits
+        self._nats = await connect(self._settings, GATEWAY, self.name, self._reconnected, self._closed, limits)
+        self._js = OwnJetStream(self._nats, timeout=limits.confirm_s)
         large = LargeRequests(self._settings.payload_store_url, self.name, self._now)
-        self.requests = Requests(self._nats, self._js, self.name, self._now, self.pools, large)
+        self.requests = Requests(self._nats, self._js, self.name, self._now, self.pools, large, limits)
         await listen(self._nats, subjects.answers(self.name), self.requests.take)
         await listen(self._nats, subjects.ALL_WORKERS, self.pools.workers.hear)
         await listen(self._nats, subjects.ALL_GATEWAYS, self._hear_gateway)
-        self.questions = Questions(self._nats, self.pools.workers)
-        self.mentions = Mentions(self.pools, self.questions)
+        self.questions = Questions(self._nats, self.pools.workers, limits)
+        self.mentions = Mentions(self.pools, self.questions, limits)
         self.pools.listen_anew()
         self.requests.prepare(self._settings.pool)
         producers = words(self._settings.nats_config_trusted_producers)
         poll_s = self._settings.worker_config_poll_interval_ms / 1000
-        self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s)
+        self.model_files = Bucket(opener(self._js), reader(producers), poll_s=poll_s, limits=limits)
         self.pools.model_files = self.model_files.values
-        self.leases = Leases(self._settings, self._js, self.pools)
-        self._figures = QueueMetrics(self._js, self.pools, self.leases)
+        self.leases = Leases(self._settings, self._js, self.pools, limits)
+        self._figures = QueueMetrics(self._js, self.pools, self.leases, limits)
         parts = [self.model_files.watch, self.leases.bucket.watch, self._live]
         parts += [self._figures.keep_measuring, large.sweep]
         for work in parts:
-            self._tasks.start(restarted_forever(work))
+            self._tasks.start(restarted_forever(work, limits.restart_s))
         return self
 
     async def _reconnected(self) -> None:
@@ -128,10 +122,13 @@ class Queue:
         taken out of the queue, or no longer computed.
         """
         subjects.token(model)
-        left_s = min(left_s, MAX_AGE_S)
+        left_s = min(left_s, self.limits.max_age_s)
         deadline = self._now() + left_s
         try:
-            async with asyncio.timeout(left_s + GRACE_S), self._gate.turn(pool, model, tenant, left_s):
+            async with (
+                asyncio.timeout(left_s + self.limits.answer_grace_s),
+                self._gate.turn(pool, model, tenant, left_s),
+            ):
                 answer, body = await self.requests.answered(pool, model, request, deadline, tenant)
         except BusyError:
             metrics.REJECTED.labels(pool).inc()
@@ -146,7 +143,7 @@ class Queue:
         await self.pools.hear_gateway(message)
         if message.subject == subjects.gateway_health(self.name):
             now = time.monotonic()
-            if now - self._heard_at > OWN_SILENCE_S:
+            if now - self._heard_at > self.limits.own_silence_s:
                 self.requests.send_again()
             self._heard_at = now
 
@@ -164,7 +161,7 @@ class Queue:
                 for (pool, model), num in waiting.items():
                     await self._nats.publish(subjects.wanted(pool), Wanted(model, num).packed())
             self._figures.show(waiting)
-            await asyncio.sleep(LIVE_S)
+            await asyncio.sleep(self.limits.own_heartbeat_s)
 
     def _now(self) -> float:
         """Return seconds of the Unix epoch by a clock that does not jump, which workers know from the heartbeat."""

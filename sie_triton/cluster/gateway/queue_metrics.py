@@ -13,16 +13,16 @@ from sie_triton.cluster import subjects
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.leases import Leases
 from sie_triton.cluster.gateway.pools import Pools
-
-# Interval of looks at the length of the queue, in seconds.
-MEASURE_S = 5.0
+from sie_triton.cluster.limits import GatewayLimits
 
 
 class QueueMetrics:
     """Belongs to one event loop."""
 
-    def __init__(self, js: JetStreamContext, pools: Pools, leases: Leases) -> None:
-        self._js, self._pools, self._leases = js, pools, leases
+    def __init__(
+        self, js: JetStreamContext, pools: Pools, leases: Leases, limits: GatewayLimits = GatewayLimits()
+    ) -> None:
+        self._js, self._pools, self._leases, self._limits = js, pools, leases, limits
 
     def show(self, waiting: Mapping[tuple[str, str], int]) -> None:
         """Publish what is known already; `waiting`: requests that wait for a place in the queue, by pool and model."""
@@ -52,7 +52,7 @@ class QueueMetrics:
                     depths[pool,], fills[pool,] = found.state.messages, _fill(found)
             metrics.DEPTH.show(depths)
             metrics.FILL.show(fills)
-            await asyncio.sleep(MEASURE_S)
+            await asyncio.sleep(self._limits.measure_s)
 
 
 def _fill(stream: StreamInfo) -> float:

@@ -10,14 +10,9 @@ from typing import Any
 
 from grpc import aio
 
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.errors import BusyError, DeadlinePassed, InputError
 from sie_triton.system.processes.freed_memory import anonymous_bytes
-
-# Timeout of a message, in seconds.
-RECEIVE_S = 60.0
-
-# Messages that arrive at a time. One more ends the oldest: a client can send the beginnings of many.
-MAX_RECEIVING = 2000
 
 
 class Arrival:
@@ -40,11 +35,16 @@ class Receiving:
     """Receives messages. Belongs to one event loop.
 
     `max_bytes`: growth of the process's memory, in bytes, from which messages that are not complete are given up.
-    `measure` returns the memory of the process.
+    `measure` returns the memory of the process. One message too many ends the oldest: a client can begin many.
     """
 
-    def __init__(self, max_bytes: int, measure: Callable[[], int] = anonymous_bytes) -> None:
-        self._measure = measure
+    def __init__(
+        self,
+        max_bytes: int,
+        measure: Callable[[], int] = anonymous_bytes,
+        limits: GatewayLimits = GatewayLimits(),
+    ) -> None:
+        self._measure, self._limits = measure, limits
         self._most = measure() + max_bytes
         self._arriving: dict[Arrival, None] = {}  # oldest first
         self._seen: list[Arrival] = []
@@ -54,16 +54,16 @@ class Receiving:
 
         Raise BusyError if its place or its memory is needed, and DeadlinePassed if it does not arrive in time.
         """
-        if len(self._arriving) >= MAX_RECEIVING:
+        if len(self._arriving) >= self._limits.max_receiving:
             next(iter(self._arriving)).cut()
-        arrival = Arrival(asyncio.timeout(RECEIVE_S))
+        arrival = Arrival(asyncio.timeout(self._limits.receive_s))
         try:
             async with arrival.limit:
                 return await self._read(context, arrival)
         except TimeoutError as exc:
             if arrival.is_cut:
                 raise BusyError("the gateway needed the memory of the request before it had arrived; retry") from exc
-            raise DeadlinePassed(f"timeout: the request did not arrive within {RECEIVE_S:g} s") from exc
+            raise DeadlinePassed(f"timeout: the request did not arrive within {self._limits.receive_s:g} s") from exc
 
     async def _read(self, context: Any, arrival: Arrival) -> bytes:
         self._arriving[arrival] = None

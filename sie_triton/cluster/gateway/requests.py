@@ -32,6 +32,7 @@ from sie_triton.cluster.connection import OwnJetStream, await_streams, told
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.large import LargeRequests
 from sie_triton.cluster.gateway.pools import Pools
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Cancel, Malformed, Wanted, Work, unknown_model
 from sie_triton.cluster.tasks import Tasks
 from sie_triton.doors.memory import hold
@@ -39,25 +40,13 @@ from sie_triton.errors import BusyError, InputError
 
 log = logging.getLogger(__name__)
 
-# Time for the stream to confirm a request, in seconds; then it is sent again. A double is answered once all the same.
-CONFIRM_S = 2.0
-
 # Header by which a stream recognizes what it has already, for two minutes.
 MESSAGE_ID = "Nats-Msg-Id"
-
-# Interval between two announcements of a model that no worker serves, in seconds.
-ANNOUNCE_S = 0.25
 
 # Copies of a request that the queue makes: a message or payload, and in the buffer of NATS or of the payload store.
 COPIES = 2
 
-# Time after the removal of a model in which requests that a worker has fetched may be answered, in seconds.
-REMOVED_S = 5.0
-
 NOT_FOUND = StatusCode.NOT_FOUND.value[0]
-
-# Limit of the parts of an answer: 2 GiB at the usual size of NATS' messages.
-MAX_PARTS = 2100
 
 # Error codes of JetStream for a full stream: messages, bytes, and the account's storage.
 FULL = frozenset({10077, 10047, 10122, 10028, 10023})
@@ -88,7 +77,7 @@ class Request:
         """Add a part; return the whole body once all parts of this delivery are there."""
         if (answer.part, answer.num_parts) == (0, 1):
             return body
-        if not 0 <= answer.part < answer.num_parts <= MAX_PARTS:
+        if not 0 <= answer.part < answer.num_parts <= 2100:  # 2 GiB at the usual size of messages
             return None
         self.parts[answer.receipt, answer.part] = body
         keys = [(answer.receipt, part) for part in range(answer.num_parts)]
@@ -102,8 +91,16 @@ class Requests:
     """
 
     def __init__(
-        self, client: Client, js: OwnJetStream, name: str, now: Callable[[], float], pools: Pools, large: LargeRequests
+        self,
+        client: Client,
+        js: OwnJetStream,
+        name: str,
+        now: Callable[[], float],
+        pools: Pools,
+        large: LargeRequests,
+        limits: GatewayLimits = GatewayLimits(),
     ) -> None:
+        self._limits = limits
         self._nats, self._js, self._name, self._now = client, js, name, now
         self._pools, self._large = pools, large
         self._numbers = count(1)
@@ -150,7 +147,7 @@ class Requests:
     def _announce(self, pool: str, model: str) -> None:
         """Tell the workers that a model is wanted; they claim it, unless one has."""
         now = time.monotonic()
-        if now - self._announced.get((pool, model), 0.0) < ANNOUNCE_S:
+        if now - self._announced.get((pool, model), 0.0) < self._limits.announce_s:
             return
         if self._pools.is_claimed(pool, model):
             return
@@ -177,7 +174,7 @@ class Requests:
         """
         while True:
             while not self._nats.is_connected:
-                await asyncio.sleep(ANNOUNCE_S)
+                await asyncio.sleep(self._limits.announce_s)
             try:
                 return await self._js.publish(subjects.work(pool, model), message, headers={MESSAGE_ID: message_id})
             except APIError as exc:
@@ -193,12 +190,12 @@ class Requests:
             except (NatsError, TimeoutError):
                 pass
             metrics.UNSTORED.labels(pool).inc()
-            await asyncio.sleep(ANNOUNCE_S)
+            await asyncio.sleep(self._limits.announce_s)
 
     def prepare(self, pool: str) -> None:
         """Begin to ask for the streams of a pool, unless that has begun."""
         if pool not in self._preparing:
-            self._preparing[pool] = self.tasks.start(await_streams(self._nats, self._js, pool))
+            self._preparing[pool] = self.tasks.start(await_streams(self._nats, self._js, pool, self._limits))
             self._preparing[pool].add_done_callback(lambda _: self._preparing.pop(pool, None))
 
     async def take(self, message: Msg) -> None:
@@ -223,7 +220,7 @@ class Requests:
     async def _confirmed(self, sending: asyncio.Task[PubAck]) -> None:
         """Wait for the confirmation of a request that has been answered; it is not sent again."""
         with suppress(NatsError, TimeoutError, BusyError, InputError):
-            await asyncio.wait_for(sending, CONFIRM_S)
+            await asyncio.wait_for(sending, self._limits.confirm_s)
 
     def _withdraw(self, request: Request) -> None:
         self.tasks.start(self._withdrawn(request.pool, request.number, request.sending))
@@ -231,7 +228,7 @@ class Requests:
     async def _withdrawn(self, pool: str, number: int, sending: asyncio.Task[PubAck]) -> None:
         """Delete a request that no worker has fetched, and tell a worker that computes it."""
         with suppress(NatsError, TimeoutError, BusyError, InputError, asyncio.CancelledError):
-            async with asyncio.timeout(CONFIRM_S):
+            async with asyncio.timeout(self._limits.confirm_s):
                 await self._nats.publish(subjects.cancelled(pool), Cancel(self._name, number).packed())
                 confirmed = await sending
                 await self._js.delete_msg(subjects.stream(pool), confirmed.seq)
@@ -250,7 +247,7 @@ class Requests:
         self._removed_at = {each: seen.get(each, now) for each in asked if self._pools.is_removed(*each)}
         for number, request in self._waiting.items():
             since = self._removed_at.get((request.pool, request.model), now)
-            if now - since >= REMOVED_S and not request.answer.done():
+            if now - since >= self._limits.removed_s and not request.answer.done():
                 answer = Answer(number, self._name, NOT_FOUND, unknown_model(request.model))
                 request.answer.set_result((answer, b""))
                 self._withdraw(request)

@@ -31,9 +31,10 @@ class GatewayBackend(QueueBackend):
 
     async def __aenter__(self) -> "GatewayBackend":
         await self._queue.__aenter__()
-        receiving = Receiving(self._settings.door_max_memory_bytes)
-        handlers = KServe(self._settings, self._queue, self.memory, receiving)
-        self._grpc = Port(self._settings, handlers, receiving)
+        limits = self._queue.limits
+        receiving = Receiving(self._settings.door_max_memory_bytes, limits=limits)
+        handlers = KServe(self._settings, self._queue, self.memory, receiving, limits)
+        self._grpc = Port(self._settings, handlers, receiving, limits)
         await self._grpc.start()
         return self
 

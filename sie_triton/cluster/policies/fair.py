@@ -7,12 +7,6 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-# Time after the last change between tenants for which several count as present, in seconds.
-SEVERAL_S = 5.0
-
-# Answers from which the rate is taken, at least and at most.
-MIN_RATED, MAX_RATED = 20, 200
-
 
 class Turns(Generic[Item]):
     """A line for each tenant; the lines are served in turns, each in its order.
@@ -69,19 +63,19 @@ class Turns(Generic[Item]):
 
 
 class Tenants:
-    """Detects that requests of several tenants come. `clock` is in seconds.
+    """Detects that requests of several tenants come: for `several_s` after the last change between them.
 
     >>> now = [0.0]
     >>> tenants = Tenants(lambda: now[0])
     >>> [tenants.note(name) for name in ("a", "a", "b", "a")], tenants.are_several
     ([False, False, True, False], True)
-    >>> now[0] = SEVERAL_S
+    >>> now[0] = 5.0
     >>> tenants.are_several
     False
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = monotonic, several_s: float = 5.0) -> None:
+        self._clock, self._several_s = clock, several_s
         self._latest: str | None = None
         self._several_until = 0.0
 
@@ -93,7 +87,7 @@ class Tenants:
         """Take the tenant of a request; return True if it is the first of another one."""
         is_other, were_several = self._latest not in (None, tenant), self.are_several
         if is_other:
-            self._several_until = self._clock() + SEVERAL_S
+            self._several_until = self._clock() + self._several_s
         self._latest = tenant
         return is_other and not were_several
 
@@ -109,12 +103,12 @@ def window(limits: int, num_gateways: int, backlog_share: float = 1.25) -> int:
     return max(4, int(limits * backlog_share / max(1, num_gateways)))
 
 
-def expected_s(ended: Sequence[float], now: float, num_ahead: int) -> float:
+def expected_s(ended: Sequence[float], now: float, num_ahead: int, min_rated: int) -> float:
     """Return how long a request will wait behind `num_ahead` others, in seconds, by the times of the latest answers.
 
-    It is 0 while fewer than MIN_RATED answers are known.
+    It is 0 while fewer than `min_rated` answers are known.
 
-    >>> expected_s([float(second) for second in range(40)], now=40.0, num_ahead=3), expected_s([1.0], 2.0, 9)
+    >>> expected_s([float(second) for second in range(40)], 40.0, 3, min_rated=20), expected_s([1.0], 2.0, 9, 20)
     (3.0, 0.0)
     """
-    return (now - ended[0]) / len(ended) * num_ahead if len(ended) >= MIN_RATED else 0.0
+    return (now - ended[0]) / len(ended) * num_ahead if len(ended) >= min_rated else 0.0

@@ -2,18 +2,23 @@
 
 from collections.abc import Iterable, Sequence
 
+from sie_triton.cluster.limits import ClusterLimits
 from sie_triton.cluster.messages import Health, Lease
 
-# Time after its last renewal at which a lease ends, in seconds.
-TTL_S = 1200.0
+
+def is_over(lease: Lease, now: float, ttl_s: float = ClusterLimits.lease_ttl_s) -> bool:
+    """Return True if a lease has not been renewed for `ttl_s`; `now` is in seconds of the Unix epoch."""
+    return now - lease.renewed_at > ttl_s
 
 
-def is_over(lease: Lease, now: float) -> bool:
-    """Return True if a lease has not been renewed in time; `now` is in seconds of the Unix epoch."""
-    return now - lease.renewed_at > TTL_S
-
-
-def best_pool(own: Health, home: str, leases: Iterable[Lease], others: Iterable[Health], now: float) -> str:
+def best_pool(
+    own: Health,
+    home: str,
+    leases: Iterable[Lease],
+    others: Iterable[Health],
+    now: float,
+    ttl_s: float = ClusterLimits.lease_ttl_s,
+) -> str:
     """Return the pool in which the worker `own` should be, whose own pool is `home`.
 
     Workers of `home` join a lease until it has as many of their kind as it may; surplus ones return, and all do at its
@@ -29,11 +34,13 @@ def best_pool(own: Health, home: str, leases: Iterable[Lease], others: Iterable[
     >>> workers = [worker("a"), worker("b", moves_to="eval"), worker("c", "eval")]
     >>> [best_pool(each, "home", [lease], workers, 1.0) for each in workers]
     ['home', 'eval', 'home']
-    >>> best_pool(workers[1], "home", [lease], workers, TTL_S + 1)
+    >>> best_pool(workers[1], "home", [lease], workers, 1201.0)
     'home'
     """
     workers = _present((*(each for each in others if each.worker != own.worker), own))
-    present = sorted((lease for lease in leases if not is_over(lease, now)), key=lambda each: (each.at, each.name))
+    present = sorted(
+        (lease for lease in leases if not is_over(lease, now, ttl_s)), key=lambda each: (each.at, each.name)
+    )
     for lease in present:
         if lease.name == pool_of(own):
             members = _members(lease, own.profile, workers)

@@ -7,9 +7,6 @@ from types import MappingProxyType
 from sie_triton.cluster.messages import Health
 from sie_triton.controller.choice import Resident, victims
 
-# Time for which the first in order may claim a model before the next one does, in seconds.
-TURN_S = 0.5
-
 
 def order(
     model: str, num_bytes: int, workers: Sequence[Health], claims: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -59,13 +56,13 @@ def _recency_lost(num_bytes: int, worker: Health) -> float:
     return max(1 / (1 + worker.resident[name][1]) for name in leaving)
 
 
-def may_claim(worker: str, preferred: Sequence[str], waited_s: float) -> bool:
-    """Return whether it is a worker's turn: each has TURN_S before the next in order may claim the model, too.
+def may_claim(worker: str, preferred: Sequence[str], waited_s: float, turn_s: float = 0.5) -> bool:
+    """Return whether it is a worker's turn: each has `turn_s` before the next in order may claim the model, too.
 
     >>> may_claim("b", ["a", "b"], 0.1), may_claim("b", ["a", "b"], 0.7), may_claim("c", ["a", "b"], 9)
     (False, True, False)
     """
-    return worker in preferred and waited_s >= preferred.index(worker) * TURN_S
+    return worker in preferred and waited_s >= preferred.index(worker) * turn_s
 
 
 def should_help(worker: Health, holders: Collection[str], backlog: int, workers: Sequence[Health]) -> bool:

@@ -3,21 +3,18 @@
 from collections import deque
 from statistics import median
 
-# Requests that Triton may have at a time: bounds, and the first value.
-MIN_OPEN, MAX_OPEN, FIRST_OPEN = 4, 512, 64
+# Requests that Triton may have at a time, at first.
+FIRST_OPEN = 64
 
 # Waits that are looked at together.
 WINDOW = 32
-
-# Steps from the shortest wait for further requests to the longest.
-NUM_STEPS = 8
 
 
 class Quantum:
     """Limit of the requests at one Triton: up by an eighth while the median wait is below the target, else down.
 
-    `gather_ms` is the time that a request waits for others to be joined with, from `least_ms` to `most_ms`: a step
-    longer while the median is below the target, else half as long.
+    `gather_ms` is the time that a request waits for others to be joined with, from `least_ms` to `most_ms`: an eighth
+    of that longer while the median is below the target, else half as long.
 
     >>> quantum = Quantum(target_ms=50)
     >>> for _ in range(WINDOW): quantum.add(wait_ms=10, was_full=True)
@@ -59,12 +56,12 @@ class Quantum:
         if len(self._waits) < WINDOW:
             return
         if median(self._waits) > self.target_ms:
-            self.limit = max(MIN_OPEN, self.limit - max(1, self.limit // 4))
+            self.limit = max(4, self.limit - max(1, self.limit // 4))
             self.gather_ms = max(self._least_ms, self.gather_ms / 2)
         else:
-            step_ms = (self._most_ms - self._least_ms) / NUM_STEPS
+            step_ms = (self._most_ms - self._least_ms) / 8
             self.gather_ms = min(self._most_ms, self.gather_ms + step_ms)
             if self._was_full:
-                self.limit = min(MAX_OPEN, self.limit + max(1, self.limit // 8))
+                self.limit = min(512, self.limit + max(1, self.limit // 8))
         self._waits.clear()
         self._was_full = False

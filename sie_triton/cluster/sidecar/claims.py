@@ -15,20 +15,20 @@ from nats.js.kv import KeyValue
 
 from sie_triton.cluster.bucket import Bucket, Conflict
 from sie_triton.cluster.connection import told
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.subjects import model_of, token
 
 log = logging.getLogger(__name__)
-
-# Workers of one model.
-MAX_HOLDERS = 1000
 
 
 class Claims:
     """This sidecar's view of the claims of its pool. Belongs to one event loop."""
 
-    def __init__(self, opened: Callable[[], Awaitable[KeyValue]], worker: str) -> None:
+    def __init__(
+        self, opened: Callable[[], Awaitable[KeyValue]], worker: str, limits: SidecarLimits = SidecarLimits()
+    ) -> None:
         self._worker = worker
-        self._bucket = Bucket(opened, _holders, when_changed=self._changed)
+        self._bucket = Bucket(opened, _holders, when_changed=self._changed, limits=limits)
         self._of_models: dict[str, Sequence[str]] = {}
         self.open, self.watch, self.doubt = self._bucket.open, self._bucket.watch, self._bucket.doubt
 
@@ -73,4 +73,4 @@ def _holders(value: bytes) -> Sequence[str] | None:
         holders = json.loads(value)
     except (ValueError, RecursionError):
         return None
-    return [name for name in holders[:MAX_HOLDERS] if isinstance(name, str)] if isinstance(holders, list) else None
+    return [name for name in holders[:1000] if isinstance(name, str)] if isinstance(holders, list) else None

@@ -18,17 +18,12 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from sie_triton.cluster import subjects
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Answer, Work
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import OpenCall
 
 log = logging.getLogger(__name__)
-
-# Pause before work goes to a worker again, in seconds: Triton was busy, or away. It doubles up to MAX_PAUSE_S.
-BUSY_S, AWAY_S, MAX_PAUSE_S = 0.2, 0.5, 3.2
-
-# Subjects and protocol around a message, at most.
-FRAME_BYTES = 1024
 
 # Parts of a receipt without a domain.
 SHORT_RECEIPT = 9
@@ -101,14 +96,14 @@ class Delivery:
 class Replies:
     """Replies to deliveries. Belongs to one event loop. `worker` is the name in answers."""
 
-    def __init__(self, client: Client, worker: str) -> None:
-        self._nats, self._worker = client, worker
+    def __init__(self, client: Client, worker: str, limits: SidecarLimits = SidecarLimits()) -> None:
+        self._nats, self._worker, self._limits = client, worker, limits
 
     async def answer(self, delivery: Delivery, response: Response) -> None:
         """Answer the gateway. It deletes the work from the stream once it has all parts."""
         number, waited_ms = delivery.work.number, round(delivery.waited_ms, 3)
         answer = Answer(number, self._worker, response.status, response.text, waited_ms, delivery.receipt)
-        for part in answer.parts(response.body, self._nats.max_payload - FRAME_BYTES):
+        for part in answer.parts(response.body, self._nats.max_payload - 1024):  # subject and protocol around it
             await self.publish(subjects.answers(delivery.work.gateway), part)
 
     async def acknowledge(self, delivery: Delivery) -> None:
@@ -129,7 +124,8 @@ class Replies:
         Without `pause_s`, the pause grows with each delivery, up to the `left_s` seconds until the deadline.
         """
         if pause_s is None:
-            growing_s = min(MAX_PAUSE_S, BUSY_S * 2 ** min(10, delivery.num_deliveries - 1))
+            growing_s = self._limits.busy_pause_s * 2 ** min(10, delivery.num_deliveries - 1)
+            growing_s = min(self._limits.max_pause_s, growing_s)
             pause_s = max(0.0, min(growing_s, left_s))
         await self.publish(delivery.receipt, b'-NAK {"delay": %d}' % int(pause_s * 1e9) if pause_s else b"-NAK")
 

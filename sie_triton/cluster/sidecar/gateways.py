@@ -8,13 +8,8 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Work, clock_in
-
-# Requests that were withdrawn before they came, and gateways that have been heard of: the latest of them are kept.
-MAX_WITHDRAWN, MAX_GATEWAYS = 10_000, 1000
-
-# A gateway that was not heard of for so long is gone, in seconds.
-GATEWAY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +23,8 @@ class _Heard:
 class Gateways:
     """Belongs to one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: SidecarLimits = SidecarLimits()) -> None:
+        self._limits = limits
         self._withdrawn: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._gateways: OrderedDict[str, _Heard] = OrderedDict()
         self._listening_since = monotonic()
@@ -36,7 +32,7 @@ class Gateways:
     async def hear_gateway(self, message: Msg) -> None:
         if (clock := clock_in(message.data)) is not None:
             name = message.subject.rpartition(".")[2]
-            _remember(self._gateways, name, _Heard(monotonic(), clock), MAX_GATEWAYS)
+            _remember(self._gateways, name, _Heard(monotonic(), clock), self._limits.max_gateways)
 
     def forget_silence(self) -> None:
         """Take no gateway for gone because this sidecar heard nothing itself."""
@@ -44,14 +40,15 @@ class Gateways:
 
     def withdraw(self, key: tuple[str, int]) -> None:
         """Note that the client of a request no longer waits; the request itself may come later."""
-        _remember(self._withdrawn, key, None, MAX_WITHDRAWN)
+        _remember(self._withdrawn, key, None, self._limits.max_withdrawn)
 
     def is_awaited(self, work: Work) -> bool:
         """Return False if a request was withdrawn, or its gateway is gone."""
         if work.key in self._withdrawn:
             return False
         heard = self._gateways.get(work.gateway)
-        return monotonic() - max(heard.at if heard else 0.0, self._listening_since) <= GATEWAY_S
+        heard_at = max(heard.at if heard else 0.0, self._listening_since)
+        return monotonic() - heard_at <= self._limits.gateway_gone_s
 
     def left_s(self, work: Work) -> float:
         """Return the time until the deadline by the clock of the gateway: this machine's may be wrong, or jump."""

@@ -13,23 +13,18 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import with_parameters
-from sie_triton.cluster.sidecar.joining import MAX_ITEMS, NotJoinable, joined, key_of, num_items_of, split
-from sie_triton.cluster.sidecar.metrics import observe_joined
+from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, num_items_of, split
+from sie_triton.cluster.sidecar.metrics import JOINED
 from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
 from sie_triton.doors.shared_calls import Apart, SharedCalls, Weight
 from sie_triton.records.calls import CallLost, OpenCall, unless_lost
 
 log = logging.getLogger(__name__)
 
-# Size of a joined request, at most. A larger request is called alone, and not parsed.
-MAX_BYTES = 256 * 1024
-
 # The answer to a request whose time has passed while it waited.
 LATE = Response(StatusCode.DEADLINE_EXCEEDED.value[0], "Deadline Exceeded", b"")
-
-# Kinds of request that could not be split: the latest of them are kept.
-MAX_APART = 1000
 
 # In place of a message that is joined with no other: what it contains may take many times its bytes.
 EMPTY = service_pb2.ModelInferRequest()
@@ -49,21 +44,28 @@ class Joiner(SharedCalls[Sent, Response]):
     `open_call` returns a new call for each joined request.
     """
 
-    def __init__(self, triton: LocalTriton, open_call: Callable[[], OpenCall], **limits: Any) -> None:
-        super().__init__(max_items=MAX_ITEMS, max_bytes=MAX_BYTES, observe=observe_joined, **limits)
-        self._triton, self._open_call = triton, open_call
+    def __init__(
+        self,
+        triton: LocalTriton,
+        open_call: Callable[[], OpenCall],
+        limits: SidecarLimits = SidecarLimits(),
+        **of_calls: Any,
+    ) -> None:
+        max_items, max_bytes = limits.max_joined_items, limits.max_joined_bytes
+        super().__init__(max_items=max_items, max_bytes=max_bytes, observe=JOINED.observe, **of_calls)
+        self._triton, self._open_call, self._limits = triton, open_call, limits
         self._apart: OrderedDict[Hashable, None] = OrderedDict()
 
     def weigh(self, request: Sent) -> Weight:
         """Parse a request. Bytes that are no request are called alone, too, and Triton refuses them."""
         size = len(request.data)
-        if size > MAX_BYTES:
+        if size > self._limits.max_joined_bytes:
             return Weight(None)
         try:
             message = service_pb2.ModelInferRequest.FromString(request.data)
         except DecodeError:
             return Weight(None)
-        key = key_of(message)
+        key = key_of(message, self._limits)
         if key is None:
             return Weight(None)
         request.message = message
@@ -92,7 +94,7 @@ class Joiner(SharedCalls[Sent, Response]):
             raise Apart from exc
         except (NotJoinable, ValueError, LookupError, TypeError, DecodeError) as exc:
             log.warning("requests are not joined: %s", exc)
-            self._keep_apart(key_of(messages[0]))
+            self._keep_apart(key_of(messages[0], self._limits))
             raise Apart from exc
         return [Response(response.status, "", part.SerializeToString()) for part in parts]
 
@@ -104,5 +106,5 @@ class Joiner(SharedCalls[Sent, Response]):
 
     def _keep_apart(self, key: Hashable) -> None:
         self._apart[key] = None
-        while len(self._apart) > MAX_APART:
+        while len(self._apart) > self._limits.max_apart:
             self._apart.popitem(last=False)

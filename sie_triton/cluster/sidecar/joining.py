@@ -14,16 +14,11 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.results import LENGTHS_SUFFIX
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.contract.tensors import AUDIO, ENTITIES, IMAGE, NUM_PAGES, TEXT, TIMING_MS
 from sie_triton.records.calls import CALL
 from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
-
-# Items of a joined request, at most, as of the pieces in which SIE's clients send many items.
-MAX_ITEMS = 512
-
-# Inputs, outputs and parameters of a request that is joined, at most. A client can send any number of empty ones.
-MAX_PARTS = 100
 
 # Inputs with one element per item. Documents are not among them: their results have a row per page.
 OF_ITEMS = frozenset({TEXT.name, IMAGE.name, AUDIO.name, ENTITIES.name})
@@ -46,14 +41,14 @@ class NotJoinable(ValueError):
     """A response that cannot be split by items."""
 
 
-def key_of(request: Any) -> bytes | None:
+def key_of(request: Any, limits: SidecarLimits = SidecarLimits()) -> bytes | None:
     """Return a hash of what requests must have in common to be joined; None if this one is joined with no other.
 
     A request whose trace is recorded stays alone, so that the trace is its own.
     """
     if not request.inputs or len(request.raw_input_contents) != len(request.inputs):
         return None
-    if len(request.inputs) + len(request.outputs) + len(request.parameters) > MAX_PARTS:
+    if len(request.inputs) + len(request.outputs) + len(request.parameters) > limits.max_joined_parts:
         return None
     parameters = {name: parameter for name, parameter in request.parameters.items() if name.lower() not in OF_REQUESTS}
     if any(is_recorded(request.parameters[name].string_param) for name in request.parameters if is_trace(name)):
@@ -62,7 +57,7 @@ def key_of(request: Any) -> bytes | None:
         return None
     common = service_pb2.ModelInferRequest(model_name=request.model_name, model_version=request.model_version)
     num_items = num_items_of(request)
-    if num_items is None or num_items > MAX_ITEMS:
+    if num_items is None or num_items > limits.max_joined_items:
         return None
     for each, raw in zip(request.inputs, request.raw_input_contents, strict=True):
         if each.parameters or each.HasField("contents") or list(each.shape[1:]):

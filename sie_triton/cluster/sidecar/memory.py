@@ -10,12 +10,9 @@ from typing import Self
 
 import psutil
 
-from sie_triton.cluster.payloads import MAX_BYTES as MAX_PAYLOAD_BYTES
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.errors import BusyError, InputError
 from sie_triton.system.host.container import container_memory
-
-# Bytes of requests at a time, at most. More of them do not make a Triton faster.
-MAX_BYTES = 256 * 1024**2
 
 # What all requests may take of the machine's memory, and what one alone may: an eighth, and a sixth. A sidecar holds a
 # request up to four times while it sends it to Triton.
@@ -23,10 +20,6 @@ SHARE, SHARE_ALONE = 8, 6
 
 # A request that does not fit beside others has its turn once these take at most a quarter of the limit.
 REST = 4
-
-# Payloads that wait for their turn at a time, and how long, in seconds. They have places that other requests could
-# have, so further ones go back to the queue.
-MAX_WAITING, WAIT_S = 4, 5.0
 
 
 class Memory:
@@ -36,7 +29,14 @@ class Memory:
     `when_freed` is called when there may be room again.
     """
 
-    def __init__(self, max_bytes: int, max_alone: int, when_freed: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        max_alone: int,
+        when_freed: Callable[[], object],
+        limits: SidecarLimits = SidecarLimits(),
+    ) -> None:
+        self._limits = limits
         self._max_bytes, self._max_alone, self._when_freed = max_bytes, max_alone, when_freed
         self._num_bytes = 0
         self._shares: dict[object, int] = {}
@@ -45,11 +45,12 @@ class Memory:
         self._freed = asyncio.Event()
 
     @classmethod
-    def of_machine(cls, when_freed: Callable[[], object]) -> Self:
+    def of_machine(cls, when_freed: Callable[[], object], limits: SidecarLimits = SidecarLimits()) -> Self:
         """Return the memory that requests may take of this container's, or this machine's."""
         container = container_memory()
         limit = container[1] if container else psutil.virtual_memory().total
-        return cls(min(MAX_BYTES, limit // SHARE), min(MAX_PAYLOAD_BYTES, limit // SHARE_ALONE), when_freed)
+        max_bytes, max_alone = limits.max_requests_bytes, limits.max_payload_bytes
+        return cls(min(max_bytes, limit // SHARE), min(max_alone, limit // SHARE_ALONE), when_freed, limits)
 
     @property
     def is_spent(self) -> bool:
@@ -89,11 +90,11 @@ class Memory:
                 f"the request has {num_bytes} bytes, and the memory of the worker's sidecar allows {self._max_alone}; "
                 "send fewer or smaller items"
             )
-        if self._num_waiting >= MAX_WAITING:
+        if self._num_waiting >= self._limits.max_waiting_payloads:
             raise BusyError("other payloads wait for memory")
         self._num_waiting += 1
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(self._limits.payload_wait_s):
                 while not self.take_in_turn(holder, num_bytes):
                     self._freed.clear()
                     await self._freed.wait()

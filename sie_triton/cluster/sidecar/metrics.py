@@ -4,16 +4,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 REGISTRY = CollectorRegistry()
 
-_WORK = Counter("sie_sidecar_work", "Requests from the queue, by what became of them.", ["outcome"], registry=REGISTRY)
+WORK = Counter("sie_sidecar_work", "Requests from the queue, by what became of them.", ["outcome"], registry=REGISTRY)
 for outcome in ("answered", "failed", "returned", "dropped", "withdrawn", "dead"):
-    _WORK.labels(outcome)  # a rate needs the 0 before the first request
-_WAIT = Histogram(
+    WORK.labels(outcome)  # a rate needs the 0 before the first request
+WAIT = Histogram(
     "sie_sidecar_triton_wait_seconds",
     "Time that a request waited in Triton's queues and before its call.",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
     registry=REGISTRY,
 )
-_JOINED = Histogram(
+JOINED = Histogram(
     "sie_sidecar_joined_requests",
     "Requests of one call of Triton, of those that had to wait for another call.",
     buckets=(1, 2, 4, 8, 16, 32, 64),
@@ -23,16 +23,3 @@ OPEN = Gauge("sie_sidecar_open", "Requests at Triton.", registry=REGISTRY)
 LIMIT = Gauge("sie_sidecar_open_limit", "Requests that may be at Triton.", registry=REGISTRY)
 CLAIMS = Gauge("sie_sidecar_claimed_models", "Models whose work this sidecar fetches.", registry=REGISTRY)
 EPOCH = Gauge("sie_sidecar_config_epoch", "Epoch of the model files that this server has.", registry=REGISTRY)
-
-
-def count_outcome(outcome: str) -> None:
-    """Count a request as answered, failed, returned, dropped, withdrawn or dead."""
-    _WORK.labels(outcome).inc()
-
-
-def observe_joined(num_requests: int) -> None:
-    _JOINED.observe(num_requests)
-
-
-def observe_wait(wait_ms: float) -> None:
-    _WAIT.observe(wait_ms / 1000)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import aiohttp
 
 from sie_triton.cluster.bucket import Bucket
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.model_files import ModelFile, of_pool
 from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.controller.token import find_token
@@ -21,12 +22,6 @@ from sie_triton.records.serving_file import read_serving
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
-
-# Pause after a change that was not possible, in seconds.
-AGAIN_S = 2.0
-
-# Time of a change, which may wait for other ones, in seconds.
-CHANGE_S = 300.0
 
 # Answers that another attempt with the same file would get again.
 FINAL = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
@@ -68,7 +63,7 @@ class ServerModels:
 
     async def _change(self, method: str, url: str, body: bytes) -> tuple[int, str]:
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(CHANGE_S))
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(300.0))
         token = find_token(self._settings.data_dir, self._settings.admin_token)
         headers = {"Authorization": f"Bearer {token}"}
         async with self._session.request(method, url, data=body, headers=headers) as answer:
@@ -88,8 +83,15 @@ class ModelFiles:
     by hand; 0: none after the start.
     """
 
-    def __init__(self, bucket: Bucket[ModelFile], server: ServerModels, pool: str, look_s: float) -> None:
-        self._bucket, self._server, self._pool = bucket, server, pool
+    def __init__(
+        self,
+        bucket: Bucket[ModelFile],
+        server: ServerModels,
+        pool: str,
+        look_s: float,
+        limits: SidecarLimits = SidecarLimits(),
+    ) -> None:
+        self._bucket, self._server, self._pool, self._limits = bucket, server, pool, limits
         self._look_s = look_s or None
         self._changed = asyncio.Event()
         self._bucket.when_changed = lambda *_: self._changed.set()
@@ -119,7 +121,7 @@ class ModelFiles:
             self._changed.clear()
             is_done = await self._apply()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._look_s if is_done else AGAIN_S)
+                await asyncio.wait_for(self._changed.wait(), self._look_s if is_done else self._limits.apply_retry_s)
 
     async def _apply(self) -> bool:
         """Bring the server up to date; False if that must be tried again."""

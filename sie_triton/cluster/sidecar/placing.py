@@ -13,6 +13,7 @@ from nats.js.client import JetStreamContext
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.connection import told
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Health, Malformed, Wanted
 from sie_triton.cluster.policies.placement import may_claim, order, should_help
 from sie_triton.cluster.sidecar.claims import Claims
@@ -21,18 +22,6 @@ from sie_triton.cluster.sidecar.runner import Runner
 from sie_triton.cluster.workers import Workers
 
 log = logging.getLogger(__name__)
-
-# Intervals in seconds: between two looks at wanted models, and at the requests that wait in the stream.
-LOOK_S, BACKLOG_S = 0.1, 1.0
-
-# A claimed model that is not in memory and had no work for so many seconds is given up.
-UNUSED_S = 5.0
-
-# Age at which what a gateway has told of its waiting requests is forgotten, in seconds.
-NEWS_S = 3.0
-
-# Models that wait for a worker at a time, in the eyes of this sidecar.
-MAX_WANTED = 10_000
 
 
 class Placing:
@@ -46,7 +35,9 @@ class Placing:
         claims: Claims,
         workers: Workers,
         own: Health,
+        limits: SidecarLimits = SidecarLimits(),
     ) -> None:
+        self._limits = limits
         self._nats, self._js, self._runner, self._claims, self._workers = client, js, runner, claims, workers
         self.own = own
         self.knows_models = False  # those that its Triton serves
@@ -61,7 +52,7 @@ class Placing:
         with suppress(Malformed):
             wanted, _ = Wanted.read(message.data)
             self._add_wanted(wanted.model)
-            if wanted.num_waiting and len(self._at_gateways) < MAX_WANTED:
+            if wanted.num_waiting and len(self._at_gateways) < self._limits.max_wanted:
                 self._at_gateways[wanted.model] = monotonic(), wanted.num_waiting
             await self._look()
 
@@ -71,7 +62,7 @@ class Placing:
         looked_at = 0.0
         while True:
             try:
-                if monotonic() - looked_at >= BACKLOG_S:
+                if monotonic() - looked_at >= self._limits.backlog_s:
                     looked_at = monotonic()
                     await self._find_orphans()
                 await self._look()
@@ -80,7 +71,7 @@ class Placing:
                 log.debug("queue: %s", exc)
             except Exception:
                 log.exception("placing: one look failed")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._limits.placing_look_s)
 
     async def pull_all(self) -> None:
         for puller in [*self.pullers.values()]:
@@ -102,7 +93,7 @@ class Placing:
             await puller.close()
 
     def _add_wanted(self, model: str) -> None:
-        if model in self.own.models and len(self._wanted) < MAX_WANTED:
+        if model in self.own.models and len(self._wanted) < self._limits.max_wanted:
             self._wanted.setdefault(model, monotonic())
 
     def _holders(self, model: str, alive: Mapping[str, Health]) -> list[str]:
@@ -140,7 +131,7 @@ class Placing:
             subjects.stream(self.own.pool), subjects_filter=subjects.all_work(self.own.pool)
         )
         alive = self._alive()
-        since = monotonic() - NEWS_S
+        since = monotonic() - self._limits.news_s
         self._at_gateways = {model: told for model, told in self._at_gateways.items() if told[0] >= since}
         for subject, in_stream in (info.state.subjects or {}).items():
             model = subjects.model_of(subject.rpartition(".")[2])
@@ -163,7 +154,7 @@ class Placing:
         for model in mine:
             await self._fetch(model)
         for model, puller in [*self.pullers.items()]:
-            is_unused = model not in self.own.resident and puller.idle_s > UNUSED_S
+            is_unused = model not in self.own.resident and puller.idle_s > self._limits.unused_s
             is_gone = self.knows_models and model not in self.own.models
             # Another worker may have claimed the model while this Triton was away.
             if model not in mine or ((is_unused or is_gone) and await self._claims.release(model)):
@@ -189,7 +180,7 @@ class Placing:
                 await puller.pull()
                 return
         # Registered first, so that a second call meanwhile starts no second one.
-        puller = self.pullers[model] = Puller(self._nats, self._js, self.own.pool, model, self._runner)
+        puller = self.pullers[model] = Puller(self._nats, self._js, self.own.pool, model, self._runner, self._limits)
         try:
             await puller.start()
         except (NatsError, TimeoutError) as exc:

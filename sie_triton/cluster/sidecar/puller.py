@@ -17,32 +17,10 @@ from nats.errors import Error as NatsError
 from nats.js.client import JetStreamContext
 
 from sie_triton.cluster.connection import next_of, open_consumer, told
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.sidecar.runner import Runner
 
 log = logging.getLogger(__name__)
-
-# Messages of one request for work, at most: a worker that asks for many takes them from idle ones.
-MAX_BATCH = 32
-
-# Messages that a model may ask for in any case, and beside as many as it has in progress: places that an idle model has
-# asked for are lost to the others.
-FEW = 4
-
-# Bytes of the small messages that one request for work gets.
-SMALL_BYTES = 1024**2
-
-# Time after which a request for work ends, in seconds: for small messages, and for a large one, because it holds memory
-# and another worker may have been faster.
-EXPIRES_S, LARGE_EXPIRES_S = 20.0, 4.0
-
-# Interval at which the queue says that it has a request for work, in seconds.
-HEARTBEAT_S = 2.0
-
-# Intervals without word of the queue after which a request for work is lost.
-MAX_MISSING = 3
-
-# Pause before a consumer is made again that the queue has lost, in seconds.
-PAUSE_S = 0.2
 
 STATUS, DESCRIPTION = "Status", "Description"
 LEFT, LEFT_BYTES = "Nats-Pending-Messages", "Nats-Pending-Bytes"
@@ -57,8 +35,16 @@ COMPLETED, TOO_LARGE = "Batch Completed", "Message Size Exceeds MaxBytes"
 class Puller:
     """Fetches the work of `model` for a runner. Belongs to one event loop."""
 
-    def __init__(self, client: Client, js: JetStreamContext, pool: str, model: str, runner: Runner) -> None:
-        self.model = model
+    def __init__(
+        self,
+        client: Client,
+        js: JetStreamContext,
+        pool: str,
+        model: str,
+        runner: Runner,
+        limits: SidecarLimits = SidecarLimits(),
+    ) -> None:
+        self.model, self._limits = model, limits
         self._last_work_at = monotonic()
         self._num_open = 0
         self._nats, self._js, self._pool, self._runner = client, js, pool, runner
@@ -70,7 +56,7 @@ class Puller:
 
     async def start(self) -> None:
         """Begin to fetch; raise an error of NATS if that is not possible now."""
-        await open_consumer(self._js, self._pool, self.model)
+        await open_consumer(self._js, self._pool, self.model, self._limits)
         self._subscription = await self._nats.subscribe(self._inbox, cb=self._receive)
         await self.pull()
 
@@ -95,7 +81,8 @@ class Puller:
     @property
     def _is_lost(self) -> bool:
         """True if the queue has no request for work of this sidecar any more, and has not said so."""
-        return monotonic() - self._heard_at > HEARTBEAT_S * MAX_MISSING
+        silent_s = self._limits.pull_heartbeat_s * self._limits.max_missing_heartbeats
+        return monotonic() - self._heard_at > silent_s
 
     async def close(self) -> None:
         self._expect(0)
@@ -113,21 +100,22 @@ class Puller:
             await self._pull_large()
             return
         room, others = self._runner.room, self._runner.num_asked - self._num_asked
-        wanted = min(room, MAX_BATCH, FEW + self._num_open, max(FEW, room - others))
+        limits, few = self._limits, self._limits.min_batch
+        wanted = min(room, limits.max_batch, few + self._num_open, max(few, room - others))
         if wanted and self._num_asked * 2 <= wanted:
-            await self._ask(wanted - self._num_asked, EXPIRES_S, max_bytes=SMALL_BYTES)
+            await self._ask(wanted - self._num_asked, limits.pull_s, max_bytes=limits.small_bytes)
 
     async def _pull_large(self) -> None:
         """Ask for one message of any size, once there is memory for it, and what has been asked for has ended."""
         if self._num_asked or not self._runner.memory.take_in_turn(self, self._nats.max_payload):
             return
         if self._runner.places:
-            await self._ask(1, LARGE_EXPIRES_S)
+            await self._ask(1, self._limits.pull_large_s)
 
     async def _ask(self, num: int, expires_s: float, **limits: int) -> None:
         self._expect(self._num_asked + num)
         self._heard_at = monotonic()
-        times = {"expires": int(expires_s * 1e9), "idle_heartbeat": int(HEARTBEAT_S * 1e9)}
+        times = {"expires": int(expires_s * 1e9), "idle_heartbeat": int(self._limits.pull_heartbeat_s * 1e9)}
         request = json.dumps({"batch": num, **limits, **times}).encode()
         with suppress(NatsError):
             await self._nats.publish(next_of(self._pool, self.model), request, reply=self._inbox)
@@ -156,7 +144,8 @@ class Puller:
         elif status in OVER or description in (COMPLETED, TOO_LARGE):
             self._expect(max(0, self._num_asked - int(headers.get(LEFT, self._num_asked))))
             # If some of its bytes were used, the next message may still be small.
-            is_large = description == TOO_LARGE and int(headers.get(LEFT_BYTES, SMALL_BYTES)) >= SMALL_BYTES
+            small_bytes = self._limits.small_bytes
+            is_large = description == TOO_LARGE and int(headers.get(LEFT_BYTES, small_bytes)) >= small_bytes
             self._is_next_large = is_large or (self._is_next_large and status not in OVER)
         elif status != "100":
             log.info("queue: %s: %s %s", self.model, status, description)
@@ -169,8 +158,8 @@ class Puller:
         self._last_work_at = monotonic()
 
     async def _remake(self) -> None:
-        await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(0.2)
         try:
-            await open_consumer(self._js, self._pool, self.model)
+            await open_consumer(self._js, self._pool, self.model, self._limits)
         except (NatsError, TimeoutError) as exc:
             log.warning("queue: %s: %s", self.model, told(exc))

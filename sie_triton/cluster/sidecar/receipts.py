@@ -1,7 +1,7 @@
 """Receipts of the work in progress, in a mapped file: a sidecar gives back what one before it has left.
 
-The queue gives work to another worker once it has had no word of it for ACK_WAIT_S. The sidecar that takes the place of
-a killed one need not wait for that: it finds the receipts of its work, and returns it at once.
+The queue gives work to another worker once it has had no word of it for seconds. The sidecar that takes the place of a
+killed one need not wait for that: it finds the receipts of its work, and returns it at once.
 """
 
 import logging
@@ -19,9 +19,8 @@ log = logging.getLogger(__name__)
 
 FILE = "sidecar.receipts"
 
-# Receipts that are kept at a time, and bytes of one. What does not fit is given to another worker after ACK_WAIT_S.
-NUM_PLACES, PLACE_BYTES = 1024, 1024
-NUM_BYTES = NUM_PLACES * PLACE_BYTES
+# Bytes of a receipt. What does not fit into the file is given to another worker after SidecarLimits.ack_wait_s.
+PLACE_BYTES = 1024
 
 EMPTY = b"\0"
 
@@ -32,16 +31,16 @@ class Receipts:
     `left`: the receipts that the sidecar before this one has left in `directory`.
     """
 
-    def __init__(self, directory: Path) -> None:
-        path = directory / FILE
-        self.left = _receipts_in(path)
+    def __init__(self, directory: Path, num_places: int = 1024) -> None:
+        path, num_bytes = directory / FILE, num_places * PLACE_BYTES
+        self.left = _receipts_in(path, num_bytes)
         self._free: deque[int] = deque()
         try:
-            self._file = _mapped(path)
+            self._file = _mapped(path, num_bytes)
         except OSError as exc:
             log.warning("%s cannot be written: work that this sidecar leaves waits longer: %s", path, exc)
         else:
-            self._free.extend(range(NUM_PLACES))
+            self._free.extend(range(num_places))
 
     @contextmanager
     def kept(self, receipt: str) -> Iterator[None]:
@@ -60,19 +59,19 @@ class Receipts:
             self._free.append(place)
 
 
-def _mapped(path: Path) -> mmap.mmap:
+def _mapped(path: Path, num_bytes: int) -> mmap.mmap:
     """Map a new file of empty places. It takes the place of an old one, which another process may still map."""
     new = path.with_suffix(".new")
-    reserve(new, NUM_BYTES)
+    reserve(new, num_bytes)
     os.replace(new, path)
     with path.open("r+b") as file:
-        return mmap.mmap(file.fileno(), NUM_BYTES)
+        return mmap.mmap(file.fileno(), num_bytes)
 
 
-def _receipts_in(path: Path) -> list[str]:
+def _receipts_in(path: Path, num_bytes: int) -> list[str]:
     """Return the receipts in a file, which may be missing, or damaged."""
     with suppress(OSError), path.open("rb") as file:
-        data = file.read(NUM_BYTES)
+        data = file.read(num_bytes)
         places = (data[start : start + PLACE_BYTES] for start in range(0, len(data), PLACE_BYTES))
         found = (place.rstrip(EMPTY).decode(errors="replace") for place in places if not place.startswith(EMPTY))
         return [receipt for receipt in found if subjects.is_receipt(receipt)]

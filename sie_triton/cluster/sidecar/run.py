@@ -23,9 +23,6 @@ from sie_triton.settings import Settings
 from sie_triton.system.host.private import private_directory
 from sie_triton.system.telemetry import logs
 
-# Maximum number of connections of probes and scrapers.
-MAX_CONNECTIONS = 64
-
 
 @asynccontextmanager
 async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
@@ -43,7 +40,7 @@ async def probes(sidecar: Sidecar, settings: Settings) -> AsyncIterator[None]:
     guard = Guard(changes="", reads=settings.auth_tokens if settings.asks_for_token else "")
     routes = [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", guard.read(metrics))]
     app = Starlette(routes=routes, middleware=[Middleware(WebPageGuard, settings, settings.host)])
-    async with serving(app, settings.host, settings.worker_metrics_port, MAX_CONNECTIONS):
+    async with serving(app, settings.host, settings.worker_metrics_port, max_connections=64):
         yield
 
 

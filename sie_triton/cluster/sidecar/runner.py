@@ -28,38 +28,24 @@ from sie_triton.client.grpc_aio import InferResult
 from sie_triton.client.results import timing_of
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
 from sie_triton.cluster import subjects
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Cancel, Malformed, with_parameters
 from sie_triton.cluster.payloads import Payloads, Reads
 from sie_triton.cluster.policies.fair import Tenants
 from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.sidecar.deliveries import AWAY_S, BUSY_S, Delivery, Dropped, Replies, Returned
+from sie_triton.cluster.sidecar.deliveries import Delivery, Dropped, Replies, Returned
 from sie_triton.cluster.sidecar.gateways import Gateways
 from sie_triton.cluster.sidecar.joiner import Joiner, Sent
 from sie_triton.cluster.sidecar.memory import Memory
-from sie_triton.cluster.sidecar.metrics import count_outcome, observe_wait
+from sie_triton.cluster.sidecar.metrics import WAIT, WORK
 from sie_triton.cluster.sidecar.receipts import Receipts
-from sie_triton.cluster.sidecar.triton import GRACE_S, LocalTriton, Response, is_away
+from sie_triton.cluster.sidecar.triton import LocalTriton, Response, is_away
 from sie_triton.contract.error_prefix import with_prefix, without_prefix
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.records.calls import CallBook, CallLost, unless_lost
 
 log = logging.getLogger(__name__)
-
-# Interval of reports that work is still in progress, in seconds; well below ACK_WAIT_S.
-REPORT_S = 1.0
-
-# Deliveries after which an error that another worker might not have is the answer.
-MAX_DELIVERIES_OF_AN_ERROR = 8
-
-# A joined call may take so many times the target of the wait: shorter ones cost throughput.
-CALLS_OF_TARGET = 2
-
-# Tritons that a request may end.
-MAX_TRITON_DEATHS = 2
-
-# Responses of at most so many bytes are read for the time that their requests waited.
-MAX_READ_BYTES = 64 * 1024
 
 # gRPC's text about bytes that are no message of Triton's. The gateway reads the name and the parameters only.
 UNPARSED = "Unable to parse request"
@@ -90,29 +76,32 @@ class Runner:
         max_calls: int,
         max_requests: int,
         payloads: Payloads | None,
+        limits: SidecarLimits = SidecarLimits(),
     ) -> None:
+        self._limits = limits
         self._js, self._triton, self.calls = js, triton, calls
         self._receipts, self._payloads = receipts, payloads
-        self._reads = None if payloads is None else Reads(payloads)
+        self._reads = None if payloads is None else Reads(payloads, limits)
         self._tenants = Tenants()
         self.quantum, self._coalesce_ms = quantum, coalesce_ms
-        self._call_s = CALLS_OF_TARGET * quantum.target_ms / 1000
+        self._call_s = limits.max_call_targets * quantum.target_ms / 1000
         self._joiner = Joiner(
             triton,
             lambda: self.calls.call(),
+            limits,
             max_calls=max_calls,
             max_requests=max_requests,
             call_s=self._longest_call_s,
             gather_s=self._gather_s,
         )
         self.when_free: Callable[[], object] = lambda: None
-        self.memory = Memory.of_machine(lambda: self.when_free())
+        self.memory = Memory.of_machine(lambda: self.when_free(), limits)
         self.num_asked = 0
         self.is_draining = False
         self.is_able = False  # Triton is ready
         self._open: dict[tuple[str, int], Delivery] = {}
-        self.gateways = Gateways()
-        self.replies = Replies(client, worker)
+        self.gateways = Gateways(limits)
+        self.replies = Replies(client, worker, limits)
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -132,7 +121,7 @@ class Runner:
             log.warning("queue: dropped a message: %s", exc)
             await self.replies.terminate(message)
         else:
-            count_outcome(await self._outcome(delivery))
+            WORK.labels(await self._outcome(delivery)).inc()
 
     async def _outcome(self, delivery: Delivery) -> str:
         """Run a delivery, reply to it, and return what became of it, in a word."""
@@ -166,7 +155,7 @@ class Runner:
         """Raise Dropped or Returned unless the work of a delivery should be run here and now."""
         work = delivery.work
         if self.is_draining:
-            raise Returned(AWAY_S)
+            raise Returned(self._limits.away_pause_s)
         if work.key in self._open or not self.gateways.is_awaited(work) or self.gateways.left_s(work) <= 0:
             raise Dropped
         if self.memory.is_spent:  # by what other pullers have asked for
@@ -204,7 +193,7 @@ class Runner:
                     return body
         except StoreError as exc:
             log.warning("payload store: %s", exc)
-            raise Returned(AWAY_S) from exc
+            raise Returned(self._limits.away_pause_s) from exc
         except BusyError as exc:
             raise Returned from exc
         raise Dropped  # its gateway has removed it: nobody waits
@@ -214,7 +203,7 @@ class Runner:
         work = delivery.work
         async with self._alone if work.num_deaths else nullcontext():
             if work.num_deaths and not self.is_able:  # the Triton that ends must not count twice
-                raise Returned(AWAY_S)
+                raise Returned(self._limits.away_pause_s)
             left_s = min(self.gateways.left_s(work), NETWORK_TIMEOUT_S)
             if left_s <= 0:
                 raise Dropped
@@ -222,10 +211,11 @@ class Runner:
             delivery.waited_ms = (monotonic() - delivery.received_at) * 1000
             try:
                 async with unless_lost(delivery.call):
+                    seconds = left_s + self._limits.triton_grace_s
                     if work.num_deaths:
-                        return await self._triton.call("ModelInfer", request, left_s + GRACE_S)
+                        return await self._triton.call("ModelInfer", request, seconds)
                     line = work.model, work.tenant
-                    return await self._joiner.call(line, Sent(request), left_s + GRACE_S, delivery.await_response)
+                    return await self._joiner.call(line, Sent(request), seconds, delivery.await_response)
             except CallLost as exc:
                 return Response(INTERNAL, f"{exc} (it {UNHEALTHY})", b"")
 
@@ -235,7 +225,7 @@ class Runner:
             raise Dropped
         if is_away(response):
             if not was_reached(response.text):
-                raise Returned(AWAY_S)
+                raise Returned(self._limits.away_pause_s)
             self.is_able = False  # until the next heartbeat finds a Triton that is ready
             return await self._after_death(delivery, body)
         if self._should_return(delivery, response):
@@ -246,7 +236,8 @@ class Runner:
 
     def _should_return(self, delivery: Delivery, response: Response) -> bool:
         """Return True if another try, here or elsewhere, may have another result and still comes in time."""
-        if response.is_ok or response.text == UNPARSED or self.gateways.left_s(delivery.work) < BUSY_S:
+        left_s, pause_s = self.gateways.left_s(delivery.work), self._limits.busy_pause_s
+        if response.is_ok or response.text == UNPARSED or left_s < pause_s:
             return False
         text = response.text
         error = without_prefix(text.partition(END_OF_FRAMING)[2] if text.startswith(FRAMING) else text)
@@ -255,12 +246,12 @@ class Runner:
         if response.status == UNAVAILABLE:
             return True
         # A stage that died, or a model that is being replaced: Triton's own texts.
-        return response.status in (INTERNAL, NOT_FOUND) and delivery.num_deliveries < MAX_DELIVERIES_OF_AN_ERROR
+        return response.status in (INTERNAL, NOT_FOUND) and delivery.num_deliveries < self._limits.max_error_deliveries
 
     async def _after_death(self, delivery: Delivery, body: bytes) -> str:
         """Give a request that may have ended its Triton to another one, alone; the second time put it aside."""
         pool, again = delivery.pool, delivery.work.after_death()
-        is_dead = again.num_deaths >= MAX_TRITON_DEATHS
+        is_dead = again.num_deaths >= self._limits.max_triton_deaths
         self._open.pop(again.key, None)  # what is sent anew is no double
         try:
             if again.payload:
@@ -271,7 +262,7 @@ class Runner:
             subject = subjects.dead(pool, again.model) if is_dead else subjects.work(pool, again.model)
             await self._js.publish(subject, again.packed(body))
         except (NatsError, TimeoutError, StoreError) as exc:
-            raise Returned(AWAY_S) from exc
+            raise Returned(self._limits.away_pause_s) from exc
         if not is_dead:
             await self.replies.acknowledge(delivery)
             return "returned"
@@ -300,11 +291,11 @@ class Runner:
     async def report(self) -> None:
         """Tell the queue, for ever, which work is in progress. End the calls that Triton will not answer."""
         while True:
-            await asyncio.sleep(REPORT_S)
+            await asyncio.sleep(self._limits.report_s)
             self.calls.end_lost()
             now = monotonic()
             for each in list(self._open.values()):
-                if now - each.received_at >= REPORT_S:
+                if now - each.received_at >= self._limits.report_s:
                     await self.replies.report_progress(each)
 
     async def withdraw(self, message: Msg) -> None:
@@ -335,8 +326,8 @@ class Runner:
         return (self._coalesce_ms + self.quantum.gather_ms) / 1000
 
     def _take_wait(self, response: Response) -> None:
-        """Take the time that a request waited in Triton's queues and before its call."""
-        if not response.is_ok or len(response.body) > MAX_READ_BYTES:
+        """Take the time that a request waited in Triton's queues and before its call, unless its response is large."""
+        if not response.is_ok or len(response.body) > 64 * 1024:
             return
         with suppress(SIEError, DecodeError, ValueError, KeyError):
             message = service_pb2.ModelInferResponse.FromString(response.body)
@@ -345,7 +336,7 @@ class Runner:
             # Requests of one tenant may wait for each other, and go in large calls: that has the best throughput.
             wait_ms += response.waited_s * 1000 if self._tenants.are_several else 0.0
             self.quantum.add(wait_ms, self.num_open >= self.quantum.limit)
-            observe_wait(wait_ms)
+            WAIT.observe(wait_ms / 1000)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)

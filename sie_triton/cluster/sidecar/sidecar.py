@@ -20,6 +20,7 @@ from sie_triton.client.calls import STEP_SUFFIXES
 from sie_triton.cluster import subjects
 from sie_triton.cluster.bucket import Bucket
 from sie_triton.cluster.connection import OwnJetStream, await_streams, connect, listen, told
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import OK, SERVE_KNOWN, Answer, Health, Malformed, Question, read_lease
 from sie_triton.cluster.model_files import ModelFile, opener, reader
 from sie_triton.cluster.payloads import Payloads
@@ -45,28 +46,11 @@ from sie_triton.system.processes.pulse import beat
 
 log = logging.getLogger(__name__)
 
-# Interval between two looks at the names of Triton's models, in seconds.
-NAMES_S = 5.0
-
-# Time that requests in progress have to end after SIGTERM, in seconds.
-DRAIN_S = 25.0
-
 # Calls of Triton at a time for each model, on a GPU and on a CPU.
 CALLS = 4, 1
 
-# Timeout of a question to the queue, in seconds.
-QUEUE_S = 1.0
-
-# Pause before the streams are opened again after an error, in seconds.
-AGAIN_S = 1.0
-
 # Methods that gateways may ask of this worker's Triton: none changes it.
 ASKED = ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")
-
-QUESTION_S = 5.0
-
-# Age of the latest heartbeat at which the sidecar counts as hung, in seconds.
-ALIVE_S = 30.0
 
 
 class Sidecar:
@@ -77,14 +61,16 @@ class Sidecar:
     good.
     """
 
-    def __init__(self, settings: Settings, server: LocalServer, pool: str = "") -> None:
-        self._settings, self._server = settings, server
+    def __init__(
+        self, settings: Settings, server: LocalServer, pool: str = "", limits: SidecarLimits = SidecarLimits()
+    ) -> None:
+        self._settings, self._server, self._limits = settings, server, limits
         self._home, self._pool = settings.pool, pool or settings.pool
         self.name = subjects.checked_name(
             settings.worker_id or re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:64], "SIE_WORKER_ID"
         )
         self._interval_s = settings.health_publish_interval_ms / 1000
-        self._workers = Workers()
+        self._workers = Workers(limits)
         self._lived_at = monotonic()  # the time of the latest heartbeat
         self.has_lost_queue = asyncio.Event()
         self.should_move = asyncio.Event()
@@ -98,9 +84,10 @@ class Sidecar:
         self._streams: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Sidecar":
-        self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected, self._closed)
-        self._js = OwnJetStream(self._nats, timeout=QUEUE_S)
-        self._claims = Claims(self._bucket, self.name)
+        limits = self._limits
+        self._nats = await connect(self._settings, SIDECAR, self.name, self._reconnected, self._closed, limits)
+        self._js = OwnJetStream(self._nats, timeout=limits.queue_s)
+        self._claims = Claims(self._bucket, self.name, limits)
         self._runner = Runner(
             self._nats,
             self._js,
@@ -113,13 +100,14 @@ class Sidecar:
             max_calls=self._settings.max_concurrent_batches or CALLS[choose_device(self._settings.device) == "cpu"],
             max_requests=self._settings.batcher_max_batch_requests,
             payloads=Payloads(url) if (url := self._settings.payload_store_url) else None,
+            limits=limits,
         )
         look_s = self._settings.worker_config_full_export_interval_ms / 1000
-        self._files = ModelFiles(self._files_bucket(), self._server.models, self._home, look_s)
+        self._files = ModelFiles(self._files_bucket(), self._server.models, self._home, look_s, limits)
         self._files.when_applied = self._look_at_names_soon
-        self._leases = Bucket(self._leases_bucket, read_lease)
+        self._leases = Bucket(self._leases_bucket, read_lease, limits=limits)
         self._placing = Placing(
-            self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0)
+            self._nats, self._js, self._runner, self._claims, self._workers, self._health([], [], {}, 0), limits
         )
         await self._open()
         left, self._server.receipts.left = self._server.receipts.left, []
@@ -137,7 +125,7 @@ class Sidecar:
         parts = [self._live, self._runner.report, self._claims.watch, self._placing.keep_looking]
         parts += [self._files.watch, self._files.keep]
         for work in [*parts, self._leases.watch] if self._may_move else parts:
-            self._tasks.start(restarted_forever(work))
+            self._tasks.start(restarted_forever(work, limits.restart_s))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -150,8 +138,8 @@ class Sidecar:
 
     @property
     def is_alive(self) -> bool:
-        """False if no heartbeat has been made for ALIVE_S, so that the sidecar has to be started anew."""
-        return monotonic() - self._lived_at < max(ALIVE_S, 3 * self._interval_s)
+        """False if no heartbeat has been made for long, so that the sidecar has to be started anew."""
+        return monotonic() - self._lived_at < max(self._limits.alive_s, 3 * self._interval_s)
 
     @property
     def is_ready(self) -> bool:
@@ -171,7 +159,7 @@ class Sidecar:
                 pass
             except NatsError as exc:
                 log.warning("queue: no stream yet: %s", told(exc))
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(1.0)
 
     async def _closed(self) -> None:
         if not self._is_closing:
@@ -180,8 +168,8 @@ class Sidecar:
 
     async def _bucket(self) -> KeyValue:
         if self._streams is None or self._streams.done():  # it logs the reason only after a while
-            self._streams = self._tasks.start(await_streams(self._nats, self._js, self._pool))
-        async with asyncio.timeout(QUEUE_S):
+            self._streams = self._tasks.start(await_streams(self._nats, self._js, self._pool, self._limits))
+        async with asyncio.timeout(self._limits.queue_s):
             await asyncio.shield(self._streams)
         return await self._js.key_value(subjects.claims(self._pool))
 
@@ -192,7 +180,7 @@ class Sidecar:
     def _files_bucket(self) -> Bucket[ModelFile]:
         producers = words(self._settings.nats_config_trusted_producers)
         poll_s = self._settings.worker_config_poll_interval_ms / 1000
-        return Bucket(opener(self._js), reader(producers), poll_s=poll_s)
+        return Bucket(opener(self._js), reader(producers), poll_s=poll_s, limits=self._limits)
 
     @property
     def _may_move(self) -> bool:
@@ -215,8 +203,8 @@ class Sidecar:
         self._runner.is_draining = True
         with suppress(NatsError, TimeoutError):
             await self._publish_health()
-            await asyncio.wait_for(self._placing.release_all(), AGAIN_S)
-        await self._runner.drained(DRAIN_S)
+            await asyncio.wait_for(self._placing.release_all(), 1.0)
+        await self._runner.drained(self._limits.drain_s)
         await self._placing.close()
 
     async def _live(self) -> None:
@@ -245,7 +233,7 @@ class Sidecar:
         if not is_known or self.should_move.is_set() or not self.is_ready:
             return
         leases, own = self._leases.values.values(), self._health_now()
-        self.best_pool = best_pool(own, self._home, leases, self._workers.all(), time.time())
+        self.best_pool = best_pool(own, self._home, leases, self._workers.all(), time.time(), self._limits.lease_ttl_s)
         if self.best_pool != self._pool:
             log.info("moves from pool %s to %s", self._pool, self.best_pool)
             self.should_move.set()
@@ -257,7 +245,7 @@ class Sidecar:
         """
         incomplete = self._files.adding - set(self._placing.own.models)
         self._is_ready = self._runner.is_able = await self._server.triton.is_ready()
-        if self._is_ready and (monotonic() - self._named_at >= NAMES_S or not self._names):
+        if self._is_ready and (monotonic() - self._named_at >= self._limits.names_s or not self._names):
             self._named_at = monotonic()  # of the question: a change meanwhile asks for another look
             self._names = await self._server.triton.names() or self._names  # an empty answer is none: Triton is busy
         states = await self._server.states()
@@ -324,7 +312,7 @@ class Sidecar:
         if question.method == SERVE_KNOWN:
             response = await self._served_known(body)
         elif question.method in ASKED:
-            response = await self._server.triton.call(question.method, body, QUESTION_S)
+            response = await self._server.triton.call(question.method, body, self._limits.question_s)
         else:
             return
         answer = Answer(0, self.name, response.status, response.text)
@@ -333,7 +321,7 @@ class Sidecar:
 
     def _look_at_names_soon(self) -> None:
         """Have the next heartbeat tell of models that have come or gone."""
-        self._named_at = -NAMES_S
+        self._named_at = float("-inf")
 
     async def _served_known(self, body: bytes) -> Response:
         """Have the server serve a known model, and tell the gateways at once that it does."""

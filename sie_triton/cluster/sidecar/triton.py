@@ -8,6 +8,7 @@ from tritonclient.grpc import service_pb2
 
 from sie_triton.client.failures import was_reached
 from sie_triton.client.grpc_aio import end_of
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import OK
 from sie_triton.settings import Settings
 
@@ -21,12 +22,6 @@ CHANNEL = [
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 500),
 ]
-
-# Timeout of questions, in seconds.
-QUESTION_S = 5.0
-
-# Time between a request's deadline and the end of its call, in seconds: the stages answer at the deadline.
-GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,8 @@ class Response:
 class LocalTriton:
     """gRPC channel to Triton. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, limits: SidecarLimits = SidecarLimits()) -> None:
+        self._limits = limits
         self._channel = aio.insecure_channel(f"{settings.inner_host}:{settings.grpc_port}", options=CHANNEL)
         self._calls: dict[str, Any] = {}
 
@@ -70,12 +66,12 @@ class LocalTriton:
             return Response(exc.code().value[0], exc.details() or "", b"")
 
     async def is_ready(self) -> bool:
-        response = await self.call("ServerReady", b"", QUESTION_S)
+        response = await self.call("ServerReady", b"", self._limits.question_s)
         return response.is_ok and bool(service_pb2.ServerReadyResponse.FromString(response.body).ready)
 
     async def names(self) -> list[str]:
         """Return the names of all ready models, ensembles and steps; empty if Triton does not answer."""
-        response = await self.call("ModelStatistics", b"", QUESTION_S)
+        response = await self.call("ModelStatistics", b"", self._limits.question_s)
         if not response.is_ok:
             return []
         return [each.name for each in service_pb2.ModelStatisticsResponse.FromString(response.body).model_stats]

@@ -11,11 +11,12 @@ from typing import Any
 import grpc
 from hypothesis import strategies as st
 
-from sie_triton.cluster.gateway.kserve import MAX_FIELDS, OF_ANY_WORKER, SERVICE, KServe
+from sie_triton.cluster.gateway.kserve import OF_ANY_WORKER, SERVICE, KServe
 from sie_triton.cluster.gateway.mentions import Mentions
 from sie_triton.cluster.gateway.pools import Pools
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.gateway.requests import Requests
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer, Cancel, Work
 from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.protobuf import fields
@@ -113,7 +114,7 @@ def kserve(directory: Path) -> Iterator[Target]:
 
     async def submit(pool: str, model: str, sent: bytes, left_s: float, tenant: str) -> tuple[Answer, bytes]:
         assert left_s > 0
-        assert all(start < end <= len(sent) for _, start, end in fields(sent, MAX_FIELDS + len(METADATA)))
+        assert all(start < end <= len(sent) for _, start, end in fields(sent, GatewayLimits.max_fields + len(METADATA)))
         return answers[len(sent) % 2], b""
 
     async def ask(pool: str, method: str, sent: bytes, left_s: float) -> Any:

@@ -1,10 +1,15 @@
 """A real nats-server, gateways' queues and sidecars in this process; Triton is a double at its seam."""
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import pytest
 import yaml
@@ -13,20 +18,20 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import NotFoundError
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster import connection, subjects, workers
+from sie_triton.cluster import subjects
 from sie_triton.cluster.config.api import application
 from sie_triton.cluster.config.run import ConfigService
 from sie_triton.cluster.config.streams import Streams
 from sie_triton.cluster.connection import connect, listen
-from sie_triton.cluster.gateway import pools, queue
 from sie_triton.cluster.gateway.queue import Queue
+from sie_triton.cluster.limits import ClusterLimits, ConfigLimits, GatewayLimits, SidecarLimits
 from sie_triton.cluster.permissions import CONFIG, GATEWAY, OPERATOR, SIDECAR
-from sie_triton.cluster.sidecar import runner
 from sie_triton.cluster.sidecar.model_files import Found
 from sie_triton.cluster.sidecar.receipts import Receipts
 from sie_triton.cluster.sidecar.server import LocalServer
 from sie_triton.cluster.sidecar.sidecar import Sidecar
 from sie_triton.cluster.sidecar.triton import Response
+from sie_triton.cluster.workers import Workers
 from sie_triton.contract.names import triton_name
 from sie_triton.doors.backend import States
 from sie_triton.records.calls import CallBook
@@ -34,6 +39,8 @@ from sie_triton.settings import Settings, read_settings
 from tests.conftest import tiny_model_file
 from tests.support.http_clients import client_of
 from tests.support.nats import NatsServer
+
+Limits = TypeVar("Limits", bound=ClusterLimits)
 
 MODEL, OTHER = "t__m", "t__other"
 NAMES = [name for model in (MODEL, OTHER) for name in (model, f"{model}-preprocess", f"{model}-score")]
@@ -142,8 +149,8 @@ def name_in(text: bytes) -> str:
 class Cluster:
     """Gateways and sidecars of one queue, made on demand, and closed together; a config service makes its streams."""
 
-    def __init__(self, server: NatsServer, root: Path) -> None:
-        self.server = server
+    def __init__(self, server: NatsServer, root: Path, limits: Mapping[str, Any]) -> None:
+        self.server, self._limits = server, limits
         self._root = root
         self._stack = AsyncExitStack()
         self._num = 0
@@ -157,10 +164,14 @@ class Cluster:
         given = {"health_publish_interval_ms": self.heartbeat_ms, "max_concurrent_batches": 100}
         return read_settings(**given | {"data_dir": self._root / str(self._num)} | more)
 
+    def limits(self, kind: type[Limits]) -> Limits:
+        """Return the limits of a kind of process: those of the cluster that it has."""
+        return kind(**{each.name: self._limits[each.name] for each in fields(kind) if each.name in self._limits})
+
     async def gateway(self, **more: object) -> Queue:
         settings = self.server.user(self.settings(**more), GATEWAY)
         settings = settings.model_copy(update={"nats_url": more["nats_url"]}) if "nats_url" in more else settings
-        return await self._stack.enter_async_context(Queue(settings))
+        return await self._stack.enter_async_context(Queue(settings, self.limits(GatewayLimits)))
 
     def sidecar(self, name: str, at: str = "", **more: object) -> tuple[Sidecar, FakeTriton]:
         """Return a sidecar that has not started, with its Triton; `at` is the pool of its work."""
@@ -170,7 +181,7 @@ class Cluster:
         models.triton = triton
         calls = CallBook(settings.status_dir)
         server = LocalServer(triton, triton.states, models, calls, Receipts(settings.data_dir))
-        return Sidecar(settings, server, at), triton
+        return Sidecar(settings, server, at, self.limits(SidecarLimits)), triton
 
     async def worker(self, name: str, **more: object) -> tuple[Sidecar, FakeTriton]:
         sidecar, triton = self.sidecar(name, **more)
@@ -185,7 +196,7 @@ class Cluster:
     async def config(self, **more: object) -> tuple[ConfigService, ClientSession]:
         """Return a config service, and a client of its HTTP with its admin token."""
         settings = self.server.user(self.settings(admin_token="admin", **more), CONFIG)
-        service = await self._stack.enter_async_context(ConfigService(settings))
+        service = await self._stack.enter_async_context(ConfigService(settings, self.limits(ConfigLimits)))
         app = application(service.store, service.workers, settings, "admin")
         headers = {"Authorization": "Bearer admin"}
         client = await self._stack.enter_async_context(client_of(app, headers=headers))
@@ -197,15 +208,18 @@ class Cluster:
         settings = self.server.user(self.settings(), CONFIG)
         client = await connect(settings, CONFIG, "streams")
         self._stack.push_async_callback(client.close)
-        self.streams = Streams(client, client.jetstream(timeout=2), settings, workers.Workers())
+        limits = self.limits(ConfigLimits)
+        self.streams = Streams(client, client.jetstream(timeout=2), settings, Workers(limits), limits)
         await listen(client, subjects.ALL_WORKERS, self.streams._workers.hear)
         await self.streams._open_common()
         await self.streams.listen()
+        await self.streams._open("default")  # else gateways and sidecars would have to wait for it
         self.tasks.append(asyncio.create_task(self.streams.keep()))
 
-    def limit_queue(self, **limits: object) -> None:
-        """Give the streams other limits, before they are made."""
+    async def limit_queue(self, **limits: object) -> None:
+        """Give the streams other limits."""
         self.streams._settings = self.streams._settings.model_copy(update=limits)
+        await self.streams._open("default")
 
     async def operator(self) -> JetStreamContext:
         """Return JetStream as a person with all rights sees it."""
@@ -226,26 +240,46 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
         yield server
 
 
-@pytest.fixture
-def run(nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Run a coroutine function with a cluster."""
-    monkeypatch.setattr(queue, "LIVE_S", 0.1)
-    monkeypatch.setattr(pools, "STALE_S", 0.3)
-    monkeypatch.setattr(workers, "INTERVAL_S", 0.1)
+# Limits of all clusters here, by the names of their fields.
+LIMITS: dict[str, Any] = {
+    "own_heartbeat_s": 0.1,
+    "gateway_stale_s": 0.3,
+    "heartbeat_s": 0.1,
+    "bucket_retry_s": 0.05,
+    "bucket_absent_s": 0.05,
+    "apply_retry_s": 0.05,
+    "names_s": 0.2,
+    "measure_s": 0.05,
+}
 
-    def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
-        async def with_cluster() -> None:
-            async with clustered(nats_server, tmp_path) as cluster:
-                await asyncio.wait_for(test(cluster), 60)
 
-        asyncio.run(with_cluster())
+def in_cluster(**limits: Any) -> Callable[..., Any]:
+    """Run a test in an event loop, with a cluster whose processes have these limits, and then its fixtures."""
 
-    return run
+    def decorate(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        given = [*inspect.signature(function).parameters][1:]
+
+        @wraps(function)
+        def run(**fixtures: Any) -> None:
+            async def test() -> None:
+                async with clustered(fixtures["nats_server"], fixtures["tmp_path"], limits) as cluster:
+                    await asyncio.wait_for(function(cluster, **{name: fixtures[name] for name in given}), 120)
+
+            asyncio.run(test())
+
+        names = dict.fromkeys([*given, "nats_server", "tmp_path"])
+        kind = inspect.Parameter.KEYWORD_ONLY
+        run.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 @asynccontextmanager
-async def clustered(server: NatsServer, root: Path) -> AsyncIterator[Cluster]:
-    cluster = Cluster(server, root)
+async def clustered(
+    server: NatsServer, root: Path, limits: Mapping[str, Any] = MappingProxyType({})
+) -> AsyncIterator[Cluster]:
+    cluster = Cluster(server, root, LIMITS | limits)
     try:
         await cluster.make_streams()
         yield cluster
@@ -286,10 +320,3 @@ async def left_in_stream(queue) -> int:
 async def until_empty(queue) -> None:
     while await left_in_stream(queue):
         await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Work whose worker is silent goes to another one after half a second."""
-    monkeypatch.setattr(connection, "ACK_WAIT_S", 0.5)
-    monkeypatch.setattr(runner, "REPORT_S", 0.1)

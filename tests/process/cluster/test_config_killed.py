@@ -15,9 +15,9 @@ from sie_triton.cluster.model_files import reader
 from sie_triton.cluster.permissions import CONFIG
 from sie_triton.server.companions import resolved
 from sie_triton.settings import Settings
-from tests.process.cluster.conftest import Cluster, model_file, until
+from tests.process.cluster.conftest import in_cluster, model_file, until
 
-NUM_CHANGES = 24
+NUM_CHANGES = 16
 
 # Changes between two kills.
 EVERY = 8
@@ -55,30 +55,28 @@ async def changed(client: httpx.AsyncClient, number: int) -> int:
 
 
 @pytest.mark.timeout(180)
-def test_a_config_service_that_is_killed_makes_each_change_once(run):
-    async def test(cluster: Cluster) -> None:
-        (port,) = free_ports(1)
-        settings = cluster.server.user(cluster.settings(admin_token="admin", config_port=port), CONFIG)
-        headers = {"Authorization": "Bearer admin"}
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=10) as client:
-            epochs: dict[int, int] = {}
+@in_cluster()
+async def test_a_config_service_that_is_killed_makes_each_change_once(cluster):
+    (port,) = free_ports(1)
+    settings = cluster.server.user(cluster.settings(admin_token="admin", config_port=port), CONFIG)
+    headers = {"Authorization": "Bearer admin"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=10) as client:
+        epochs: dict[int, int] = {}
 
-            async def change(first: int, last: int) -> None:
-                for number in range(first, last):
-                    epochs[number] = await changed(client, number)
+        async def change(first: int, last: int) -> None:
+            for number in range(first, last):
+                epochs[number] = await changed(client, number)
 
-            for first in range(0, NUM_CHANGES, EVERY):
-                with running(settings) as process:
-                    await ready(client)
-                    changing = asyncio.create_task(change(first, first + EVERY))
-                    await until(lambda first=first: first + EVERY // 2 in epochs)
-                    process.kill()  # while the next change is on its way
-                with running(settings):
-                    await changing
-        bucket = await (await cluster.operator()).key_value(subjects.MODEL_FILES)
-        read = reader(["sie-config"])
-        written = [read(each.value) for name in range(3) for each in await bucket.history(f"=.t__m{name}")]
-        assert sorted(int(each.version.request) for each in written) == list(range(NUM_CHANGES))
-        assert [epochs[number] for number in range(NUM_CHANGES)] == list(range(1, NUM_CHANGES + 1))
-
-    run(test)
+        for first in range(0, NUM_CHANGES, EVERY):
+            with running(settings) as process:
+                await ready(client)
+                changing = asyncio.create_task(change(first, first + EVERY))
+                await until(lambda first=first: first + EVERY // 2 in epochs)
+                process.kill()  # while the next change is on its way
+            with running(settings):
+                await changing
+    bucket = await (await cluster.operator()).key_value(subjects.MODEL_FILES)
+    read = reader(["sie-config"])
+    written = [read(each.value) for name in range(3) for each in await bucket.history(f"=.t__m{name}")]
+    assert sorted(int(each.version.request) for each in written) == list(range(NUM_CHANGES))
+    assert [epochs[number] for number in range(NUM_CHANGES)] == list(range(1, NUM_CHANGES + 1))

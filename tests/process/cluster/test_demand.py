@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from nats.js.api import PubAck
 
-from sie_triton.cluster.gateway import metrics, queue_metrics
+from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.backend import QueueBackend
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.cluster.messages import Lease
 from sie_triton.errors import BusyError, Provisioning, Unreachable
-from tests.process.cluster.conftest import MODEL, Cluster, left_in_stream, request, until
+from tests.process.cluster.conftest import MODEL, in_cluster, left_in_stream, request, until
 
 
 def shown(values: metrics.Values) -> dict[tuple[str, ...], float]:
@@ -19,145 +19,102 @@ def shown(values: metrics.Values) -> dict[tuple[str, ...], float]:
     return {tuple(each.labels.values()): each.value for each in metric.samples if each.value}
 
 
-@pytest.fixture(autouse=True)
-def _fast(monkeypatch):
-    monkeypatch.setattr(queue_metrics, "MEASURE_S", 0.05)
+@in_cluster()
+async def test_demand_for_pools_that_can_be_started_is_shown(cluster):
+    given = {"gateway_configured_pools": "default, large", "gateway_configured_gpus": "h100"}
+    queue = await cluster.gateway(**given)
+    for asked in ({POOL: "large"}, {PROFILE: "h100"}):
+        with pytest.raises(Provisioning, match="no worker"):
+            queue.pools.chosen(asked)
+    capacity = await QueueBackend(cluster.settings(**given), queue).capacity()
+    assert (capacity["configured_gpu_types"], capacity["live_gpu_types"]) == (["h100"], [])
+    assert capacity["status"] == "no_workers"
+    with pytest.raises(Provisioning, match="pool default has no worker yet"):
+        await queue.mentions.model_of("default", MODEL)
+    for asked in ({POOL: "made-up"}, {PROFILE: "made-up"}):
+        with pytest.raises(Unreachable):
+            queue.pools.chosen(asked)
+    await until(lambda: shown(metrics.DEMAND) == {("default", ""): 1, ("large", ""): 1, ("", "h100"): 1})
+    await cluster.worker("w")
+    await until(lambda: shown(metrics.READY) == {("default",): 1} and queue.pools.is_served("default", MODEL))
+    assert await queue.mentions.model_of("default", MODEL) == MODEL
 
 
-def test_demand_for_pools_that_can_be_started_is_shown(run):
-    async def test(cluster: Cluster) -> None:
-        given = {"gateway_configured_pools": "default, large", "gateway_configured_gpus": "h100"}
-        queue = await cluster.gateway(**given)
-        for asked in ({POOL: "large"}, {PROFILE: "h100"}):
-            with pytest.raises(Provisioning, match="no worker"):
-                queue.pools.chosen(asked)
-        capacity = await QueueBackend(cluster.settings(**given), queue).capacity()
-        assert (capacity["configured_gpu_types"], capacity["live_gpu_types"]) == (["h100"], [])
-        assert capacity["status"] == "no_workers"
-        with pytest.raises(Provisioning, match="pool default has no worker yet"):
-            await queue.mentions.model_of("default", MODEL)
-        for asked in ({POOL: "made-up"}, {PROFILE: "made-up"}):
-            with pytest.raises(Unreachable):
-                queue.pools.chosen(asked)
-        await until(lambda: shown(metrics.DEMAND) == {("default", ""): 1, ("large", ""): 1, ("", "h100"): 1})
-        await cluster.worker("w")
-        await until(lambda: shown(metrics.READY) == {("default",): 1} and queue.pools.is_served("default", MODEL))
-        assert await queue.mentions.model_of("default", MODEL) == MODEL
-
-    run(test)
+@in_cluster()
+async def test_a_kind_of_machine_that_a_pool_lacks_is_demand(cluster):
+    queue = await cluster.gateway(gateway_configured_gpus="h100")
+    with pytest.raises(Unreachable, match="no worker of pool default"):
+        await queue.mentions.model_of("default", MODEL)
+    await cluster.worker("w", machine_profile="l4")
+    await until(lambda: queue.pools.workers.pools() == ["default"])
+    for profile in ("h100", "made-up"):
+        with pytest.raises(Provisioning, match="it has l4"):
+            queue.pools.chosen({POOL: "default", PROFILE: profile})
+    await until(lambda: shown(metrics.DEMAND) == {("default", ""): 1, ("", "h100"): 1})
 
 
-def test_a_kind_of_machine_that_a_pool_lacks_is_demand(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway(gateway_configured_gpus="h100")
-        await cluster.worker("w", machine_profile="l4")
-        await until(lambda: queue.pools.workers.pools() == ["default"])
-        for profile in ("h100", "made-up"):
-            with pytest.raises(Provisioning, match="it has l4"):
-                queue.pools.chosen({POOL: "default", PROFILE: profile})
-        await until(lambda: shown(metrics.DEMAND) == {("", "h100"): 1})
+@in_cluster()
+async def test_the_backlog_and_what_waits_for_it_are_shown_and_become_0(cluster):
+    await cluster.limit_queue(queue_max_messages=200)
+    queue, _, triton = await cluster.pair()
+    go = asyncio.Event()
 
-    run(test)
+    async def wait(name: str) -> None:
+        await go.wait()
 
-
-def test_the_backlog_and_what_waits_for_it_are_shown_and_become_0(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
-        go = asyncio.Event()
-
-        async def wait(name: str) -> None:
-            await go.wait()
-
-        triton.behave = wait
-        window = queue.pools.window("default", MODEL)
-        tasks = [asyncio.create_task(queue.submit("default", MODEL, request(str(i)), 30)) for i in range(2 * window)]
-        await until(lambda: shown(metrics.DEPTH).get(("default",), 0) >= 4)
-        await until(lambda: shown(metrics.WAITING).get(("default",), 0) > 0)
-        go.set()
-        await asyncio.gather(*tasks)
-        await until(lambda: shown(metrics.DEPTH) == shown(metrics.WAITING) == {})
-        assert await left_in_stream(queue) == 0
-
-    run(test)
+    triton.behave = wait
+    window = queue.pools.window("default", MODEL)
+    tasks = [asyncio.create_task(queue.submit("default", MODEL, request(str(i)), 30)) for i in range(2 * window)]
+    await until(lambda: shown(metrics.DEPTH).get(("default",), 0) >= 4)
+    await until(lambda: shown(metrics.WAITING).get(("default",), 0) > 0)
+    await until(lambda: shown(metrics.FILL) == {("default",): shown(metrics.DEPTH)[("default",)] / 200})
+    go.set()
+    await asyncio.gather(*tasks)
+    await until(lambda: shown(metrics.DEPTH) == shown(metrics.WAITING) == shown(metrics.FILL) == {})
+    assert await left_in_stream(queue) == 0
 
 
-def test_workers_that_leases_ask_for_are_shown_before_they_join(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        await queue.leases.put(Lease("eval", "default", {"l4": 2}, {}, 0, 0.0, 0.0))
-        await until(lambda: shown(metrics.LEASED) == {("default", "l4"): 2})
-        await queue.leases.end("eval")
-        await until(lambda: shown(metrics.LEASED) == {})
-
-    run(test)
+@in_cluster()
+async def test_workers_that_leases_ask_for_are_shown_before_they_join(cluster):
+    queue = await cluster.gateway()
+    await queue.leases.put(Lease("eval", "default", {"l4": 2}, {}, 0, 0.0, 0.0))
+    await until(lambda: shown(metrics.LEASED) == {("default", "l4"): 2})
+    await queue.leases.end("eval")
+    await until(lambda: shown(metrics.LEASED) == {})
 
 
-def test_refused_requests_are_counted(run):
-    async def test(cluster: Cluster) -> None:
-        cluster.limit_queue(queue_max_messages=1)
-        queue, _, triton = await cluster.pair()
-        await queue.submit("default", MODEL, request("first"), 20)
-        before = metrics.REJECTED.labels("default")._value.get()
+@in_cluster()
+async def test_refused_requests_are_counted(cluster):
+    await cluster.limit_queue(queue_max_messages=1)
+    queue, _, triton = await cluster.pair()
+    await queue.submit("default", MODEL, request("first"), 20)
+    before = metrics.REJECTED.labels("default")._value.get()
 
-        async def wait(name: str) -> None:
-            await asyncio.sleep(0.5)
+    async def wait(name: str) -> None:
+        await asyncio.sleep(0.5)
 
-        triton.behave = wait
-        found = await asyncio.gather(
-            *(queue.submit("default", MODEL, request(str(i)), 20) for i in range(4)), return_exceptions=True
-        )
-        refused = sum(isinstance(each, BusyError) for each in found)
-        assert refused > 0
-        assert metrics.REJECTED.labels("default")._value.get() == before + refused
-
-    run(test)
+    triton.behave = wait
+    found = await asyncio.gather(
+        *(queue.submit("default", MODEL, request(str(i)), 20) for i in range(4)), return_exceptions=True
+    )
+    refused = sum(isinstance(each, BusyError) and bool(each.retry_after_s) for each in found)
+    assert refused > 0
+    assert metrics.REJECTED.labels("default")._value.get() == before + refused
 
 
-def test_a_queue_is_as_full_as_its_limit_of_messages_says(run):
-    async def test(cluster: Cluster) -> None:
-        cluster.limit_queue(queue_max_messages=4)
-        queue, _, triton = await cluster.pair()
-        go = asyncio.Event()
-
-        async def wait(name: str) -> None:
-            await go.wait()
-
-        triton.behave = wait
-        tasks = [asyncio.create_task(queue.submit("default", MODEL, request(str(i)), 30)) for i in range(3)]
-        await until(lambda: shown(metrics.FILL) == {("default",): 0.75})
-        go.set()
-        await asyncio.gather(*tasks)
-        await until(lambda: shown(metrics.FILL) == {})
-
-    run(test)
-
-
-def test_requests_that_the_queue_does_not_confirm_are_counted(run, monkeypatch):
+@in_cluster()
+async def test_requests_that_the_queue_does_not_confirm_are_counted(cluster, monkeypatch):
     """As on a full disk: what is sent is neither stored nor refused."""
+    queue, _, _ = await cluster.pair()
+    before = metrics.UNSTORED.labels("default")._value.get()
+    publish, failures = queue._js.publish, [TimeoutError(), TimeoutError()]
 
-    async def test(cluster: Cluster) -> None:
-        queue, _, _ = await cluster.pair()
-        before = metrics.UNSTORED.labels("default")._value.get()
-        publish, failures = queue._js.publish, [TimeoutError(), TimeoutError()]
+    async def unconfirmed(*args: object, **options: object) -> PubAck:
+        if failures:
+            raise failures.pop()
+        return await publish(*args, **options)
 
-        async def unconfirmed(*args: object, **options: object) -> PubAck:
-            if failures:
-                raise failures.pop()
-            return await publish(*args, **options)
-
-        monkeypatch.setattr(queue._js, "publish", unconfirmed)
-        answer, _ = await queue.submit("default", MODEL, request("a"), 20)
-        assert answer.status == 0
-        assert metrics.UNSTORED.labels("default")._value.get() == before + 2
-
-    run(test)
-
-
-def test_requests_for_the_gateways_own_pool_without_workers_are_demand(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        with pytest.raises(Unreachable, match="no worker of pool default"):
-            await queue.mentions.model_of("default", MODEL)
-        await until(lambda: shown(metrics.DEMAND) == {("default", ""): 1})
-
-    run(test)
+    monkeypatch.setattr(queue._js, "publish", unconfirmed)
+    answer, _ = await queue.submit("default", MODEL, request("a"), 20)
+    assert answer.status == 0
+    assert metrics.UNSTORED.labels("default")._value.get() == before + 2

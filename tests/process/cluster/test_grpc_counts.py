@@ -2,10 +2,9 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import grpc
-import pytest
 from grpc import aio
 
 from sie_triton.cluster.gateway.kserve import SERVICE
@@ -13,6 +12,7 @@ from sie_triton.cluster.messages import Answer
 from sie_triton.doors.counts import DURATION
 from sie_triton.errors import BusyError
 from tests.process.cluster.test_port import INFER, Gateway, until
+from tests.support.joiners import in_loop
 
 
 def counted() -> Counter[tuple[str, str]]:
@@ -26,10 +26,6 @@ async def answered(gateway: Gateway) -> None:
     await gateway.infer(metadata=[("authorization", "Bearer abc")])
 
 
-async def without_a_token(gateway: Gateway) -> None:
-    await gateway.infer()
-
-
 async def cancelled(gateway: Gateway) -> None:
     gateway.may_answer.clear()
     call = asyncio.create_task(answered(gateway))
@@ -38,51 +34,44 @@ async def cancelled(gateway: Gateway) -> None:
     await asyncio.gather(call, return_exceptions=True)
 
 
-def failing(failure: Exception | Answer) -> Callable[[Gateway], Awaitable[None]]:
-    """Return a call to which the queue answers with a failure."""
-
-    async def call(gateway: Gateway) -> None:
-        async def submit(*_: object) -> tuple[Answer, bytes]:
-            if isinstance(failure, Exception):
-                raise failure
-            return failure, b""
-
-        gateway.queue.submit = submit
-        await answered(gateway)
-
-    return call
+FAILURES = (
+    (BusyError("the queue is full"), "503"),
+    (Answer(1, "w", grpc.StatusCode.NOT_FOUND.value[0], "Request for unknown model"), "404"),
+    (Answer(1, "w", grpc.StatusCode.INTERNAL.value[0], "a fault of a stage"), "500"),
+    (ZeroDivisionError(), "500"),  # a fault of the gateway
+)
 
 
-CALLS = {
-    "200": answered,
-    "401": without_a_token,
-    "499": cancelled,
-    "503": failing(BusyError("the queue is full")),
-    "404": failing(Answer(1, "w", grpc.StatusCode.NOT_FOUND.value[0], "Request for unknown model")),
-    "500": failing(Answer(1, "w", grpc.StatusCode.INTERNAL.value[0], "a fault of a stage")),
-    "500 for a fault of the gateway": failing(ZeroDivisionError()),
-}
+@in_loop
+async def test_a_call_is_counted_by_its_status(tmp_path):
+    async with asyncio.timeout(60), Gateway(tmp_path, auth_mode="token", auth_tokens="abc") as gateway:
+
+        async def counts(call: Awaitable[None], status: str) -> None:
+            before = counted()
+            await asyncio.gather(call, return_exceptions=True)
+            await until(lambda: counted() - before == {(INFER, status): 1})
+
+        await counts(gateway.infer(), "401")
+        await counts(cancelled(gateway), "499")
+        gateway.may_answer.set()
+        await counts(answered(gateway), "200")
+        for failure, status in FAILURES:
+
+            async def submit(*_: object, failure: Exception | Answer = failure) -> tuple[Answer, bytes]:
+                if isinstance(failure, Exception):
+                    raise failure
+                return failure, b""
+
+            gateway.queue.submit = submit
+            await counts(answered(gateway), status)
 
 
-@pytest.mark.parametrize("status", CALLS)
-def test_a_call_is_counted_by_its_status(tmp_path, status):
-    async def test() -> None:
-        before = counted()
-        async with asyncio.timeout(60), Gateway(tmp_path, auth_mode="token", auth_tokens="abc") as gateway:
-            await asyncio.gather(CALLS[status](gateway), return_exceptions=True)
-            await until(lambda: counted() - before == {(INFER, status[:3]): 1})
-
-    asyncio.run(test())
-
-
-def test_neither_probes_nor_methods_that_clients_make_up_are_counted(tmp_path):
-    async def test() -> None:
-        before = counted()
-        async with asyncio.timeout(60), Gateway(tmp_path) as gateway:
-            async with aio.insecure_channel(f"127.0.0.1:{gateway.number}") as channel:
-                for method in (f"/{SERVICE}/ServerLive", f"/{SERVICE}/MadeUp", "/made.up/ModelInfer"):
-                    await asyncio.gather(channel.unary_unary(method)(b""), return_exceptions=True)
-            await gateway.infer()
-            await until(lambda: counted() - before == {(INFER, "200"): 1})
-
-    asyncio.run(test())
+@in_loop
+async def test_neither_probes_nor_methods_that_clients_make_up_are_counted(tmp_path):
+    before = counted()
+    async with asyncio.timeout(60), Gateway(tmp_path) as gateway:
+        async with aio.insecure_channel(f"127.0.0.1:{gateway.number}") as channel:
+            for method in (f"/{SERVICE}/ServerLive", f"/{SERVICE}/MadeUp", "/made.up/ModelInfer"):
+                await asyncio.gather(channel.unary_unary(method)(b""), return_exceptions=True)
+        await gateway.infer()
+        await until(lambda: counted() - before == {(INFER, "200"): 1})

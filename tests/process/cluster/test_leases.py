@@ -5,165 +5,140 @@ import time
 
 import pytest
 
-from sie_triton.cluster import bucket
-from sie_triton.cluster.config import streams
-from sie_triton.cluster.gateway import leases as gateway_leases
 from sie_triton.cluster.gateway.pools import POOL, PROFILE
 from sie_triton.cluster.messages import Lease
-from sie_triton.cluster.policies import leases
 from sie_triton.errors import Provisioning, Unreachable
-from tests.process.cluster.conftest import MODEL, Cluster, request, served, until
+from tests.process.cluster.conftest import MODEL, in_cluster, request, served, until
 from tests.process.cluster.leasing import http, state, workers
 
 
-@pytest.fixture(autouse=True)
-def _quickly(monkeypatch):
-    monkeypatch.setattr(bucket, "ABSENT_S", 0.05)
-
-
-def test_a_leased_pool_gets_workers_and_gives_them_back(run):
-    async def test(cluster: Cluster) -> None:
-        cluster.heartbeat_ms = 400  # on a busy machine, workers whose heartbeats are late would come and go
-        settings = cluster.settings()
-        queue = await cluster.gateway()
-        async with http(queue, settings) as client, workers(cluster, "a", "b", "c", machine_profile="l4") as (a, b, c):
-            await served(queue, 3)
-            answer = await client.post("/v1/pools", json={"name": "Eval", "gpus": {"l4": 1}})
-            assert (answer.status_code, answer.json()["name"]) == (201, "eval")
-            # Both may have come for a moment. Then one of them has left again.
-            await until(lambda: sorted(each.pools[-1] for each in (a, b, c)) == ["default", "default", "eval"])
-            (member,) = (each for each in (a, b, c) if each.pools[-1] == "eval")
+@in_cluster()
+async def test_a_leased_pool_gets_workers_and_gives_them_back(cluster):
+    cluster.heartbeat_ms = 400  # on a busy machine, workers whose heartbeats are late would come and go
+    settings = cluster.settings()
+    queue = await cluster.gateway()
+    async with http(queue, settings) as client, workers(cluster, "a", "b", "c", machine_profile="l4") as (a, b, c):
+        await served(queue, 3)
+        answer = await client.post("/v1/pools", json={"name": "Eval", "gpus": {"l4": 1}})
+        assert (answer.status_code, answer.json()["name"]) == (201, "eval")
+        # Both may have come for a moment. Then one of them has left again.
+        await until(lambda: sorted(each.pools[-1] for each in (a, b, c)) == ["default", "default", "eval"])
+        (member,) = (each for each in (a, b, c) if each.pools[-1] == "eval")
+        told = (await client.get("/v1/pools/eval")).json()
+        assert told["spec"]["gpus"] == {"l4": 1}
+        while [each["name"] for each in told["status"]["assigned_workers"]] != [member.name]:
+            await asyncio.sleep(0.05)
             told = (await client.get("/v1/pools/eval")).json()
-            assert told["spec"]["gpus"] == {"l4": 1}
-            while [each["name"] for each in told["status"]["assigned_workers"]] != [member.name]:
-                await asyncio.sleep(0.05)
-                told = (await client.get("/v1/pools/eval")).json()
-            assert told["status"]["state"] == "active"
-            for name, asked in (("x", {}), ("y", {POOL: "eval"}), ("z", {POOL: "EVAL", PROFILE: "l4"})):
-                pool = queue.pools.chosen(asked)
-                await until(lambda pool=pool: queue.pools.is_served(pool, MODEL))
-                assert (await queue.submit(pool, MODEL, request(name), 20))[0].status == 0
-            assert member.triton.seen == ["y", "z"]
-            assert queue.pools.chosen({PROFILE: "l4"}) == "default"  # a leased pool is for those who name it
-            assert (await client.delete("/v1/pools/eval")).status_code == 200
-            await until(lambda: member.pools[-1] == "default")
-            await served(queue, 3)
-            assert (await client.get("/v1/pools/eval")).status_code == 404
-            assert (await client.delete("/v1/pools/eval")).status_code == 404
-
-    run(test)
+        assert told["status"]["state"] == "active"
+        for name, asked in (("x", {}), ("y", {POOL: "eval"}), ("z", {POOL: "EVAL", PROFILE: "l4"})):
+            pool = queue.pools.chosen(asked)
+            await until(lambda pool=pool: queue.pools.is_served(pool, MODEL))
+            assert (await queue.submit(pool, MODEL, request(name), 20))[0].status == 0
+        assert member.triton.seen == ["y", "z"]
+        assert queue.pools.chosen({PROFILE: "l4"}) == "default"  # a leased pool is for those who name it
+        assert (await client.delete("/v1/pools/eval")).status_code == 200
+        await until(lambda: member.pools[-1] == "default")
+        await served(queue, 3)
+        assert (await client.get("/v1/pools/eval")).status_code == 404
+        assert (await client.delete("/v1/pools/eval")).status_code == 404
 
 
-def test_a_lease_that_nobody_renews_ends(run, monkeypatch):
-    monkeypatch.setattr(leases, "TTL_S", 3)
-
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
-            await served(queue, 2)
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
-            await until(lambda: b.pools == ["default", "eval"])
-            for _ in range(4):
-                await asyncio.sleep(1)
-                assert (await client.post("/v1/pools/eval/renew")).status_code == 200
-            assert b.pools == ["default", "eval"]
-            await until(lambda: b.pools == ["default", "eval", "default"])
-            assert (await client.post("/v1/pools/eval/renew")).status_code == 404
-            await until(lambda: not queue.pools.workers.alive("eval"))
-            # Its entry may still be known: the bucket drops it without telling.
-            queue.pools.leases = {"eval": Lease("eval", "default", {"default": 1}, {}, 0, 0.0, time.time() - 4)}
-            with pytest.raises(Unreachable, match="pool eval has no worker"):
-                queue.pools.chosen({POOL: "eval"})
-
-    run(test)
+@in_cluster(lease_ttl_s=1.5)
+async def test_a_lease_that_nobody_renews_ends(cluster):
+    settings, queue = cluster.settings(), await cluster.gateway()
+    async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
+        await served(queue, 2)
+        await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+        await until(lambda: b.pools == ["default", "eval"])
+        for _ in range(4):
+            await asyncio.sleep(0.5)
+            assert (await client.post("/v1/pools/eval/renew")).status_code == 200
+        assert b.pools == ["default", "eval"]
+        await until(lambda: b.pools == ["default", "eval", "default"])
+        assert (await client.post("/v1/pools/eval/renew")).status_code == 404
+        await until(lambda: not queue.pools.workers.alive("eval"))
+        # Its entry may still be known: the bucket drops it without telling.
+        queue.pools.leases = {"eval": Lease("eval", "default", {"default": 1}, {}, 0, 0.0, time.time() - 4)}
+        with pytest.raises(Unreachable, match="pool eval has no worker"):
+            queue.pools.chosen({POOL: "eval"})
 
 
-def test_leases_that_ended_long_ago_are_forgotten(run):
-    async def test(cluster: Cluster) -> None:
-        queue, now = await cluster.gateway(), time.time()
-        await until(queue.leases.bucket.are_known.is_set)
-        for name, renewed_at in (("old", now - gateway_leases.KEEP_S - 2000), ("new", now)):
-            await queue.leases.bucket.write(name, Lease(name, "default", {"l4": 1}, {}, 0, 0.0, renewed_at).packed())
-        await until(lambda: [*queue.pools.leases] == ["new"])
-
-    run(test)
+@in_cluster()
+async def test_leases_that_ended_long_ago_are_forgotten(cluster):
+    queue, now = await cluster.gateway(), time.time()
+    await until(queue.leases.bucket.are_known.is_set)
+    for name, renewed_at in (("old", now - 1e5), ("new", now)):
+        await queue.leases.bucket.write(name, Lease(name, "default", {"l4": 1}, {}, 0, 0.0, renewed_at).packed())
+    await until(lambda: [*queue.pools.leases] == ["new"])
 
 
-def test_a_renewal_brings_no_lease_back_that_another_gateway_has_ended(run, monkeypatch):
-    async def test(cluster: Cluster) -> None:
-        settings, one, other = cluster.settings(), await cluster.gateway(), await cluster.gateway()
-        async with http(one, settings) as client, http(other, settings) as others:
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 1}})
-            await until(lambda: "eval" in other.pools.leases)
-            monkeypatch.setattr(other.leases.bucket, "_take", lambda *_: None)  # its news are late
-            assert (await client.delete("/v1/pools/eval")).status_code == 200
-            monkeypatch.undo()
-            assert (await others.post("/v1/pools/eval/renew")).status_code == 404
-            await until(lambda: "eval" not in other.pools.leases)
-            assert (await client.get("/v1/pools/eval")).status_code == 404
-
-    run(test)
+@in_cluster()
+async def test_a_renewal_brings_no_lease_back_that_another_gateway_has_ended(cluster, monkeypatch):
+    settings, one, other = cluster.settings(), await cluster.gateway(), await cluster.gateway()
+    async with http(one, settings) as client, http(other, settings) as others:
+        await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 1}})
+        await until(lambda: "eval" in other.pools.leases)
+        monkeypatch.setattr(other.leases.bucket, "_take", lambda *_: None)  # its news are late
+        assert (await client.delete("/v1/pools/eval")).status_code == 200
+        monkeypatch.undo()
+        assert (await others.post("/v1/pools/eval/renew")).status_code == 404
+        await until(lambda: "eval" not in other.pools.leases)
+        assert (await client.get("/v1/pools/eval")).status_code == 404
 
 
-def test_a_lease_that_has_just_ended_can_be_made_again_once_its_workers_have_left(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        async with http(queue, settings) as client, workers(cluster, "a", "b"):
-            await served(queue, 2)
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
-            await until(lambda: bool(queue.pools.workers.alive("eval")))
-            await client.delete("/v1/pools/eval")
+@in_cluster()
+async def test_a_lease_that_has_just_ended_can_be_made_again_once_its_workers_have_left(cluster):
+    settings, queue = cluster.settings(), await cluster.gateway()
+    async with http(queue, settings) as client, workers(cluster, "a", "b"):
+        await served(queue, 2)
+        await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+        await until(lambda: bool(queue.pools.workers.alive("eval")))
+        await client.delete("/v1/pools/eval")
+        answer = await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+        while answer.status_code == 503:
+            await asyncio.sleep(0.05)
             answer = await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
-            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
-            while answer.status_code == 503:
-                await asyncio.sleep(0.05)
-                answer = await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
-            assert answer.status_code == 201
-
-    run(test)
+        assert answer.status_code == 201
 
 
-def test_requests_that_a_moving_worker_holds_are_answered(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        async with http(queue, settings) as client, workers(cluster, "a", "b") as (a, b):
-            await served(queue, 2)
-            may_end = asyncio.Event()
+@in_cluster()
+async def test_requests_that_a_moving_worker_holds_are_answered(cluster):
+    settings, queue = cluster.settings(), await cluster.gateway()
+    async with http(queue, settings) as client, workers(cluster, "a", "b") as (a, b):
+        await served(queue, 2)
+        may_end = asyncio.Event()
 
-            async def held(name: str) -> None:
-                await may_end.wait()
+        async def held(name: str) -> None:
+            await may_end.wait()
 
-            a.triton.behave = b.triton.behave = held
-            asking = [asyncio.create_task(queue.submit("default", MODEL, request(f"{i}"), 30)) for i in range(20)]
-            await until(lambda: a.triton.seen or b.triton.seen)
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
-            await until(lambda: b.sidecar.should_move.is_set() or b.pools[-1] == "eval")
-            may_end.set()
-            assert [answer.status for answer, _ in await asyncio.gather(*asking)] == [0] * 20
-            await until(lambda: b.pools == ["default", "eval"])
-
-    run(test)
+        a.triton.behave = b.triton.behave = held
+        asking = [asyncio.create_task(queue.submit("default", MODEL, request(f"{i}"), 30)) for i in range(20)]
+        await until(lambda: a.triton.seen or b.triton.seen)
+        await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+        await until(lambda: b.sidecar.should_move.is_set() or b.pools[-1] == "eval")
+        may_end.set()
+        assert [answer.status for answer, _ in await asyncio.gather(*asking)] == [0] * 20
+        await until(lambda: b.pools == ["default", "eval"])
 
 
-def test_requests_for_a_pool_without_workers_yet_are_told_to_wait(run):
-    async def test(cluster: Cluster) -> None:
-        settings = cluster.settings()
-        queue = await cluster.gateway(gateway_configured_gpus="l4,h100")
-        await cluster.worker("w")
-        await served(queue)
-        async with http(queue, settings) as client:
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 2}})
-            assert await state(client) == "pending"
-            for headers in ({POOL: "eval"}, {PROFILE: "h100"}, {POOL: "default", PROFILE: "l4"}):
-                with pytest.raises(Provisioning):
-                    queue.pools.chosen(headers)
-                found = await client.post("/v1/encode/t/m", json={"items": [{"text": "a"}]}, headers=headers)
-                assert (found.status_code, found.json()["detail"]["code"]) == (503, "PROVISIONING")
-                assert int(found.headers["Retry-After"]) > 0
-            with pytest.raises(Unreachable, match="b200"):
-                queue.pools.chosen({PROFILE: "b200"})
-
-    run(test)
+@in_cluster()
+async def test_requests_for_a_pool_without_workers_yet_are_told_to_wait(cluster):
+    settings = cluster.settings()
+    queue = await cluster.gateway(gateway_configured_gpus="l4,h100")
+    await cluster.worker("w")
+    await served(queue)
+    async with http(queue, settings) as client:
+        await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 2}})
+        assert await state(client) == "pending"
+        for headers in ({POOL: "eval"}, {PROFILE: "h100"}, {POOL: "default", PROFILE: "l4"}):
+            with pytest.raises(Provisioning):
+                queue.pools.chosen(headers)
+            found = await client.post("/v1/encode/t/m", json={"items": [{"text": "a"}]}, headers=headers)
+            assert (found.status_code, found.json()["detail"]["code"]) == (503, "PROVISIONING")
+            assert int(found.headers["Retry-After"]) > 0
+        with pytest.raises(Unreachable, match="b200"):
+            queue.pools.chosen({PROFILE: "b200"})
 
 
 WRONG = [
@@ -188,112 +163,77 @@ WRONG = [
 ]
 
 
-def test_a_lease_may_name_the_bundle_of_its_gateway(run):
+@in_cluster()
+async def test_a_lease_may_name_the_bundle_of_its_gateway(cluster):
     """As the example of SIE's SDK does: create_pool("eval", {"l4": 2}, bundle="default", minimum_worker_count=1)."""
-
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(bundle="eu"), await cluster.gateway(bundle="eu")
-        lease = {"name": "eval", "gpus": {"l4": 2}, "bundle": "eu", "minimum_worker_count": 1}
-        async with http(queue, settings) as client:
-            answer = await client.post("/v1/pools", json=lease)
-            assert (answer.status_code, answer.json()["spec"]["bundle"]) == (201, "eu")
-            refused = await client.post("/v1/pools", json=lease | {"bundle": "default"})
-            assert refused.status_code == 400
-            assert {"'default'", "'eu'"} <= set(refused.json()["detail"]["message"].replace(",", "").split())
-
-    run(test)
+    settings, queue = cluster.settings(bundle="eu"), await cluster.gateway(bundle="eu")
+    lease = {"name": "eval", "gpus": {"l4": 2}, "bundle": "eu", "minimum_worker_count": 1}
+    async with http(queue, settings) as client:
+        answer = await client.post("/v1/pools", json=lease)
+        assert (answer.status_code, answer.json()["spec"]["bundle"]) == (201, "eu")
+        refused = await client.post("/v1/pools", json=lease | {"bundle": "default"})
+        assert refused.status_code == 400
+        assert {"'default'", "'eu'"} <= set(refused.json()["detail"]["message"].replace(",", "").split())
 
 
-def test_a_wrong_lease_is_refused_by_its_field(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        async with http(queue, settings) as client:
-            for body, field in WRONG:
-                answer = await client.post("/v1/pools", json=body)
-                assert answer.status_code == 400, body
-                assert answer.json()["detail"]["message"].startswith(f"{field}: "), answer.text
-            assert (await client.get("/v1/pools")).json() == {"pools": []}
-
-    run(test)
+@in_cluster()
+async def test_a_wrong_lease_is_refused_by_its_field(cluster):
+    settings, queue = cluster.settings(), await cluster.gateway()
+    async with http(queue, settings) as client:
+        for body, field in WRONG:
+            answer = await client.post("/v1/pools", json=body)
+            assert answer.status_code == 400, body
+            assert answer.json()["detail"]["message"].startswith(f"{field}: "), answer.text
+        assert (await client.get("/v1/pools")).json() == {"pools": []}
 
 
-def test_the_number_of_leases_is_limited(run, monkeypatch):
-    monkeypatch.setattr("sie_triton.cluster.gateway.leases.MAX_LEASES", 2)
-
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        async with http(queue, settings) as client:
-            for name, status in (("a", 201), ("b", 201), ("c", 503), ("a", 201)):
-                assert (await client.post("/v1/pools", json={"name": name, "gpus": {"l4": 1}})).status_code == status
-            await client.delete("/v1/pools/a")
-            assert (await client.post("/v1/pools", json={"name": "c", "gpus": {"l4": 1}})).status_code == 201
-
-    run(test)
-
-
-def test_all_gateways_know_a_lease(run):
-    async def test(cluster: Cluster) -> None:
-        settings, one, two = cluster.settings(), await cluster.gateway(), await cluster.gateway()
-        async with http(one, settings) as client, http(two, settings) as other:
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 1}})
-            await until(lambda: "eval" in two.pools.leases)
-            assert (await other.post("/v1/pools/eval/renew")).status_code == 200
-            assert (await other.delete("/v1/pools/eval")).status_code == 200
-            await until(lambda: "eval" not in one.pools.leases)
-
-    run(test)
+@in_cluster(max_leases=2)
+async def test_who_leases_a_pool_again_changes_and_renews_it_also_if_there_is_no_room_for_another(cluster):
+    settings, queue = cluster.settings(), await cluster.gateway()
+    async with http(queue, settings) as client:
+        first, other, refused, again = [
+            await client.post("/v1/pools", json={"name": name, "gpus": {"l4": number}})
+            for number, name in enumerate(("a", "b", "c", "a"), 1)
+        ]
+        assert [each.status_code for each in (first, other, refused, again)] == [201, 201, 503, 201]
+        assert again.json()["spec"]["gpus"] == {"l4": 4}
+        before, after = first.json()["status"], again.json()["status"]
+        assert after["created_at"] == before["created_at"]
+        assert after["last_renewed"] > before["last_renewed"]
+        await client.delete("/v1/pools/a")
+        assert (await client.post("/v1/pools", json={"name": "c", "gpus": {"l4": 1}})).status_code == 201
 
 
-def test_only_the_admin_may_lease_where_there_are_tokens(run):
-    async def test(cluster: Cluster) -> None:
-        settings = cluster.settings(auth_mode="token", auth_tokens="client", admin_token="admin")
-        queue, lease = await cluster.gateway(), {"name": "eval", "gpus": {"l4": 1}}
-        async with http(queue, settings, "client") as client, http(queue, settings, "admin") as admin:
-            assert (await client.post("/v1/pools", json=lease)).status_code == 401
-            assert (await admin.post("/v1/pools", json=lease)).status_code == 201
-            assert (await client.get("/v1/pools")).status_code == 200
-            for path, method in (("/v1/pools/eval", "DELETE"), ("/v1/pools/eval/renew", "POST")):
-                assert (await client.request(method, path)).status_code == 401
-
-    run(test)
+@in_cluster()
+async def test_only_the_admin_may_lease_where_there_are_tokens(cluster):
+    settings = cluster.settings(auth_mode="token", auth_tokens="client", admin_token="admin")
+    queue, lease = await cluster.gateway(), {"name": "eval", "gpus": {"l4": 1}}
+    async with http(queue, settings, "client") as client, http(queue, settings, "admin") as admin:
+        assert (await client.post("/v1/pools", json=lease)).status_code == 401
+        assert (await admin.post("/v1/pools", json=lease)).status_code == 201
+        assert (await client.get("/v1/pools")).status_code == 200
+        for path, method in (("/v1/pools/eval", "DELETE"), ("/v1/pools/eval/renew", "POST")):
+            assert (await client.request(method, path)).status_code == 401
 
 
-def test_the_queue_of_a_pool_that_nobody_uses_is_removed(run, monkeypatch):
-    monkeypatch.setattr(streams, "LOOK_S", 0.1)
-    monkeypatch.setattr(streams, "UNUSED_S", 0.5)
+@in_cluster(streams_look_s=0.1, pool_unused_s=0.5)
+async def test_the_queue_of_a_pool_that_nobody_uses_is_removed(cluster):
+    settings, queue = cluster.settings(), await cluster.gateway()
+    operator = await cluster.operator()
 
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        operator = await cluster.operator()
+    async def streams() -> set[str]:
+        return {info.config.name.removeprefix("SIE_WORK_") for info in await operator.streams_info()} - {"SIE_DEAD"}
 
-        async def streams() -> set[str]:
-            return {info.config.name.removeprefix("SIE_WORK_") for info in await operator.streams_info()} - {"SIE_DEAD"}
-
-        async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
-            await served(queue, 2)
-            await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
-            await until(lambda: b.pools == ["default", "eval"])
-            while "eval" not in await streams():
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(1)
-            assert "KV_SIE_CLAIMS_eval" in await streams()
-            await client.delete("/v1/pools/eval")
-            while {"eval", "KV_SIE_CLAIMS_eval"} & await streams():
-                await asyncio.sleep(0.05)
-            assert {"default", "KV_SIE_CLAIMS_default", "KV_SIE_LEASES"} <= await streams()
-            assert (await queue.submit("default", MODEL, request("a"), 20))[0].status == 0
-
-    run(test)
-
-
-def test_who_leases_a_pool_again_changes_and_renews_it(run):
-    async def test(cluster: Cluster) -> None:
-        settings, queue = cluster.settings(), await cluster.gateway()
-        async with http(queue, settings) as client:
-            first = (await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 1}})).json()
-            again = (await client.post("/v1/pools", json={"name": "eval", "gpus": {"l4": 3}})).json()
-            assert again["spec"]["gpus"] == {"l4": 3}
-            assert again["status"]["created_at"] == first["status"]["created_at"]
-            assert again["status"]["last_renewed"] > first["status"]["last_renewed"]
-
-    run(test)
+    async with http(queue, settings) as client, workers(cluster, "a", "b") as (_, b):
+        await served(queue, 2)
+        await client.post("/v1/pools", json={"name": "eval", "gpus": {"default": 1}})
+        await until(lambda: b.pools == ["default", "eval"])
+        while "eval" not in await streams():
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.7)
+        assert "KV_SIE_CLAIMS_eval" in await streams()
+        await client.delete("/v1/pools/eval")
+        while {"eval", "KV_SIE_CLAIMS_eval"} & await streams():
+            await asyncio.sleep(0.05)
+        assert {"default", "KV_SIE_CLAIMS_default", "KV_SIE_LEASES"} <= await streams()
+        assert (await queue.submit("default", MODEL, request("a"), 20))[0].status == 0

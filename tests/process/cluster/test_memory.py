@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.gateway.queue import Queue
-from sie_triton.cluster.sidecar import memory
-from sie_triton.cluster.sidecar.puller import SMALL_BYTES
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.sidecar.sidecar import Sidecar
-from tests.process.cluster.conftest import MODEL, OTHER, Cluster, FakeTriton, served, until, until_empty
+from tests.process.cluster.conftest import MODEL, OTHER, FakeTriton, in_cluster, served, until, until_empty
 
 MIB = 1024**2
 
@@ -56,67 +54,29 @@ def returned(sidecar: Sidecar) -> list[bytes]:
     return found
 
 
-def test_few_large_requests_are_fetched_at_a_time(run, monkeypatch):
+@in_cluster(max_requests_bytes=20 * MIB)
+async def test_few_large_requests_are_fetched_at_a_time(cluster):
     """No other is fetched in vain."""
-    monkeypatch.setattr(memory, "MAX_BYTES", 20 * MIB)
-
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, triton = await cluster.pair()
-        most, in_vain = most_at_once(triton), returned(sidecar)
-        names = [str(i) for i in range(20)]
-        assert await asyncio.gather(*(asked(queue, name, 5 * MIB) for name in names)) == names
-        assert most() <= 4
-        assert in_vain == []
-        await until_empty(queue)
-        await until(lambda: sidecar._runner.memory.take_in_turn("all", 20 * MIB))  # nothing is held
-
-    run(test)
+    queue, sidecar, triton = await cluster.pair()
+    most, in_vain = most_at_once(triton), returned(sidecar)
+    names = [str(i) for i in range(20)]
+    assert await asyncio.gather(*(asked(queue, name, 5 * MIB) for name in names)) == names
+    assert most() <= 4
+    assert in_vain == []
+    await until_empty(queue)
+    await until(lambda: sidecar._runner.memory.take_in_turn("all", 20 * MIB))  # nothing is held
 
 
-def test_requests_of_all_sizes_are_answered_beside_each_other(run, monkeypatch):
-    monkeypatch.setattr(memory, "MAX_BYTES", 12 * MIB)
-    sizes = 10, SMALL_BYTES // 3, SMALL_BYTES - 100, SMALL_BYTES + 100, 3 * MIB, 7 * MIB
+@in_cluster(max_requests_bytes=12 * MIB)
+async def test_requests_of_all_sizes_are_answered_beside_each_other(cluster):
+    small = SidecarLimits.small_bytes
+    sizes = 10, small // 3, small - 100, small + 100, 3 * MIB, 7 * MIB
 
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        for name in ("w0", "w1"):
-            await cluster.worker(name)
-        await served(queue, 2)
-        names = [str(i) for i in range(90)]
-        works = (asked(queue, name, sizes[i % len(sizes)], (MODEL, OTHER)[i % 7 % 2]) for i, name in enumerate(names))
-        assert await asyncio.gather(*works) == names
-        await until_empty(queue)
-
-    run(test)
-
-
-@pytest.mark.parametrize("max_bytes", [4 * MIB, 20 * MIB], ids=["larger than the memory", "half of it"])
-def test_payloads_are_read_as_memory_allows(run, monkeypatch, tmp_path, max_bytes):
-    """Small requests pass them."""
-    monkeypatch.setattr(memory, "MAX_BYTES", max_bytes)
-
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair(payload_store_url=str(tmp_path / "objects"))
-        most = most_at_once(triton, lambda name: name.startswith("large"))
-        names = [f"large {i}" for i in range(8)]
-        large = [asyncio.create_task(asked(queue, name, 9 * MIB)) for name in names]
-        for i in range(20):
-            assert await asked(queue, f"small {i}", 10) == f"small {i}"
-        assert await asyncio.gather(*large) == names
-        assert most() <= max(1, max_bytes // (9 * MIB))
-        await until_empty(queue)
-
-    run(test)
-
-
-def test_a_payload_that_no_memory_holds_is_refused_by_its_size(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "MAX_PAYLOAD_BYTES", 9 * MIB)
-
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair(payload_store_url=str(tmp_path / "objects"))
-        answer, _ = await queue.submit("default", MODEL, of_bytes("a", 9 * MIB, MODEL), 50)
-        assert (answer.status, triton.seen) == (3, [])
-        assert f"the memory of the worker's sidecar allows {9 * MIB}; send fewer or smaller items" in answer.text
-        await until_empty(queue)
-
-    run(test)
+    queue = await cluster.gateway()
+    for name in ("w0", "w1"):
+        await cluster.worker(name)
+    await served(queue, 2)
+    names = [str(i) for i in range(90)]
+    works = (asked(queue, name, sizes[i % len(sizes)], (MODEL, OTHER)[i % 7 % 2]) for i, name in enumerate(names))
+    assert await asyncio.gather(*works) == names
+    await until_empty(queue)

@@ -10,20 +10,14 @@ import httpx
 import pytest
 
 from benchmarks.ports import free_ports
-from sie_triton.cluster import connection, subjects, tasks
-from sie_triton.cluster.gateway import queue as queue_module
-from sie_triton.cluster.gateway import requests
-from sie_triton.cluster.sidecar import gateways, runner
+from sie_triton.cluster import subjects
 from sie_triton.cluster.sidecar import sidecar as sidecar_module
 from sie_triton.cluster.sidecar.run import probes
 from sie_triton.records.calls import CallBook
-from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until, until_empty
+from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, in_cluster, served, until, until_empty
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(connection, "ACK_WAIT_S", 1.0)
-    monkeypatch.setattr(runner, "REPORT_S", 0.2)
+# A worker that is silent loses its work soon.
+QUICK = {"ack_wait_s": 1.0, "report_s": 0.2}
 
 
 class Load:
@@ -71,62 +65,16 @@ async def started(cluster: Cluster, num_gateways: int = 1):
     return queues, workers
 
 
-def test_a_queue_that_is_killed_and_comes_back_loses_nothing(run):
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster, 2)
-        load = Load(*queues)
-        for _ in range(3):
-            await load.more(50)
-            cluster.server.kill()
-            cluster.server.start()
+@in_cluster(**QUICK)
+async def test_a_queue_that_is_killed_and_comes_back_loses_nothing(cluster):
+    queues, _ = await started(cluster, 2)
+    load = Load(*queues)
+    for _ in range(2):
         await load.more(50)
-        assert await load.end() == []
-
-    run(test)
-
-
-def test_a_queue_that_stops_for_a_while_loses_nothing(run):
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster)
-        load = Load(*queues)
-        await load.more(50)
-        cluster.server.stop()
-        await asyncio.sleep(2)
-        cluster.server.go_on()
-        await load.more(50)
-        assert await load.end() == []
-
-    run(test)
-
-
-def test_a_worker_that_drains_fails_no_request(run):
-    async def test(cluster: Cluster) -> None:
-        queues, workers = await started(cluster)
-        load = Load(*queues)
-        await load.more(50)
-        for sidecar, _ in workers[:2]:
-            await sidecar.drain()
-            assert sidecar._runner.num_open == 0
-            await load.more(50)
-        assert await load.end() == []
-
-    run(test)
-
-
-def test_a_worker_that_is_cut_off_comes_back_by_itself(run):
-    """Its sidecar loses the connection; meanwhile others do its work."""
-
-    async def test(cluster: Cluster) -> None:
-        queues, workers = await started(cluster)
-        load = Load(*queues)
-        await load.more(50)
-        sidecar, _ = next(each for each in workers if each[0]._placing.pullers)
-        await sidecar._nats._process_op_err(OSError("cut off"))
-        await load.more(200)
-        await until(lambda: sidecar.is_ready)
-        assert await load.end() == []
-
-    run(test)
+        cluster.server.kill()
+        cluster.server.start()
+    await load.more(50)
+    assert await load.end() == []
 
 
 class Wire:
@@ -162,214 +110,150 @@ class Wire:
         writer.close()
 
 
-def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(run, monkeypatch):
-    monkeypatch.setattr(connection, "PING_S", 0.5)
-
-    async def test(cluster: Cluster) -> None:
-        async with Wire(cluster.server.port) as wire:
-            queue = await cluster.gateway()
-            _, triton = await cluster.worker("far", nats_url=wire.url)
-            triton.behave = small
-            await served(queue)
-            load = Load(queue)
-            await load.more(50)
-            near, _ = await cluster.worker("near")
-            await served(queue, 2)
-            wire.is_cut = True
-            await load.more(100)
-            await until(lambda: [each.worker for each in queue.pools.workers.alive("default")] == ["near"])
-            wire.is_cut = False
-            await until(lambda: len(queue.pools.workers.alive("default")) == 2)
-            await near.drain()
-            await load.more(100)
-            assert await load.end() == []
-
-    run(test)
-
-
-@pytest.mark.parametrize("is_confirmed", [True, False])
-def test_requests_of_a_gateway_whose_network_was_cut_are_answered(run, monkeypatch, is_confirmed):
-    """Its workers take it for gone and drop its work, so it sends the requests that wait again."""
-    monkeypatch.setattr(connection, "PING_S", 0.2)
-    monkeypatch.setattr(gateways, "GATEWAY_S", 1.0)
-    monkeypatch.setattr(queue_module, "OWN_SILENCE_S", 0.8)
-
-    async def test(cluster: Cluster) -> None:
-        async with Wire(cluster.server.port) as wire:
-            queue, operator = await cluster.gateway(nats_url=wire.url), await cluster.operator()
-            _, triton = await cluster.worker("near")
-            await served(queue)
-            may_answer = asyncio.Event()
-
-            async def held(name: str) -> None:
-                await may_answer.wait()
-
-            triton.behave = held
-            wire.is_deaf = not is_confirmed
-            asking = [asyncio.create_task(asked(queue, name)) for name in ("a", "b", "c")]
-            await until(lambda: len(triton.seen) == 3)
-            if is_confirmed:
-                await until(lambda: all(each.sending.done() for each in queue.requests._waiting.values()))
-            wire.is_cut = True
-            may_answer.set()
-            await until(lambda: not queue.is_connected)
-            while (await operator.stream_info(subjects.stream("default"))).state.messages:  # they are dropped
-                await asyncio.sleep(0.02)
-            wire.is_cut = wire.is_deaf = False
-            assert await asyncio.gather(*asking) == ["a", "b", "c"]
-
-    run(test)
-
-
-def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(run, monkeypatch):
-    """Else each of them would be computed twice; what a worker had fetched by then is."""
-    monkeypatch.setattr(connection, "PING_S", 0.2)
-    monkeypatch.setattr(queue_module, "OWN_SILENCE_S", 0.8)
-
-    async def test(cluster: Cluster) -> None:
-        async with Wire(cluster.server.port) as wire:
-            queue, (_, triton) = await cluster.gateway(nats_url=wire.url), await cluster.worker("near")
-            await served(queue)
-            triton.ready = False
-            await until(lambda: not any(each.is_ready for each in queue.pools.workers.alive("default")))
-            names, withdrawn, withdraw = [str(i) for i in range(20)], [], queue.requests._withdraw
-            monkeypatch.setattr(
-                queue.requests, "_withdraw", lambda each: withdrawn.append(each.number) or withdraw(each)
-            )
-            asking = [asyncio.create_task(asked(queue, name)) for name in names]
-            await until(lambda: sum(each.sending.done() for each in queue.requests._waiting.values()) == len(names))
-            wire.is_cut = True
-            await until(lambda: time.monotonic() - queue._heard_at > 1.0 and not queue.is_connected)
-            wire.is_cut = False
-            waiting = queue.requests._waiting.values()
-            await until(lambda: all(each.sendings == 2 and each.sending.done() for each in waiting))
-            triton.ready = True
-            assert sorted(await asyncio.gather(*asking)) == sorted(names)
-            await until_empty(queue)
-            assert sorted(withdrawn) == list(range(1, len(names) + 1))
-
-    run(test)
-
-
-@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
-def test_a_request_that_the_queue_confirms_late_is_computed_once(run, monkeypatch, is_killed):
-    monkeypatch.setattr(queue_module, "CONFIRM_S", 0.1)
-    monkeypatch.setattr(requests, "CONFIRM_S", 0.1)
-
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
-        sent, publish = [], queue._js.publish
-
-        async def counted(subject: str, data: bytes, **more: object):
-            sent.append(data)
-            return await publish(subject, data, **more)
-
-        monkeypatch.setattr(queue._js, "publish", counted)
-        if is_killed:
-            cluster.server.kill()
-            await until(lambda: not queue.is_connected)
-        else:
-            cluster.server.stop()
-        names = [str(i) for i in range(5)]
-        asking = [asyncio.create_task(asked(queue, name)) for name in names]
-        if not is_killed:
-            # On a slow machine the gateway may notice first that the queue is away; then it sends nothing more.
-            await until(lambda: len(sent) >= 3 * len(names) or not queue.is_connected)
-        cluster.server.start() if is_killed else cluster.server.go_on()
-        assert await asyncio.gather(*asking) == names
-        await until_empty(queue)
-        assert sorted(triton.seen) == names
-
-    run(test)
-
-
-def test_a_sidecar_goes_on_after_an_error_of_its_disk(run, monkeypatch):
-    monkeypatch.setattr(tasks, "AGAIN_S", 0.05)
-
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, _ = await cluster.pair()
-        failures = iter([OSError(errno.ENOSPC, "no space"), OSError(errno.EMFILE, "no handles")])
-
-        def made_anew(directory: Path) -> CallBook:
-            for failure in failures:
-                raise failure
-            return CallBook(directory)
-
-        monkeypatch.setattr(sidecar_module, "CallBook", made_anew)
-        sidecar._server.calls._path.unlink()
-        await until(lambda: sidecar._server.calls.is_there)
-        lived_at = sidecar._lived_at
-        await until(lambda: sidecar._lived_at > lived_at)
-        assert await asked(queue, "a") == "a"
-
-    run(test)
-
-
-def test_a_sidecar_without_heartbeats_is_reported_as_dead(run):
-    async def test(cluster: Cluster) -> None:
-        (port,) = free_ports(1)
-        sidecar, _ = await cluster.worker("w")
-        settings = cluster.settings(worker_metrics_port=port)
-        async with probes(sidecar, settings), httpx.AsyncClient() as client:
-            assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
-            monotonic = time.monotonic
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sidecar_module, "monotonic", lambda: monotonic() + sidecar_module.ALIVE_S + 1)
-                sidecar._lived_at = monotonic()
-                answer = await client.get(f"http://127.0.0.1:{port}/healthz")
-            assert (answer.status_code, answer.text) == (503, "no heartbeat\n")
-
-    run(test)
-
-
-def test_work_of_a_gateway_that_ended_is_forgotten(run):
-    async def test(cluster: Cluster) -> None:
-        queues, workers = await started(cluster, 2)
-        for _, triton in workers:
-            triton.behave = None
-        load = Load(queues[0])
-        lost = [asyncio.create_task(asked(queues[1], f"lost {i}")) for i in range(5)]
-        await load.more(20)
-        await queues[1]._nats._close("closed", False)
-        await load.more(20)
-        assert await load.end() == []
-        for each in lost:
-            each.cancel()
-        await asyncio.gather(*lost, return_exceptions=True)
-
-    run(test)
-
-
-def test_a_consumer_that_somebody_deletes_is_made_again(run):
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster)
-        load = Load(*queues)
+@in_cluster(**QUICK, ping_s=0.5)
+async def test_a_worker_whose_network_is_cut_is_replaced_and_comes_back(cluster):
+    async with Wire(cluster.server.port) as wire:
+        queue = await cluster.gateway()
+        _, triton = await cluster.worker("far", nats_url=wire.url)
+        triton.behave = small
+        await served(queue)
+        load = Load(queue)
         await load.more(50)
-        await (await cluster.operator()).delete_consumer(subjects.stream("default"), subjects.token(MODEL))
+        near, _ = await cluster.worker("near")
+        await served(queue, 2)
+        wire.is_cut = True
+        await load.more(100)
+        await until(lambda: [each.worker for each in queue.pools.workers.alive("default")] == ["near"])
+        wire.is_cut = False
+        await until(lambda: len(queue.pools.workers.alive("default")) == 2)
+        await near.drain()
+        assert near._runner.num_open == 0
         await load.more(100)
         assert await load.end() == []
 
-    run(test)
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+@in_cluster(**QUICK, ping_s=0.2, gateway_gone_s=1.0, own_silence_s=0.8)
+async def test_requests_of_a_gateway_whose_network_was_cut_are_answered(cluster, is_confirmed):
+    """Its workers take it for gone and drop its work, so it sends the requests that wait again."""
+    async with Wire(cluster.server.port) as wire:
+        queue, operator = await cluster.gateway(nats_url=wire.url), await cluster.operator()
+        _, triton = await cluster.worker("near")
+        await served(queue)
+        may_answer = asyncio.Event()
+
+        async def held(name: str) -> None:
+            await may_answer.wait()
+
+        triton.behave = held
+        wire.is_deaf = not is_confirmed
+        asking = [asyncio.create_task(asked(queue, name)) for name in ("a", "b", "c")]
+        await until(lambda: len(triton.seen) == 3)
+        if is_confirmed:
+            await until(lambda: all(each.sending.done() for each in queue.requests._waiting.values()))
+        wire.is_cut = True
+        may_answer.set()
+        await until(lambda: not queue.is_connected)
+        while (await operator.stream_info(subjects.stream("default"))).state.messages:  # they are dropped
+            await asyncio.sleep(0.02)
+        wire.is_cut = wire.is_deaf = False
+        assert await asyncio.gather(*asking) == ["a", "b", "c"]
 
 
-def test_claims_that_somebody_deletes_are_made_again(run):
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster)
-        assert await asked(queues[0], "before", MODEL) == "before"
-        await (await cluster.operator()).delete_key_value(subjects.claims("default"))
-        assert await asked(queues[0], "after", OTHER) == "after"
-        assert await asked(queues[0], "again", MODEL) == "again"
+@in_cluster(**QUICK, ping_s=0.2, own_silence_s=0.8)
+async def test_requests_that_were_sent_again_are_withdrawn_once_they_are_answered(cluster, monkeypatch):
+    """Else each of them would be computed twice; what a worker had fetched by then is."""
+    async with Wire(cluster.server.port) as wire:
+        queue, (_, triton) = await cluster.gateway(nats_url=wire.url), await cluster.worker("near")
+        await served(queue)
+        triton.ready = False
+        await until(lambda: not any(each.is_ready for each in queue.pools.workers.alive("default")))
+        names, withdrawn, withdraw = [str(i) for i in range(20)], [], queue.requests._withdraw
+        monkeypatch.setattr(queue.requests, "_withdraw", lambda each: withdrawn.append(each.number) or withdraw(each))
+        asking = [asyncio.create_task(asked(queue, name)) for name in names]
+        await until(lambda: sum(each.sending.done() for each in queue.requests._waiting.values()) == len(names))
+        wire.is_cut = True
+        await until(lambda: time.monotonic() - queue._heard_at > 1.0 and not queue.is_connected)
+        wire.is_cut = False
+        waiting = queue.requests._waiting.values()
+        await until(lambda: all(each.sendings == 2 and each.sending.done() for each in waiting))
+        triton.ready = True
+        assert sorted(await asyncio.gather(*asking)) == sorted(names)
+        await until_empty(queue)
+        assert sorted(withdrawn) == list(range(1, len(names) + 1))
 
-    run(test)
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+@in_cluster(**QUICK, confirm_s=0.1)
+async def test_a_request_that_the_queue_confirms_late_is_computed_once(cluster, monkeypatch, is_killed):
+    queue, _, triton = await cluster.pair()
+    sent, publish = [], queue._js.publish
+
+    async def counted(subject: str, data: bytes, **more: object):
+        sent.append(data)
+        return await publish(subject, data, **more)
+
+    monkeypatch.setattr(queue._js, "publish", counted)
+    if is_killed:
+        cluster.server.kill()
+        await until(lambda: not queue.is_connected)
+    else:
+        cluster.server.stop()
+    names = [str(i) for i in range(5)]
+    asking = [asyncio.create_task(asked(queue, name)) for name in names]
+    if not is_killed:
+        # On a slow machine the gateway may notice first that the queue is away; then it sends nothing more.
+        await until(lambda: len(sent) >= 3 * len(names) or not queue.is_connected)
+    cluster.server.start() if is_killed else cluster.server.go_on()
+    assert await asyncio.gather(*asking) == names
+    await until_empty(queue)
+    assert sorted(triton.seen) == names
 
 
-def test_a_stream_that_somebody_deletes_is_made_again(run):
-    """What was in it has to be asked again by the gateways' clients; later requests are answered."""
+@in_cluster(**QUICK, restart_s=0.05)
+async def test_a_sidecar_goes_on_after_an_error_of_its_disk(cluster, monkeypatch):
+    queue, sidecar, _ = await cluster.pair()
+    failures = iter([OSError(errno.ENOSPC, "no space"), OSError(errno.EMFILE, "no handles")])
 
-    async def test(cluster: Cluster) -> None:
-        queues, _ = await started(cluster)
-        assert await asked(queues[0], "before") == "before"
-        await (await cluster.operator()).delete_stream(subjects.stream("default"))
-        assert await asked(queues[0], "after") == "after"
+    def made_anew(directory: Path) -> CallBook:
+        for failure in failures:
+            raise failure
+        return CallBook(directory)
 
-    run(test)
+    monkeypatch.setattr(sidecar_module, "CallBook", made_anew)
+    sidecar._server.calls._path.unlink()
+    await until(lambda: sidecar._server.calls.is_there)
+    lived_at = sidecar._lived_at
+    await until(lambda: sidecar._lived_at > lived_at)
+    assert await asked(queue, "a") == "a"
+
+
+@in_cluster(**QUICK)
+async def test_a_sidecar_without_heartbeats_is_reported_as_dead(cluster):
+    (port,) = free_ports(1)
+    sidecar, _ = await cluster.worker("w")
+    settings = cluster.settings(worker_metrics_port=port)
+    async with probes(sidecar, settings), httpx.AsyncClient() as client:
+        assert (await client.get(f"http://127.0.0.1:{port}/healthz")).status_code == 200
+        monotonic = time.monotonic
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sidecar_module, "monotonic", lambda: monotonic() + 31)
+            sidecar._lived_at = monotonic()
+            answer = await client.get(f"http://127.0.0.1:{port}/healthz")
+        assert (answer.status_code, answer.text) == (503, "no heartbeat\n")
+
+
+@in_cluster(**QUICK)
+async def test_what_somebody_deletes_in_the_queue_is_made_again(cluster):
+    """What was in a deleted stream has to be asked again by the gateways' clients; later requests are answered."""
+    queues, _ = await started(cluster)
+    operator, load = await cluster.operator(), Load(*queues)
+    await load.more(50)
+    await operator.delete_consumer(subjects.stream("default"), subjects.token(MODEL))
+    await load.more(100)
+    assert await load.end() == []
+    await operator.delete_key_value(subjects.claims("default"))
+    for model in (OTHER, MODEL):
+        assert await asked(queues[0], "after", model) == "after"
+    await operator.delete_stream(subjects.stream("default"))
+    assert await asked(queues[0], "at last") == "at last"

@@ -20,7 +20,7 @@ from sie_triton.cluster.connection import connect, listen
 from sie_triton.cluster.messages import Question, Work
 from sie_triton.cluster.model_files import ALL_POOLS, ModelFile, Version
 from sie_triton.cluster.permissions import GATEWAY, PASSWORDS, SIDECAR, nats_users
-from tests.process.cluster.conftest import MODEL, Cluster, asked, left_in_stream, model_file, request, until
+from tests.process.cluster.conftest import MODEL, Cluster, asked, in_cluster, left_in_stream, model_file, request, until
 from tests.support.nats_powers import POWERS, USERS, may_publish, may_subscribe, table
 
 EVIL = ModelFile(Version("t/evil", ALL_POOLS, "sie-config", 0.0), model_file("t/evil")).packed()
@@ -42,23 +42,20 @@ async def connected(cluster: Cluster, user: str):
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_nats_refuses_each_user_what_is_not_of_its_part(run, user):
+@in_cluster()
+async def test_nats_refuses_each_user_what_is_not_of_its_part(cluster, user):
     """And nothing else: the table in docs/security.md tells what nats-server does."""
-
-    async def test(cluster: Cluster) -> None:
-        client, refused = await connected(cluster, user)
-        for subject in PUBLISHED:
-            await client.publish(subject, b"x")  # no request of the API: what is allowed changes nothing
-        for subject in SUBSCRIBED:
-            await client.subscribe(subject)
-        await client.flush()
-        publish = {f'publish to "{each.lower()}"' for each in PUBLISHED if not may_publish(user, each)}
-        subscribe = {f'subscription to "{each.lower()}"' for each in SUBSCRIBED if not may_subscribe(user, each)}
-        await until(lambda: len(refused) >= len(publish | subscribe))
-        await client.close()
-        assert {each.lower().partition("violation for ")[2] for each in refused} == publish | subscribe
-
-    run(test)
+    client, refused = await connected(cluster, user)
+    for subject in PUBLISHED:
+        await client.publish(subject, b"x")  # no request of the API: what is allowed changes nothing
+    for subject in SUBSCRIBED:
+        await client.subscribe(subject)
+    await client.flush()
+    publish = {f'publish to "{each.lower()}"' for each in PUBLISHED if not may_publish(user, each)}
+    subscribe = {f'subscription to "{each.lower()}"' for each in SUBSCRIBED if not may_subscribe(user, each)}
+    await until(lambda: len(refused) >= len(publish | subscribe))
+    await client.close()
+    assert {each.lower().partition("violation for ")[2] for each in refused} == publish | subscribe
 
 
 def test_the_table_of_what_a_password_can_do_is_that_of_the_permissions():
@@ -110,211 +107,188 @@ async def copy_to(client: Client, subjects_of: Mapping[str, str], target: str) -
 
 
 @pytest.mark.parametrize("user", [GATEWAY, SIDECAR])
-def test_a_password_of_another_part_brings_no_model_file_to_a_worker(run, user):
-    async def test(cluster: Cluster) -> None:
-        _, config = await cluster.config()
-        await cluster.pair(worker_config_poll_interval_ms=200)  # deliveries of others may have news pass by
-        operator = await cluster.operator()
-        while len(followers := await operator.consumers_info("KV_SIE_MODEL_FILES")) < 3:
-            await asyncio.sleep(0.02)
-        inboxes = {each.config.deliver_subject for each in followers}
-        client, _ = await connected(cluster, user)
-        bucket, subject = next(iter(PLACES[user].items()))
-        await client.publish(subject, EVIL)
-        for inbox in inboxes:
-            await push_to(client, bucket, inbox)
-        while inboxes - {
-            each.config.deliver_subject for each in await operator.consumers_info(bucket) if each.delivered.consumer_seq
-        }:
-            await asyncio.sleep(0.02)
-        await copy_to(client, PLACES[user], "$KV.SIE_MODEL_FILES.=.t__evil")
-        await client.flush()
-        await client.close()
-        file = model_file("t/a")
-        assert (await config.post("/v1/configs/models", data=file)).status == HTTPStatus.CREATED
-        await until(lambda: "t__a" in cluster.servers["w"].added)
-        assert cluster.servers["w"].added == {"t__a": file}
-        assert {"SIE_WORK_evil", "COPY", "MIRROR"}.isdisjoint(
-            each.config.name for each in await operator.streams_info()
-        )
-
-    run(test)
+@in_cluster()
+async def test_a_password_of_another_part_brings_no_model_file_to_a_worker(cluster, user):
+    _, config = await cluster.config()
+    await cluster.pair(worker_config_poll_interval_ms=200)  # deliveries of others may have news pass by
+    operator = await cluster.operator()
+    while len(followers := await operator.consumers_info("KV_SIE_MODEL_FILES")) < 3:
+        await asyncio.sleep(0.02)
+    inboxes = {each.config.deliver_subject for each in followers}
+    client, _ = await connected(cluster, user)
+    bucket, subject = next(iter(PLACES[user].items()))
+    await client.publish(subject, EVIL)
+    for inbox in inboxes:
+        await push_to(client, bucket, inbox)
+    while inboxes - {
+        each.config.deliver_subject for each in await operator.consumers_info(bucket) if each.delivered.consumer_seq
+    }:
+        await asyncio.sleep(0.02)
+    await copy_to(client, PLACES[user], "$KV.SIE_MODEL_FILES.=.t__evil")
+    await client.flush()
+    await client.close()
+    file = model_file("t/a")
+    assert (await config.post("/v1/configs/models", data=file)).status == HTTPStatus.CREATED
+    await until(lambda: "t__a" in cluster.servers["w"].added)
+    assert cluster.servers["w"].added == {"t__a": file}
+    assert {"SIE_WORK_evil", "COPY", "MIRROR"}.isdisjoint(each.config.name for each in await operator.streams_info())
 
 
-def test_a_gateways_password_reads_no_request_in_the_queue(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        secret = asyncio.create_task(queue.submit("default", "secret", b"secret", 30))
-        while not await left_in_stream(queue):
-            await asyncio.sleep(0.02)
-        operator = await cluster.operator()
-        consumer = ConsumerConfig(durable_name="pull", filter_subject="sie.work.default.secret", ack_policy="explicit")
-        await operator.add_consumer("SIE_WORK_default", consumer)
-        client, _ = await connected(cluster, GATEWAY)
-        heard: list[bytes] = []
+@in_cluster()
+async def test_a_gateways_password_reads_no_request_in_the_queue(cluster):
+    queue = await cluster.gateway()
+    secret = asyncio.create_task(queue.submit("default", "secret", b"secret", 30))
+    while not await left_in_stream(queue):
+        await asyncio.sleep(0.02)
+    operator = await cluster.operator()
+    consumer = ConsumerConfig(durable_name="pull", filter_subject="sie.work.default.secret", ack_policy="explicit")
+    await operator.add_consumer("SIE_WORK_default", consumer)
+    client, _ = await connected(cluster, GATEWAY)
+    heard: list[bytes] = []
 
-        async def hear(message: Msg) -> None:
-            heard.append(message.data)
+    async def hear(message: Msg) -> None:
+        heard.append(message.data)
 
-        inbox = client.new_inbox()
-        await client.subscribe(inbox, cb=hear)
-        await copy_to(client, {"SIE_WORK_default": "sie.work.default.secret"}, inbox)
-        await client.publish("$JS.API.STREAM.INFO.SIE_WORK_default", b"", inbox)
-        await until(lambda: any(b"stream_info_response" in each for each in heard))
-        assert not [each for each in heard if b"secret" in each or b"c2VjcmV0" in each]
-        info = await operator.consumer_info("SIE_WORK_default", "pull")
-        assert info.num_ack_pending == 0
-        secret.cancel()
-        await client.close()
-
-    run(test)
+    inbox = client.new_inbox()
+    await client.subscribe(inbox, cb=hear)
+    await copy_to(client, {"SIE_WORK_default": "sie.work.default.secret"}, inbox)
+    await client.publish("$JS.API.STREAM.INFO.SIE_WORK_default", b"", inbox)
+    await until(lambda: any(b"stream_info_response" in each for each in heard))
+    assert not [each for each in heard if b"secret" in each or b"c2VjcmV0" in each]
+    info = await operator.consumer_info("SIE_WORK_default", "pull")
+    assert info.num_ack_pending == 0
+    secret.cancel()
+    await client.close()
 
 
-def test_parts_drop_what_a_stream_delivers_to_their_subjects_and_answer_at_inboxes_only(run):
-    async def test(cluster: Cluster) -> None:
-        await cluster.pair()
-        operator, heard = await cluster.operator(), []
+@in_cluster()
+async def test_parts_drop_what_a_stream_delivers_to_their_subjects_and_answer_at_inboxes_only(cluster):
+    await cluster.pair()
+    operator, heard = await cluster.operator(), []
 
-        async def hear(message: Msg) -> None:
-            heard.append(message.data)
+    async def hear(message: Msg) -> None:
+        heard.append(message.data)
 
-        await listen(operator._nc, "sie.answer.g", hear)
-        client, _ = await connected(cluster, GATEWAY)
-        await client.publish(PLACES[GATEWAY]["KV_SIE_LEASES"], EVIL)
-        await push_to(client, "KV_SIE_LEASES", "sie.answer.g")
-        while not any(each.delivered.consumer_seq for each in await operator.consumers_info("KV_SIE_LEASES")):
-            await asyncio.sleep(0.02)
-        question = Question("ServerMetadata").packed()
-        await client.publish("sie.ask.default.w", question, "sie.answer.g")
-        await client.request("sie.ask.default.w", question, timeout=10)
-        await operator._nc.publish("sie.answer.g", b"an answer")
-        await until(lambda: b"an answer" in heard)
-        assert heard == [b"an answer"]
-        await client.close()
-
-    run(test)
+    await listen(operator._nc, "sie.answer.g", hear)
+    client, _ = await connected(cluster, GATEWAY)
+    await client.publish(PLACES[GATEWAY]["KV_SIE_LEASES"], EVIL)
+    await push_to(client, "KV_SIE_LEASES", "sie.answer.g")
+    while not any(each.delivered.consumer_seq for each in await operator.consumers_info("KV_SIE_LEASES")):
+        await asyncio.sleep(0.02)
+    question = Question("ServerMetadata").packed()
+    await client.publish("sie.ask.default.w", question, "sie.answer.g")
+    await client.request("sie.ask.default.w", question, timeout=10)
+    await operator._nc.publish("sie.answer.g", b"an answer")
+    await until(lambda: b"an answer" in heard)
+    assert heard == [b"an answer"]
+    await client.close()
 
 
-def test_what_permissions_of_nats_do_not_prevent(run):
+@in_cluster()
+async def test_what_permissions_of_nats_do_not_prevent(cluster):
     """If it is prevented one day, docs/security.md need not tell of it."""
-
-    async def test(cluster: Cluster) -> None:
-        await cluster.config()
-        await cluster.pair()
-        operator = await cluster.operator()
-        consumer = ConsumerConfig(durable_name="c", filter_subject="sie.work.default.c", ack_policy="explicit")
-        await operator.add_consumer("SIE_WORK_default", consumer)
-        client, _ = await connected(cluster, SIDECAR)
-        reply = "$JS.API.STREAM.DELETE.KV_SIE_MODEL_FILES"
-        await ask(client, "CONSUMER.MSG.NEXT.SIE_WORK_default.c", reply=reply, batch=1, no_wait=True)
-        with suppress(NotFoundError):
-            while await operator.stream_info("KV_SIE_MODEL_FILES"):
-                await asyncio.sleep(0.02)
-        await client.close()
-
-    run(test)
+    await cluster.config()
+    await cluster.pair()
+    operator = await cluster.operator()
+    consumer = ConsumerConfig(durable_name="c", filter_subject="sie.work.default.c", ack_policy="explicit")
+    await operator.add_consumer("SIE_WORK_default", consumer)
+    client, _ = await connected(cluster, SIDECAR)
+    reply = "$JS.API.STREAM.DELETE.KV_SIE_MODEL_FILES"
+    await ask(client, "CONSUMER.MSG.NEXT.SIE_WORK_default.c", reply=reply, batch=1, no_wait=True)
+    with suppress(NotFoundError):
+        while await operator.stream_info("KV_SIE_MODEL_FILES"):
+            await asyncio.sleep(0.02)
+    await client.close()
 
 
-def test_streams_of_the_version_before_go_on_and_copy_nothing_any_more(run):
+@in_cluster()
+async def test_streams_of_the_version_before_go_on_and_copy_nothing_any_more(cluster):
     """Their gateways and sidecars made them, and could make such that copy."""
-
-    async def test(cluster: Cluster) -> None:
-        await cluster.streams._nats.close()  # there is no config service at first
-        js, copied = (
-            await cluster.operator(),
-            RePublish(src="sie.work.default.zz", dest="$KV.SIE_MODEL_FILES.=.t__evil"),
-        )
-        await js.delete_key_value("SIE_LEASES")
-        work = {"retention": RetentionPolicy.WORK_QUEUE, "subjects": ["sie.work.default.*"], "republish": copied}
-        await js.add_stream(name="SIE_WORK_default", discard=DiscardPolicy.NEW, max_msgs=100_000, max_age=3600, **work)
-        for bucket in ("SIE_CLAIMS_default", "SIE_LEASES", "SIE_MODEL_FILES"):
-            await js.create_key_value(KeyValueConfig(bucket=bucket, history=1 + 63 * (bucket == "SIE_MODEL_FILES")))
-        await js.update_stream((await js.stream_info("KV_SIE_LEASES")).config.evolve(allow_direct=True))
-        await js.add_stream(
-            name="SIE_WORK_evil", subjects=["sie.work.evil.*"], republish=copied.evolve(src="sie.work.evil.m")
-        )
-        file = ModelFile(Version("t/a", ALL_POOLS, "sie-config", 0.0), model_file("t/a")).packed()
-        await js.publish("$KV.SIE_MODEL_FILES.=.t__a", file)
-        consumer = ConsumerConfig(
-            durable_name=MODEL, filter_subject=subjects.work("default", MODEL), ack_policy="explicit"
-        )
-        await js.add_consumer(
-            "SIE_WORK_default", consumer.evolve(ack_wait=5, max_ack_pending=10_000, inactive_threshold=3600)
-        )
-        queue, _, _ = await cluster.pair()
-        assert await asked(queue, "a") == "a"
-        await until(lambda: "t__a" in cluster.servers["w"].added)
-        await cluster.config()
-        names, plain = {"SIE_WORK_default", "SIE_WORK_evil", "KV_SIE_LEASES"}, set[str]()
-        while not names <= plain:
-            configs = [each.config for each in await js.streams_info()]
-            plain = {each.name or "" for each in configs if not each.republish and not each.allow_direct}
-        client, _ = await connected(cluster, GATEWAY)
-        for subject in ("sie.work.default.zz", "sie.work.evil.m"):
-            await client.publish(subject, EVIL)
-        await client.close()
-        assert await asked(queue, "b") == "b"
-        with pytest.raises(KeyNotFoundError):
-            await (await js.key_value("SIE_MODEL_FILES")).get("=.t__evil")
-
-    run(test)
+    await cluster.streams._nats.close()  # there is no config service at first
+    js, copied = (
+        await cluster.operator(),
+        RePublish(src="sie.work.default.zz", dest="$KV.SIE_MODEL_FILES.=.t__evil"),
+    )
+    await js.delete_stream("SIE_WORK_default")
+    for bucket in ("SIE_LEASES", "SIE_CLAIMS_default"):
+        await js.delete_key_value(bucket)
+    work = {"retention": RetentionPolicy.WORK_QUEUE, "subjects": ["sie.work.default.*"], "republish": copied}
+    await js.add_stream(name="SIE_WORK_default", discard=DiscardPolicy.NEW, max_msgs=100_000, max_age=3600, **work)
+    for bucket in ("SIE_CLAIMS_default", "SIE_LEASES", "SIE_MODEL_FILES"):
+        await js.create_key_value(KeyValueConfig(bucket=bucket, history=1 + 63 * (bucket == "SIE_MODEL_FILES")))
+    await js.update_stream((await js.stream_info("KV_SIE_LEASES")).config.evolve(allow_direct=True))
+    await js.add_stream(
+        name="SIE_WORK_evil", subjects=["sie.work.evil.*"], republish=copied.evolve(src="sie.work.evil.m")
+    )
+    file = ModelFile(Version("t/a", ALL_POOLS, "sie-config", 0.0), model_file("t/a")).packed()
+    await js.publish("$KV.SIE_MODEL_FILES.=.t__a", file)
+    consumer = ConsumerConfig(durable_name=MODEL, filter_subject=subjects.work("default", MODEL), ack_policy="explicit")
+    await js.add_consumer(
+        "SIE_WORK_default", consumer.evolve(ack_wait=5, max_ack_pending=10_000, inactive_threshold=3600)
+    )
+    queue, _, _ = await cluster.pair()
+    assert await asked(queue, "a") == "a"
+    await until(lambda: "t__a" in cluster.servers["w"].added)
+    await cluster.config()
+    names, plain = {"SIE_WORK_default", "SIE_WORK_evil", "KV_SIE_LEASES"}, set[str]()
+    while not names <= plain:
+        configs = [each.config for each in await js.streams_info()]
+        plain = {each.name or "" for each in configs if not each.republish and not each.allow_direct}
+    client, _ = await connected(cluster, GATEWAY)
+    for subject in ("sie.work.default.zz", "sie.work.evil.m"):
+        await client.publish(subject, EVIL)
+    await client.close()
+    assert await asked(queue, "b") == "b"
+    with pytest.raises(KeyNotFoundError):
+        await (await js.key_value("SIE_MODEL_FILES")).get("=.t__evil")
 
 
-def test_a_wrong_password_is_refused(run):
-    async def test(cluster: Cluster) -> None:
-        settings = cluster.server.user(cluster.settings(), GATEWAY).model_copy(update={"nats_password": "wrong"})
-        with pytest.raises((TimeoutError, NoServersError)):
-            await asyncio.wait_for(connect(settings, GATEWAY, "x"), 1)
-
-    run(test)
+@in_cluster()
+async def test_a_wrong_password_is_refused(cluster):
+    settings = cluster.server.user(cluster.settings(), GATEWAY).model_copy(update={"nats_password": "wrong"})
+    with pytest.raises((TimeoutError, NoServersError)):
+        await asyncio.wait_for(connect(settings, GATEWAY, "x"), 1)
 
 
-def test_a_password_of_a_file_changes_while_the_queue_runs(run, tmp_path):
+@in_cluster()
+async def test_a_password_of_a_file_changes_while_the_queue_runs(cluster, tmp_path):
     """The file must hold the new one before nats-server, which has it in its environment, is restarted."""
+    path = tmp_path / "password"
+    path.write_text(cluster.server.passwords[PASSWORDS[GATEWAY]])
+    settings = cluster.server.user(cluster.settings(), GATEWAY)
+    settings = settings.model_copy(update={"nats_password": f"@{path}"})
+    again = asyncio.Event()
 
-    async def test(cluster: Cluster) -> None:
-        path = tmp_path / "password"
-        path.write_text(cluster.server.passwords[PASSWORDS[GATEWAY]])
-        settings = cluster.server.user(cluster.settings(), GATEWAY)
-        settings = settings.model_copy(update={"nats_password": f"@{path}"})
-        again = asyncio.Event()
+    async def reconnected() -> None:
+        again.set()
 
-        async def reconnected() -> None:
-            again.set()
-
-        client = await connect(settings, GATEWAY, "x", reconnected)
-        path.write_text("another")
-        cluster.server.passwords[PASSWORDS[GATEWAY]] = "another"
-        cluster.server.kill()
-        cluster.server.start()
-        await asyncio.wait_for(again.wait(), 20)
-        await client.flush()
-        await client.close()
-
-    run(test)
+    client = await connect(settings, GATEWAY, "x", reconnected)
+    path.write_text("another")
+    cluster.server.passwords[PASSWORDS[GATEWAY]] = "another"
+    cluster.server.kill()
+    cluster.server.start()
+    await asyncio.wait_for(again.wait(), 20)
+    await client.flush()
+    await client.close()
 
 
-def test_a_name_with_a_wildcard_becomes_no_subject(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _, _ = await cluster.pair()
-        for name in ("*", ">", "t.>", "a b", "sie.work.>", "", "m" * 300):
-            assert queue.pools.is_served("default", name) is False
-            with pytest.raises(Exception, match="is not a model's name"):
-                await queue.submit("default", name, request("a"), 1)
-        assert await asked(queue, "a") == "a"
-
-    run(test)
+@in_cluster()
+async def test_a_name_with_a_wildcard_becomes_no_subject(cluster):
+    queue, _, _ = await cluster.pair()
+    for name in ("*", ">", "t.>", "a b", "sie.work.>", "", "m" * 300):
+        assert queue.pools.is_served("default", name) is False
+        with pytest.raises(Exception, match="is not a model's name"):
+            await queue.submit("default", name, request("a"), 1)
+    assert await asked(queue, "a") == "a"
 
 
-def test_a_work_that_no_gateway_can_have_written_is_dropped(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
-        for data in (b"", b"junk", Work("g", 1, time.time(), "m").packed()[:-3]):
-            await queue._js.publish(subjects.work("default", MODEL), data)
-        assert await asked(queue, "a") == "a"
-        assert triton.seen == ["a"]
-
-    run(test)
+@in_cluster()
+async def test_a_work_that_no_gateway_can_have_written_is_dropped(cluster):
+    queue, _, triton = await cluster.pair()
+    for data in (b"", b"junk", Work("g", 1, time.time(), "m").packed()[:-3]):
+        await queue._js.publish(subjects.work("default", MODEL), data)
+    assert await asked(queue, "a") == "a"
+    assert triton.seen == ["a"]
 
 
 def test_passwords_are_no_part_of_the_configuration():

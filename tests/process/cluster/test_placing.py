@@ -2,15 +2,12 @@
 
 import asyncio
 from collections import Counter
+from itertools import product
 from math import inf
-
-import pytest
 
 from sie_triton.cluster import subjects
 from sie_triton.cluster.messages import Wanted
-from sie_triton.cluster.sidecar import placing
-from sie_triton.cluster.workers import MAX_MISSING
-from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, served, until
+from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, in_cluster, served, until
 
 
 async def asked_often(queue, num: int = 30, model: str = MODEL) -> None:
@@ -29,42 +26,32 @@ def with_model(workers) -> list[str]:
     return [each.worker for each in workers.alive("default") if MODEL in each.resident]
 
 
-def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", inf)  # none helps another one
-
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
-        for i, (_, triton) in enumerate(workers):
-            triton.resident = {MODEL} if i == 1 else {OTHER}
-        await served(queue, 3)
-        for sidecar, _ in workers:
-            await until(
-                lambda s=sidecar: [e.worker for e in s._workers.alive("default") if MODEL in e.resident] == ["w1"]
-            )
-        await asked_often(queue)
-        assert counts(workers) == {"w1": 30}
-
-    run(test)
+@in_cluster(backlog_s=inf)
+async def test_a_models_requests_go_to_the_worker_that_has_it_in_memory(cluster):
+    queue = await cluster.gateway()
+    workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
+    for i, (_, triton) in enumerate(workers):
+        triton.resident = {MODEL} if i == 1 else {OTHER}
+    await served(queue, 3)
+    for sidecar, _ in workers:
+        await until(lambda s=sidecar: [e.worker for e in s._workers.alive("default") if MODEL in e.resident] == ["w1"])
+    await asked_often(queue)
+    assert counts(workers) == {"w1": 30}
 
 
-def test_only_one_worker_claims_a_cold_model(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", inf)  # none helps another one
-
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        workers = [await cluster.worker(f"w{i}") for i in range(4)]
-        for _, triton in workers:
-            triton.resident = set()
-        await served(queue, 4)
-        for sidecar, _ in workers:  # all of them see the same
-            seen = sidecar._workers
-            await until(lambda seen=seen: len(ready(seen)) == len(workers) and not with_model(seen))
-        await asked_often(queue)
-        assert len(counts(workers)) == 1
-        await until(lambda: sum(MODEL in each.claims for each in queue.pools.workers.alive("default")) == 1)
-
-    run(test)
+@in_cluster(backlog_s=inf)
+async def test_only_one_worker_claims_a_cold_model(cluster):
+    queue = await cluster.gateway()
+    workers = [await cluster.worker(f"w{i}") for i in range(4)]
+    for _, triton in workers:
+        triton.resident = set()
+    await served(queue, 4)
+    for sidecar, _ in workers:  # all of them see the same
+        seen = sidecar._workers
+        await until(lambda seen=seen: len(ready(seen)) == len(workers) and not with_model(seen))
+    await asked_often(queue)
+    assert len(counts(workers)) == 1
+    await until(lambda: sum(MODEL in each.claims for each in queue.pools.workers.alive("default")) == 1)
 
 
 async def server_and_other(cluster: Cluster):
@@ -77,152 +64,123 @@ async def server_and_other(cluster: Cluster):
     return queue, *sorted(workers, key=lambda each: each[0].name != first)
 
 
-def test_another_worker_takes_the_models_of_one_that_is_gone(run):
-    async def test(cluster: Cluster) -> None:
-        queue, gone, left = await server_and_other(cluster)
-        await gone[0]._nats._close("closed", False)
-        assert await asked(queue, "b") == "b"
-        assert left[1].seen == ["b"]
-
-    run(test)
+@in_cluster()
+async def test_another_worker_takes_the_models_of_one_that_is_gone(cluster):
+    queue, gone, left = await server_and_other(cluster)
+    await gone[0]._nats._close("closed", False)
+    assert await asked(queue, "b") == "b"
+    assert left[1].seen == ["b"]
 
 
-def test_another_worker_takes_the_models_of_one_whose_triton_is_away(run):
-    async def test(cluster: Cluster) -> None:
-        queue, away, left = await server_and_other(cluster)
-        away[1].ready = False
-        await until(
-            lambda: not any(each.is_ready for each in left[0]._workers.alive("default") if each.worker == away[0].name)
-        )
-        await until(
-            lambda: [each.worker for each in left[0]._workers.alive("default") if each.is_ready] == [left[0].name]
-        )
-        assert await asked(queue, "b") == "b"
-        assert left[1].seen == ["b"]
-
-    run(test)
+@in_cluster()
+async def test_another_worker_takes_the_models_of_one_whose_triton_is_away(cluster):
+    queue, away, left = await server_and_other(cluster)
+    away[1].ready = False
+    await until(
+        lambda: not any(each.is_ready for each in left[0]._workers.alive("default") if each.worker == away[0].name)
+    )
+    await until(lambda: [each.worker for each in left[0]._workers.alive("default") if each.is_ready] == [left[0].name])
+    assert await asked(queue, "b") == "b"
+    assert left[1].seen == ["b"]
 
 
-def test_a_worker_whose_triton_answers_slowly_is_not_taken_for_gone(run):
+@in_cluster()
+async def test_a_worker_whose_triton_answers_slowly_is_not_taken_for_gone(cluster):
     """On full cores the names of Triton's models may take seconds."""
+    queue, sidecar, triton = await cluster.pair()
+    workers, heard = queue.pools.workers, []
+    names, take = triton.names, workers.take
+    is_asked, answers = asyncio.Event(), asyncio.Event()
 
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, triton = await cluster.pair()
-        workers, heard = queue.pools.workers, []
-        names, take = triton.names, workers.take
-        is_asked, answers = asyncio.Event(), asyncio.Event()
+    async def slow_names() -> list[str]:
+        is_asked.set()
+        await answers.wait()
+        return await names()
 
-        async def slow_names() -> list[str]:
-            is_asked.set()
-            await answers.wait()
-            return await names()
-
-        triton.names, workers.take = slow_names, lambda health: (heard.append(health), take(health))
-        sidecar._look_at_names_soon()
-        await is_asked.wait()
-        heard.clear()
-        await until(lambda: len(heard) > 2 * MAX_MISSING)
-        assert all(health.is_ready and MODEL in health.models for health in heard)
-        triton.further.add("t__new")
-        answers.set()
-        await until(lambda: "t__new" in heard[-1].models)
-
-    run(test)
+    triton.names, workers.take = slow_names, lambda health: (heard.append(health), take(health))
+    sidecar._look_at_names_soon()
+    await is_asked.wait()
+    heard.clear()
+    await until(lambda: len(heard) > 6)
+    assert all(health.is_ready and MODEL in health.models for health in heard)
+    triton.further.add("t__new")
+    answers.set()
+    await until(lambda: "t__new" in heard[-1].models)
 
 
-def test_idle_workers_help_with_more_than_a_worker_can_do(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", 0.1)
+@in_cluster(backlog_s=0.1)
+async def test_idle_workers_help_with_more_than_a_worker_can_do(cluster):
+    queue = await cluster.gateway()
+    workers = [await cluster.worker(f"w{i}") for i in range(3)]
 
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        workers = [await cluster.worker(f"w{i}") for i in range(3)]
+    async def slow(name: str) -> None:
+        await asyncio.sleep(0.2)
 
-        async def slow(name: str) -> None:
-            await asyncio.sleep(0.2)
-
-        for sidecar, triton in workers:
-            triton.behave = slow
-            sidecar._runner.quantum.limit = 4
-        await served(queue, 3)
-        await until(lambda: all(each.limit == 4 for each in queue.pools.workers.alive("default")))
-        await asked_often(queue, 200)
-        assert len(counts(workers)) > 1
-
-    run(test)
+    for sidecar, triton in workers:
+        triton.behave = slow
+        sidecar._runner.quantum.limit = 4
+    await served(queue, 3)
+    await until(lambda: all(each.limit == 4 for each in queue.pools.workers.alive("default")))
+    await asked_often(queue, 200)
+    assert len(counts(workers)) > 1
 
 
-def test_a_model_without_work_and_memory_is_given_up(run, monkeypatch):
-    monkeypatch.setattr(placing, "UNUSED_S", 0.2)
-
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, triton = await cluster.pair()
-        await asked(queue, "a")
-        assert sidecar._claims.mine() == [MODEL]
-        triton.resident = set()
-        await until(lambda: not sidecar._claims.mine())
-        assert await asked(queue, "b") == "b"
-
-    run(test)
+@in_cluster(unused_s=0.2)
+async def test_a_model_without_work_and_memory_is_given_up(cluster):
+    queue, sidecar, triton = await cluster.pair()
+    await asked(queue, "a")
+    assert sidecar._claims.mine() == [MODEL]
+    triton.resident = set()
+    await until(lambda: not sidecar._claims.mine())
+    assert await asked(queue, "b") == "b"
 
 
-def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(run, monkeypatch):
-    monkeypatch.setattr(placing, "UNUSED_S", 0.1)
+@in_cluster(unused_s=0.1)
+async def test_a_model_stays_while_its_request_runs_though_it_is_not_in_memory_yet(cluster):
+    queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
+    triton.resident = set()
+    await served(queue)
 
-    async def test(cluster: Cluster) -> None:
-        queue, (sidecar, triton) = await cluster.gateway(), await cluster.worker("w")
-        triton.resident = set()
-        await served(queue)
+    async def load(name: str) -> None:
+        await asyncio.sleep(0.6)
 
-        async def load(name: str) -> None:
-            await asyncio.sleep(1)
-
-        triton.behave = load
-        answer = asyncio.create_task(asked(queue, "a"))
-        await until(lambda: triton.seen == ["a"])
-        await asyncio.sleep(0.5)
-        assert sidecar._claims.mine() == [MODEL]
-        assert await answer == "a"
-
-    run(test)
+    triton.behave = load
+    answer = asyncio.create_task(asked(queue, "a"))
+    await until(lambda: triton.seen == ["a"])
+    await asyncio.sleep(0.4)
+    assert sidecar._claims.mine() == [MODEL]
+    assert await answer == "a"
 
 
-def test_two_looks_at_a_time_disturb_each_other_not(run):
-    async def test(cluster: Cluster) -> None:
-        _, sidecar, _ = await cluster.pair()
-        await sidecar._claims.are_known.wait()
-        placing_of, claim = sidecar._placing, sidecar._claims.claim
+@in_cluster()
+async def test_two_looks_at_a_time_disturb_each_other_not(cluster):
+    _, sidecar, _ = await cluster.pair()
+    await sidecar._claims.are_known.wait()
+    placing_of, claim = sidecar._placing, sidecar._claims.claim
 
-        async def slow_claim(*arguments) -> bool:
-            await asyncio.sleep(0.05)
-            return await claim(*arguments)
+    async def slow_claim(*arguments) -> bool:
+        await asyncio.sleep(0.05)
+        return await claim(*arguments)
 
-        sidecar._claims.claim = slow_claim
-        for model in (MODEL, OTHER):
-            placing_of._add_wanted(model)
-        await asyncio.gather(*(placing_of._look() for _ in range(3)))
-        assert sidecar._claims.mine() == [MODEL, OTHER]
-
-    run(test)
+    sidecar._claims.claim = slow_claim
+    for model in (MODEL, OTHER):
+        placing_of._add_wanted(model)
+    await asyncio.gather(*(placing_of._look() for _ in range(3)))
+    assert sidecar._claims.mine() == [MODEL, OTHER]
 
 
-def test_a_lost_announcement_delays_a_request_only(run, monkeypatch):
-    monkeypatch.setattr(placing, "BACKLOG_S", 0.2)
-
-    async def test(cluster: Cluster) -> None:
-        queue, _, _ = await cluster.pair()
-        queue.requests._announce = lambda pool, model: None
-        assert await asked(queue, "a") == "a"
-
-    run(test)
+@in_cluster(backlog_s=0.2)
+async def test_a_lost_announcement_delays_a_request_only(cluster):
+    queue, _, _ = await cluster.pair()
+    queue.requests._announce = lambda pool, model: None
+    assert await asked(queue, "a") == "a"
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"\xff" * 100, Wanted("t__nothing").packed(), Wanted(7).packed()])
-def test_a_strange_announcement_disturbs_nobody(run, data):
-    async def test(cluster: Cluster) -> None:
-        queue, _, _ = await cluster.pair()
-        for subject in (subjects.wanted("default"), subjects.cancelled("default"), "sie.health.default.x"):
-            await queue._nats.publish(subject, data)
-        await queue._nats.publish(subjects.answers(queue.name), data)
-        assert await asked(queue, "a") == "a"
-
-    run(test)
+@in_cluster()
+async def test_a_strange_announcement_disturbs_nobody(cluster):
+    queue, _, _ = await cluster.pair()
+    strange = [b"", b"x", b"\xff" * 100, Wanted("t__nothing").packed(), Wanted(7).packed()]
+    heard = subjects.wanted("default"), subjects.cancelled("default"), "sie.health.default.x"
+    for subject, data in product((*heard, subjects.answers(queue.name)), strange):
+        await queue._nats.publish(subject, data)
+    assert await asked(queue, "a") == "a"

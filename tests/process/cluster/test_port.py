@@ -1,8 +1,10 @@
 """Limits of a gateway's gRPC port: what clients without a token, or with bad manners, can take."""
 
 import asyncio
+import inspect
 import socket
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,10 @@ from grpc import aio
 from tritonclient.grpc import service_pb2
 
 from benchmarks.ports import free_ports
-from sie_triton.cluster.gateway import port as gateway_port
-from sie_triton.cluster.gateway import receiving as gateway_receiving
-from sie_triton.cluster.gateway.kserve import CALL_BYTES, SERVICE, KServe
+from sie_triton.cluster.gateway.kserve import SERVICE, KServe
 from sie_triton.cluster.gateway.port import Port
 from sie_triton.cluster.gateway.receiving import Receiving
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Answer
 from sie_triton.doors.memory import MemoryBudget, hold
 from sie_triton.settings import read_settings
@@ -34,6 +35,7 @@ INFER = f"/{SERVICE}/ModelInfer"
 REQUEST = service_pb2.ModelInferRequest(model_name="m").SerializeToString()
 
 MIB = 1 << 20
+CALL_BYTES = GatewayLimits.call_bytes
 
 # Statuses in the headers at the end of a call.
 OK, INVALID, UNAVAILABLE, UNAUTHENTICATED = (
@@ -44,7 +46,8 @@ OK, INVALID, UNAVAILABLE, UNAUTHENTICATED = (
 class Gateway:
     """A port. Its queue answers with `answer` once `may_answer` is set, and the process has `process_bytes`."""
 
-    def __init__(self, root: Any, **settings: Any) -> None:
+    def __init__(self, root: Any, limits: GatewayLimits = GatewayLimits(), **settings: Any) -> None:
+        self._limits = limits
         (self.number,) = free_ports(1)
         self.settings = read_settings(data_dir=root, grpc_port=self.number, **settings)
         self.memory = MemoryBudget(self.settings.door_max_memory_bytes)
@@ -59,7 +62,8 @@ class Gateway:
         mentions, pools = SimpleNamespace(model_of=model_of), SimpleNamespace(chosen=lambda metadata: "p")
         self.queue: Any = SimpleNamespace(mentions=mentions, pools=pools, submit=self._submit)
         receiving = Receiving(self.settings.door_max_memory_bytes, lambda: self.process_bytes)
-        self.port = Port(self.settings, KServe(self.settings, self.queue, self.memory, receiving), receiving)
+        handlers = KServe(self.settings, self.queue, self.memory, receiving)
+        self.port = Port(self.settings, handlers, receiving, self._limits)
         await self.port.start()
         return self
 
@@ -93,16 +97,25 @@ class Gateway:
         return await asyncio.to_thread(talk)
 
 
-@pytest.fixture
-def run(tmp_path):
-    def run(test: Callable[[Gateway], Awaitable[None]], **settings: Any) -> None:
-        async def with_gateway() -> None:
-            async with asyncio.timeout(60), Gateway(tmp_path, **settings) as gateway:
-                await test(gateway)
+def with_gateway(limits: GatewayLimits = GatewayLimits(), **settings: Any) -> Callable[..., Any]:
+    """Run a test in an event loop, with a gateway, and then its fixtures."""
 
-        asyncio.run(with_gateway())
+    def decorate(function: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        given = [*inspect.signature(function).parameters][1:]
 
-    return run
+        @wraps(function)
+        def run(tmp_path: Any, **fixtures: Any) -> None:
+            async def test() -> None:
+                async with asyncio.timeout(60), Gateway(tmp_path, limits, **settings) as gateway:
+                    await function(gateway, **fixtures)
+
+            asyncio.run(test())
+
+        kind = inspect.Parameter.KEYWORD_ONLY
+        run.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("tmp_path", *given)])
+        return run
+
+    return decorate
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -117,84 +130,60 @@ def begin(client: Http2Client) -> bytes:
     return client.status(stream)
 
 
-def test_without_a_token_nothing_of_a_message_is_read(run):
-    async def test(gateway: Gateway) -> None:
-        assert UNAUTHENTICATED in await gateway.talk(begin)
-        with pytest.raises(aio.AioRpcError, match="SIE_AUTH_TOKENS") as refused:
-            await gateway.infer()
-        assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
-        assert await gateway.infer(metadata=[("authorization", "Bearer abc")]) == b"an answer"
-        assert gateway.requests == [REQUEST]
-
-    run(test, auth_mode="token", auth_tokens="abc")
+@with_gateway(auth_mode="token", auth_tokens="abc")
+async def test_without_a_token_nothing_of_a_message_is_read(gateway):
+    assert UNAUTHENTICATED in await gateway.talk(begin)
+    with pytest.raises(aio.AioRpcError, match="SIE_AUTH_TOKENS") as refused:
+        await gateway.infer()
+    assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+    assert await gateway.infer(metadata=[("authorization", "Bearer abc")]) == b"an answer"
+    assert gateway.requests == [REQUEST]
 
 
-def test_a_method_that_the_gateway_does_not_have_is_refused_without_its_message(run):
+@with_gateway()
+async def test_a_method_that_the_gateway_does_not_have_is_refused_without_its_message(gateway):
     def begin(client: Http2Client) -> bytes:
         return client.status(client.call(f"/{SERVICE}/RepositoryModelLoad".encode()))
 
-    async def test(gateway: Gateway) -> None:
-        assert b"it serves models, and controls none" in await gateway.talk(begin)
-
-    run(test)
+    assert b"it serves models, and controls none" in await gateway.talk(begin)
 
 
-def test_a_client_may_send_one_window_that_nobody_reads_on_each_of_some_streams(run):
-    async def test(gateway: Gateway) -> None:
-        settings = (await gateway.talk(Http2Client.frame)).settings
-        assert settings[INITIAL_WINDOW_SIZE] == WINDOW_BYTES
-        assert settings[MAX_CONCURRENT_STREAMS] == gateway_port.MAX_STREAMS
-
-    run(test)
+@with_gateway()
+async def test_a_client_may_send_one_window_that_nobody_reads_on_each_of_some_streams(gateway):
+    settings = (await gateway.talk(Http2Client.frame)).settings
+    assert settings[INITIAL_WINDOW_SIZE] == WINDOW_BYTES
+    assert settings[MAX_CONCURRENT_STREAMS] == GatewayLimits.max_streams
 
 
-@pytest.mark.parametrize("kind", [grpc.Compression.Gzip, grpc.Compression.Deflate])
-def test_compressed_messages_are_refused_by_name(run, kind):
-    async def test(gateway: Gateway) -> None:
-        with pytest.raises(aio.AioRpcError, match=f"'{kind.name.lower()}' is disabled") as refused:
-            await gateway.infer(compression=kind)
-        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
-        assert gateway.requests == []
-
-    run(test)
+@with_gateway()
+async def test_compressed_messages_are_refused_by_name(gateway):
+    with pytest.raises(aio.AioRpcError, match="'gzip' is disabled") as refused:
+        await gateway.infer(compression=grpc.Compression.Gzip)
+    assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert gateway.requests == []
 
 
-def test_a_message_that_is_not_complete_gives_way_when_memory_is_short(run):
-    async def test(gateway: Gateway) -> None:
-        beginning = asyncio.create_task(gateway.talk(begin))
-        await until(lambda: gateway.memory.used == CALL_BYTES)
-        gateway.process_bytes = gateway.settings.door_max_memory_bytes + 1
-        assert UNAVAILABLE in await beginning
-        await until(lambda: gateway.memory.used == 0)
-
-    run(test)
+@with_gateway()
+async def test_a_message_that_is_not_complete_gives_way_when_memory_is_short(gateway):
+    beginning = asyncio.create_task(gateway.talk(begin))
+    await until(lambda: gateway.memory.used == CALL_BYTES)
+    gateway.process_bytes = gateway.settings.door_max_memory_bytes + 1
+    assert UNAVAILABLE in await beginning
+    await until(lambda: gateway.memory.used == 0)
 
 
-def test_a_message_that_does_not_arrive_in_time_is_given_up(run, monkeypatch):
-    monkeypatch.setattr(gateway_receiving, "RECEIVE_S", 0.1)
-
-    def begin(client: Http2Client) -> bytes:
-        return client.status(client.call(INFER.encode()))
-
-    async def test(gateway: Gateway) -> None:
-        assert b"did not arrive within 0.1 s" in await gateway.talk(begin)
-
-    run(test)
-
-
-def test_calls_beyond_the_memory_are_refused_before_their_messages(run):
+@with_gateway(door_max_memory_bytes=CALL_BYTES)
+async def test_calls_beyond_the_memory_are_refused_before_their_messages(gateway):
     def begin(client: Http2Client) -> bytes:
         for _ in range(2):
             stream = client.call(INFER.encode())
         return client.status(stream)
 
-    async def test(gateway: Gateway) -> None:
-        assert UNAVAILABLE in await gateway.talk(begin)
-
-    run(test, door_max_memory_bytes=CALL_BYTES)
+    assert UNAVAILABLE in await gateway.talk(begin)
 
 
-def test_an_answer_keeps_its_memory_until_the_client_has_taken_it(run):
+@with_gateway()
+async def test_an_answer_keeps_its_memory_until_the_client_has_taken_it(gateway):
     is_sent, may_take = Event(), Event()
 
     def take(client: Http2Client) -> bytes:
@@ -208,54 +197,31 @@ def test_an_answer_keeps_its_memory_until_the_client_has_taken_it(run):
         client.give_room(stream, 2 * MIB)
         return client.status(stream)
 
-    async def test(gateway: Gateway) -> None:
-        gateway.answer = bytes(MIB)
-        taking = asyncio.create_task(gateway.talk(take))
-        await until(is_sent.is_set)  # so the handler has returned
-        assert gateway.memory.used > MIB
-        may_take.set()
-        assert OK in await taking
-        await until(lambda: gateway.memory.used == 0)
-
-    run(test)
+    gateway.answer = bytes(MIB)
+    taking = asyncio.create_task(gateway.talk(take))
+    await until(is_sent.is_set)  # so the handler has returned
+    assert gateway.memory.used > MIB
+    may_take.set()
+    assert OK in await taking
+    await until(lambda: gateway.memory.used == 0)
 
 
-def test_a_request_of_too_many_fields_is_refused(run):
-    def ask(client: Http2Client) -> bytes:
-        stream = client.call(INFER.encode())
-        client.send(stream, message(b"\x2a\x00" * 10_000), ends=True)
-        return client.status(stream)
-
-    async def test(gateway: Gateway) -> None:
-        told = await gateway.talk(ask)
-        assert INVALID in told
-        assert b"more than 1000 fields" in told
-
-    run(test)
-
-
-def test_connections_beyond_the_limit_are_closed_and_others_stay(run):
-    async def test(gateway: Gateway) -> None:
-        async with aio.insecure_channel(f"127.0.0.1:{gateway.number}") as channel:
-            call = channel.unary_unary(INFER)
-            assert await call(REQUEST) == b"an answer"
-            assert await gateway.talk(Http2Client.is_closed)
-            assert await call(REQUEST) == b"an answer"
-
-    run(test, door_max_connections=1)
-
-
-def test_an_idle_connection_is_closed(run, monkeypatch):
-    monkeypatch.setattr(gateway_port, "KEEP_ALIVE_S", 1)
-
-    async def test(gateway: Gateway) -> None:
+@with_gateway(door_max_connections=1)
+async def test_connections_beyond_the_limit_are_closed_and_others_stay(gateway):
+    async with aio.insecure_channel(f"127.0.0.1:{gateway.number}") as channel:
+        call = channel.unary_unary(INFER)
+        assert await call(REQUEST) == b"an answer"
         assert await gateway.talk(Http2Client.is_closed)
+        assert await call(REQUEST) == b"an answer"
 
-    run(test)
+
+@with_gateway(GatewayLimits(keep_alive_s=1))
+async def test_an_idle_connection_is_closed(gateway):
+    assert await gateway.talk(Http2Client.is_closed)
 
 
-def test_a_connection_that_says_nothing_is_closed(run, monkeypatch):
-    monkeypatch.setattr(gateway_port, "HEAD_S", 0.2)
+@with_gateway(GatewayLimits(head_s=0.2))
+async def test_a_connection_that_says_nothing_is_closed(gateway):
 
     def wait(number: int) -> bool:
         with socket.create_connection(("127.0.0.1", number), 30) as silent:
@@ -263,58 +229,33 @@ def test_a_connection_that_says_nothing_is_closed(run, monkeypatch):
                 pass
         return True
 
-    async def test(gateway: Gateway) -> None:
-        assert await asyncio.to_thread(wait, gateway.number)
-
-    run(test)
+    assert await asyncio.to_thread(wait, gateway.number)
 
 
-def test_a_connection_whose_client_does_not_read_ends_with_its_age(run, monkeypatch):
-    monkeypatch.setattr(gateway_port, "MAX_CONNECTION_S", 1)
-    monkeypatch.setattr(gateway_port, "MAX_AGE_S", 0.1)
-
+@with_gateway(limits=GatewayLimits(max_connection_s=1, max_age_s=0.1))
+async def test_a_connection_whose_client_does_not_read_ends_with_its_age(gateway):
     def ask(client: Http2Client) -> bool:
         client.send(client.call(INFER.encode()), message(REQUEST), ends=True)
         return client.is_closed()
 
-    async def test(gateway: Gateway) -> None:
-        gateway.answer = bytes(MIB)
-        assert await gateway.talk(ask)
-        await until(lambda: gateway.memory.used == 0)
-
-    run(test)
+    gateway.answer = bytes(MIB)
+    assert await gateway.talk(ask)
+    await until(lambda: gateway.memory.used == 0)
 
 
-def test_a_method_that_is_no_text_ends_no_call_and_the_port_stays(run):
-    """grpcio 1.85 lets the server end. Its calls go on, and another server takes the next ones."""
-
-    async def test(gateway: Gateway) -> None:
-        gateway.may_answer.clear()
-        call = asyncio.create_task(gateway.infer())
-        await until(lambda: len(gateway.requests) == 1)
-        await gateway.end_server()
-        other = asyncio.create_task(gateway.infer(wait_for_ready=True))
-        await until(lambda: len(gateway.requests) == 2)
-        gateway.may_answer.set()
-        assert (await call, await other) == (b"an answer", b"an answer")
-
-    run(test)
-
-
-def test_at_most_two_servers_are_there(run):
-    """Each has connections of its own, which take descriptors."""
-
-    async def test(gateway: Gateway) -> None:
-        gateway.may_answer.clear()
-        calls = []
-        for num_calls in range(1, 4):
-            calls.append(asyncio.create_task(gateway.infer(wait_for_ready=True)))
-            await until(lambda num_calls=num_calls: len(gateway.requests) == num_calls)
-            if num_calls < 3:
-                await gateway.end_server()
-        with pytest.raises(aio.AioRpcError, match="Cancelling all calls"):
-            await calls[0]
-        gateway.may_answer.set()
-        assert await asyncio.gather(*calls[1:]) == [b"an answer"] * 2
-
-    run(test)
+@with_gateway()
+async def test_at_most_two_servers_are_there(gateway):
+    """grpcio 1.85 lets one end at a method that is no text. Its calls go on, and another server takes the next ones;
+    each has connections of its own, which take descriptors.
+    """
+    gateway.may_answer.clear()
+    calls = []
+    for num_calls in range(1, 4):
+        calls.append(asyncio.create_task(gateway.infer(wait_for_ready=True)))
+        await until(lambda num_calls=num_calls: len(gateway.requests) == num_calls)
+        if num_calls < 3:
+            await gateway.end_server()
+    with pytest.raises(aio.AioRpcError, match="Cancelling all calls"):
+        await calls[0]
+    gateway.may_answer.set()
+    assert await asyncio.gather(*calls[1:]) == [b"an answer"] * 2

@@ -6,7 +6,6 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.cluster.gateway.requests import COPIES
-from sie_triton.cluster.messages import Answer
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.doors.failures import Failure
 from sie_triton.doors.memory import MemoryBudget
@@ -14,113 +13,65 @@ from sie_triton.errors import Unreachable
 from tests.process.cluster.conftest import (
     MODEL,
     OTHER,
-    Cluster,
     asked,
+    in_cluster,
     request,
     served,
     until_empty,
 )
 
 
-def test_a_request_is_answered_and_leaves_the_queue(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
-        assert await asked(queue, "a", seconds=1000) == "a"  # not its deadline ends it
-        assert triton.seen == ["a"]
-        await until_empty(queue)
-
-    run(test)
-
-
-def test_a_request_is_charged_with_the_copies_that_the_queue_makes(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair()
-        num_bytes = COPIES * len(request("a" * 100))
-        with MemoryBudget(num_bytes - 1).held(), pytest.raises(Failure, match="use all the memory"):
-            await asked(queue, "a" * 100)
-        assert triton.seen == []
-        with MemoryBudget(10 * num_bytes).held() as held:
-            await asked(queue, "a" * 100)
-            assert held.num_bytes > num_bytes  # with its answer
-
-    run(test)
+@in_cluster()
+async def test_a_request_is_charged_with_the_copies_that_the_queue_makes(cluster):
+    queue, _, triton = await cluster.pair()
+    num_bytes = COPIES * len(request("a" * 100))
+    with MemoryBudget(num_bytes - 1).held(), pytest.raises(Failure, match="use all the memory"):
+        await asked(queue, "a" * 100)
+    assert triton.seen == []
+    with MemoryBudget(10 * num_bytes).held() as held:
+        await asked(queue, "a" * 100)
+        assert held.num_bytes > num_bytes  # with its answer
 
 
-def test_many_requests_of_two_gateways_each_get_their_own_answer(run):
-    async def test(cluster: Cluster) -> None:
-        queues = [await cluster.gateway() for _ in range(2)]
-        workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
-        for queue in queues:
-            await served(queue, 3)
-        names = [f"{i}" for i in range(300)]
-        answers = await asyncio.gather(
-            *(asked(queues[i % 2], name, (MODEL, OTHER)[i % 3 % 2]) for i, name in enumerate(names))
-        )
-        assert answers == names
-        assert sorted(each for _, triton in workers for each in triton.seen) == sorted(names)
-        await until_empty(queues[0])
-
-    run(test)
+@in_cluster()
+async def test_many_requests_of_two_gateways_each_get_their_own_answer(cluster):
+    queues = [await cluster.gateway() for _ in range(2)]
+    workers = [await cluster.worker(name) for name in ("w0", "w1", "w2")]
+    for queue in queues:
+        await served(queue, 3)
+    names = [f"{i}" for i in range(300)]
+    answers = await asyncio.gather(
+        *(asked(queues[i % 2], name, (MODEL, OTHER)[i % 3 % 2]) for i, name in enumerate(names))
+    )
+    assert answers == names
+    assert sorted(each for _, triton in workers for each in triton.seen) == sorted(names)
+    await until_empty(queues[0])
 
 
-def test_an_error_of_triton_reaches_the_gateway_as_it_is(run):
-    async def test(cluster: Cluster) -> None:
-        queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
+@in_cluster()
+async def test_the_stages_get_the_time_that_is_left(cluster):
+    queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
+    timeouts = []
 
-        async def refuse(name: str) -> Response:
-            return Response(3, "in ensemble 't__m', [input field=text[0]] text[0]: is empty", b"")
+    async def call(method: str, data: bytes, seconds: float) -> Response:
+        message = service_pb2.ModelInferRequest.FromString(data)
+        timeouts.append(message.parameters["timeout"].int64_param / 1e6)
+        return Response(0, "", service_pb2.ModelInferResponse().SerializeToString())
 
-        triton.behave = refuse
-        await served(queue)
-        answer, body = await queue.submit("default", MODEL, request("a"), 5)
-        assert (answer.status, answer.text, body) == (
-            3,
-            "in ensemble 't__m', [input field=text[0]] text[0]: is empty",
-            b"",
-        )
-
-    run(test)
-
-
-def test_the_stages_get_the_time_that_is_left(run):
-    async def test(cluster: Cluster) -> None:
-        queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
-        timeouts = []
-
-        async def call(method: str, data: bytes, seconds: float) -> Response:
-            message = service_pb2.ModelInferRequest.FromString(data)
-            timeouts.append(message.parameters["timeout"].int64_param / 1e6)
-            return Response(0, "", service_pb2.ModelInferResponse().SerializeToString())
-
-        triton.call = call
-        await served(queue)
-        message = service_pb2.ModelInferRequest(model_name=MODEL)
-        message.parameters["timeout"].int64_param = 7_000_000
-        await queue.submit("default", MODEL, message.SerializeToString(), 30)
-        assert 20 < timeouts[0] <= 30
-
-    run(test)
+    triton.call = call
+    await served(queue)
+    message = service_pb2.ModelInferRequest(model_name=MODEL)
+    message.parameters["timeout"].int64_param = 7_000_000
+    await queue.submit("default", MODEL, message.SerializeToString(), 30)
+    assert 20 < timeouts[0] <= 30
 
 
-def test_questions_are_answered_by_any_worker(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        with pytest.raises(Unreachable, match="no worker of pool default"):
-            await queue.questions.ask("default", "ServerMetadata", b"", 1)
-        await cluster.worker("w")
-        await served(queue)
-        answer, body = await queue.questions.ask("default", "ServerMetadata", b"", 5)
-        assert (answer.worker, body) == ("w", b"ServerMetadata of w")
-
-    run(test)
-
-
-def test_the_answer_names_its_worker(run):
-    async def test(cluster: Cluster) -> None:
-        queue, _ = await cluster.gateway(), await cluster.worker("w7")
-        await served(queue)
-        answer, _ = await queue.submit("default", MODEL, request("a"), 5)
-        assert isinstance(answer, Answer)
-        assert (answer.worker, answer.num_parts) == ("w7", 1)
-
-    run(test)
+@in_cluster()
+async def test_questions_are_answered_by_any_worker(cluster):
+    queue = await cluster.gateway()
+    with pytest.raises(Unreachable, match="no worker of pool default"):
+        await queue.questions.ask("default", "ServerMetadata", b"", 1)
+    await cluster.worker("w")
+    await served(queue)
+    answer, body = await queue.questions.ask("default", "ServerMetadata", b"", 5)
+    assert (answer.worker, body) == ("w", b"ServerMetadata of w")

@@ -2,13 +2,9 @@
 
 import asyncio
 
-import pytest
 from tritonclient.grpc import service_pb2
 
-from sie_triton.cluster.gateway import gate
-from sie_triton.cluster.policies import fair
-from sie_triton.errors import BusyError
-from tests.process.cluster.conftest import MODEL, OTHER, Cluster, asked, request, served, until
+from tests.process.cluster.conftest import MODEL, OTHER, Cluster, in_cluster, request, served, until
 
 
 async def sent(queue, name: str, tenant: str, model: str = MODEL, seconds: float = 30) -> str:
@@ -30,114 +26,55 @@ async def flooded(cluster: Cluster, seconds: float):
     return queue, triton, [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(200)]
 
 
-def test_a_flood_of_one_tenant_lets_another_pass(run):
-    async def test(cluster: Cluster) -> None:
-        queue, triton, flood = await flooded(cluster, 0.01)
-        behave, is_open = triton.behave, asyncio.Event()
+@in_cluster()
+async def test_a_flood_of_one_tenant_lets_another_pass(cluster):
+    queue, triton, flood = await flooded(cluster, 0.01)
+    behave, is_open = triton.behave, asyncio.Event()
 
-        async def held(name: str) -> None:
-            await is_open.wait()
-            await behave(name)
+    async def held(name: str) -> None:
+        await is_open.wait()
+        await behave(name)
 
-        triton.behave = held
-        await until(lambda: queue.num_waiting == len(flood))
-        other = asyncio.create_task(sent(queue, "b", "b"))
-        await until(lambda: queue.num_waiting == len(flood) + 1)
-        is_open.set()
-        assert await other == "b"
-        assert triton.seen.index("b") < 20
-        await asyncio.gather(*flood)
-
-    run(test)
+    triton.behave = held
+    await until(lambda: queue.num_waiting == len(flood))
+    other = asyncio.create_task(sent(queue, "b", "b"))
+    await until(lambda: queue.num_waiting == len(flood) + 1)
+    is_open.set()
+    assert await other == "b"
+    assert triton.seen.index("b") < 20
+    await asyncio.gather(*flood)
 
 
-def test_a_flood_for_one_model_lets_another_model_pass(run):
-    async def test(cluster: Cluster) -> None:
-        queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
-        gate_of_model = asyncio.Event()
+@in_cluster()
+async def test_a_flood_for_one_model_lets_another_model_pass(cluster):
+    queue, (_, triton) = await cluster.gateway(), await cluster.worker("w")
+    gate_of_model = asyncio.Event()
 
-        async def stuck(name: str) -> None:
-            if name.startswith("a"):
-                await gate_of_model.wait()
+    async def stuck(name: str) -> None:
+        if name.startswith("a"):
+            await gate_of_model.wait()
 
-        triton.behave = stuck
-        await served(queue)
-        flood = [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(50)]
-        assert await sent(queue, "b", "b", OTHER) == "b"
-        gate_of_model.set()
-        await asyncio.gather(*flood)
-
-    run(test)
+    triton.behave = stuck
+    await served(queue)
+    flood = [asyncio.create_task(sent(queue, f"a{i}", "a")) for i in range(50)]
+    assert await sent(queue, "b", "b", OTHER) == "b"
+    gate_of_model.set()
+    await asyncio.gather(*flood)
 
 
-def test_a_request_that_cannot_be_answered_in_time_is_refused_at_once(run, monkeypatch):
-    monkeypatch.setattr(fair, "MIN_RATED", 5)
-
-    async def test(cluster: Cluster) -> None:
-        queue, triton, flood = await flooded(cluster, 0.2)
-        await until(lambda: len(triton.seen) > 20)
-        with pytest.raises(BusyError, match="the request would wait for") as refused:
-            await sent(queue, "late", "a", seconds=0.5)
-        assert refused.value.retry_after_s >= 1
-        assert await sent(queue, "b", "b", seconds=20) == "b"
-        for each in flood:
-            each.cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
-        assert queue.num_waiting == 0
-
-    run(test)
-
-
-def test_too_many_waiting_requests_are_refused(run, monkeypatch):
-    monkeypatch.setattr(gate, "MAX_OF_TENANT", 10)
-
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        flood = [asyncio.create_task(sent(queue, f"a{i}", "a", seconds=20)) for i in range(200)]
-        await asyncio.sleep(0)
-        await until(lambda: sum(each.done() for each in flood) > 50)
-        refused = [each.exception() for each in flood if each.done()]
-        assert all(isinstance(each, BusyError) and "10 of them yours" in str(each) for each in refused)
-        for each in flood:
-            each.cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
-        assert queue.num_waiting == 0
-
-    run(test)
-
-
-def test_cancelled_requests_give_their_turns_away(run):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        waiting = [asyncio.create_task(sent(queue, f"{i}", "a")) for i in range(300)]
-        await until(lambda: queue.num_waiting == 300)
-        for each in waiting[:290]:
-            each.cancel()
-        await until(lambda: queue.num_waiting == 10)
-        _, triton = await cluster.worker("w")
-        assert await asyncio.gather(*waiting[290:]) == [f"{i}" for i in range(290, 300)]
-        assert sorted(triton.seen) == sorted(f"{i}" for i in range(290, 300))
-        assert await asked(queue, "after") == "after"
-
-    run(test)
-
-
-def test_the_limit_of_one_tenant_does_not_hold_once_there_are_several(run):
+@in_cluster()
+async def test_the_limit_of_one_tenant_does_not_hold_once_there_are_several(cluster):
     """One tenant's requests may wait for each other, and go in calls of any length, for the sake of throughput."""
-
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, _ = await cluster.pair()
-        runner = sidecar._runner
-        for name in ("a1", "a2"):
-            await sent(queue, name, "a")
-        runner.quantum.limit = 400
-        assert runner._longest_call_s() == float("inf")
-        await sent(queue, "a3", "a")
-        assert runner.quantum.limit == 400
-        await sent(queue, "b1", "b")
-        assert (runner.quantum.limit, runner._longest_call_s()) == (64, 0.1)
-        runner.quantum.limit = 16
-        await sent(queue, "a4", "a")
-        assert (runner.quantum.limit, runner._longest_call_s()) == (16, 0.1)
-
-    run(test)
+    queue, sidecar, _ = await cluster.pair()
+    runner = sidecar._runner
+    for name in ("a1", "a2"):
+        await sent(queue, name, "a")
+    runner.quantum.limit = 400
+    assert runner._longest_call_s() == float("inf")
+    await sent(queue, "a3", "a")
+    assert runner.quantum.limit == 400
+    await sent(queue, "b1", "b")
+    assert (runner.quantum.limit, runner._longest_call_s()) == (64, 0.1)
+    runner.quantum.limit = 16
+    await sent(queue, "a4", "a")
+    assert (runner.quantum.limit, runner._longest_call_s()) == (16, 0.1)

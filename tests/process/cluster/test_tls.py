@@ -56,22 +56,11 @@ def test_requests_are_answered_over_tls(tls_server, tmp_path):
     asyncio.run(asyncio.wait_for(test(), 60))
 
 
-@pytest.mark.parametrize("is_trusted", [True, False])
-def test_a_server_of_another_authority_gets_no_password(tls_server, tmp_path, is_trusted):
+def test_a_server_of_another_authority_gets_no_password(tls_server, tmp_path):
     (tmp_path / "other").mkdir()
     other, _ = made_certificate(tmp_path / "other")
-
-    async def test() -> None:
-        settings = tls_server.user(read_settings(data_dir=tmp_path), GATEWAY)
-        if not is_trusted:
-            settings = settings.model_copy(update={"nats_tls_ca": other})
-        client = await asyncio.wait_for(connect(settings, GATEWAY, "x"), 3)
-        await client.close()
-
-    if is_trusted:
-        asyncio.run(test())
-    else:
-        with pytest.raises(TimeoutError):
-            asyncio.run(test())
-        log = (tmp_path / "nats.log").read_text()
-        assert "bad certificate" in log or "unknown certificate" in log or "TLS handshake error" in log
+    settings = tls_server.user(read_settings(data_dir=tmp_path), GATEWAY).model_copy(update={"nats_tls_ca": other})
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(connect(settings, GATEWAY, "x"), 2))
+    log = (tmp_path / "nats.log").read_text()
+    assert "bad certificate" in log or "unknown certificate" in log or "TLS handshake error" in log

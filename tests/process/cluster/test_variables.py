@@ -19,7 +19,7 @@ from sie_triton.cluster.messages import Health
 from sie_triton.cluster.permissions import GATEWAY
 from sie_triton.cluster.policies.quantum import WINDOW
 from sie_triton.cluster.up import as_user
-from tests.process.cluster.conftest import Cluster, asked, model_file, request, until
+from tests.process.cluster.conftest import asked, in_cluster, model_file, request, until
 from tests.process.cluster.test_model_files import posted
 
 # Wait of a request for others, in seconds.
@@ -33,189 +33,160 @@ async def seconds_of(queue) -> float:
 
 
 @pytest.mark.parametrize("variable", ["SIE_BATCHER_COALESCE_MS", "SIE_ADAPTIVE_MIN_QUANTUM_MS"])
-def test_a_sidecar_waits_for_requests_to_join(run, monkeypatch, variable):
-    async def test(cluster: Cluster) -> None:
-        _, sidecar, _ = await cluster.pair()
-        assert sidecar._runner._gather_s() == 0
-
-    async def waiting(cluster: Cluster) -> None:
-        queue, _, _ = await cluster.pair()
-        assert await seconds_of(queue) >= LONG_S
-
-    run(test)
+@in_cluster()
+async def test_a_sidecar_waits_for_requests_to_join(cluster, monkeypatch, variable):
     monkeypatch.setenv(variable, str(LONG_S * 1000))
-    run(waiting)
+    queue, _, _ = await cluster.pair()
+    assert await seconds_of(queue) >= LONG_S
 
 
-def test_the_wait_of_a_sidecar_grows_to_a_maximum_while_requests_wait_less_than_the_target(run, monkeypatch):
+@in_cluster()
+async def test_the_wait_of_a_sidecar_grows_to_a_maximum_while_requests_wait_less_than_the_target(cluster, monkeypatch):
     monkeypatch.setenv("SIE_ADAPTIVE_MAX_QUANTUM_MS", str(LONG_S * 1000))
 
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, _ = await cluster.pair()
-        runner = sidecar._runner
-        assert runner._gather_s() == 0
-        for _ in range(20 * WINDOW):
-            runner.quantum.add(1.0, False)
-        assert runner._gather_s() == LONG_S <= await seconds_of(queue)
-        for _ in range(8 * WINDOW):
-            runner.quantum.add(60.0, False)
-        assert runner._gather_s() < LONG_S / 100
-
-    run(test)
+    queue, sidecar, _ = await cluster.pair()
+    runner = sidecar._runner
+    assert runner._gather_s() == 0
+    for _ in range(20 * WINDOW):
+        runner.quantum.add(1.0, False)
+    assert runner._gather_s() == LONG_S <= await seconds_of(queue)
+    for _ in range(8 * WINDOW):
+        runner.quantum.add(60.0, False)
+    assert runner._gather_s() < LONG_S / 100
 
 
 @pytest.mark.parametrize(("target", "is_lowered"), [("50", True), ("100", False)])
-def test_the_target_decides_how_much_a_sidecar_fetches(run, monkeypatch, target, is_lowered):
+@in_cluster()
+async def test_the_target_decides_how_much_a_sidecar_fetches(cluster, monkeypatch, target, is_lowered):
     monkeypatch.setenv("SIE_ADAPTIVE_TARGET_P50_MS", target)
 
-    async def test(cluster: Cluster) -> None:
-        _, sidecar, _ = await cluster.pair()
-        room = sidecar._runner.room
-        for _ in range(WINDOW):
-            sidecar._runner.quantum.add(60.0, False)
-        assert (sidecar._runner.room < room) == is_lowered
-
-    run(test)
+    _, sidecar, _ = await cluster.pair()
+    room = sidecar._runner.room
+    for _ in range(WINDOW):
+        sidecar._runner.quantum.add(60.0, False)
+    assert (sidecar._runner.room < room) == is_lowered
 
 
-def test_calls_of_a_triton_are_limited(run, monkeypatch):
+@in_cluster()
+async def test_calls_of_a_triton_are_limited(cluster, monkeypatch):
     monkeypatch.setenv("SIE_MAX_CONCURRENT_BATCHES", "2")
 
-    async def test(cluster: Cluster) -> None:
-        queue, _, triton = await cluster.pair(max_concurrent_batches=None)
-        release = asyncio.Event()
+    queue, _, triton = await cluster.pair(max_concurrent_batches=None)
+    release = asyncio.Event()
 
-        async def wait(_: str) -> None:
-            await release.wait()
+    async def wait(_: str) -> None:
+        await release.wait()
 
-        triton.behave = wait
-        tasks = [asyncio.create_task(asked(queue, str(number))) for number in range(4)]
-        await until(lambda: len(triton.seen) >= 2)
-        await asyncio.sleep(0.2)
-        assert len(triton.seen) == 2
-        release.set()
-        assert sorted(await asyncio.gather(*tasks)) == ["0", "1", "2", "3"]
-
-    run(test)
+    triton.behave = wait
+    tasks = [asyncio.create_task(asked(queue, str(number))) for number in range(4)]
+    await until(lambda: len(triton.seen) >= 2)
+    await asyncio.sleep(0.2)
+    assert len(triton.seen) == 2
+    release.set()
+    assert sorted(await asyncio.gather(*tasks)) == ["0", "1", "2", "3"]
 
 
-def test_a_worker_reports_its_name_pool_profile_and_number_of_gpus(run, monkeypatch):
+@in_cluster()
+async def test_a_worker_reports_its_name_pool_profile_and_number_of_gpus(cluster, monkeypatch):
     monkeypatch.setenv("SIE_POOL", "eu")
     monkeypatch.setenv("SIE_MACHINE_PROFILE", "l4-spot")
     monkeypatch.setenv("SIE_GPU_TYPE", "l4")
     monkeypatch.setenv("SIE_GPU_COUNT", "3")
 
-    async def test(cluster: Cluster) -> None:
-        queue, _ = await cluster.gateway(), await cluster.worker("here")
-        await until(lambda: any(each.is_ready for each in queue.pools.workers.alive("eu")))
-        told = await QueueBackend(cluster.settings(), queue).capacity()
-        (worker,) = told["workers"]
-        assert (worker["name"], worker["pool"], worker["gpu"]) == ("here", "eu", "l4-spot")
-        assert (worker["gpu_count"], told["cluster"]["gpu_count"]) == (3, 3)
-        answer, _ = await queue.submit("eu", "t__m", request("a"), 20)
-        assert answer.status == 0
-
-    run(test)
+    queue, _ = await cluster.gateway(), await cluster.worker("here")
+    await until(lambda: any(each.is_ready for each in queue.pools.workers.alive("eu")))
+    told = await QueueBackend(cluster.settings(), queue).capacity()
+    (worker,) = told["workers"]
+    assert (worker["name"], worker["pool"], worker["gpu"]) == ("here", "eu", "l4-spot")
+    assert (worker["gpu_count"], told["cluster"]["gpu_count"]) == (3, 3)
+    answer, _ = await queue.submit("eu", "t__m", request("a"), 20)
+    assert answer.status == 0
 
 
 @pytest.mark.parametrize(("gpu_type", "count"), [("", 0), ("l4", 1)])
-def test_without_the_variable_a_worker_has_the_gpu_of_its_type(run, gpu_type, count):
-    async def test(cluster: Cluster) -> None:
-        queue, _, _ = await cluster.pair(gpu_type=gpu_type)
-        told = await QueueBackend(cluster.settings(), queue).capacity()
-        assert told["cluster"]["gpu_count"] == count
-
-    run(test)
+@in_cluster()
+async def test_without_the_variable_a_worker_has_the_gpu_of_its_type(cluster, gpu_type, count):
+    queue, _, _ = await cluster.pair(gpu_type=gpu_type)
+    told = await QueueBackend(cluster.settings(), queue).capacity()
+    assert told["cluster"]["gpu_count"] == count
 
 
-def test_heartbeats_come_at_the_interval(run, monkeypatch):
-    async def test(cluster: Cluster) -> None:
-        queue = await cluster.gateway()
-        heard: Counter[str] = Counter()
+@in_cluster()
+async def test_heartbeats_come_at_the_interval(cluster, monkeypatch):
+    queue = await cluster.gateway()
+    heard: Counter[str] = Counter()
 
-        async def hear(message) -> None:
-            heard[Health.read(message.data)[0].worker] += 1
+    async def hear(message) -> None:
+        heard[Health.read(message.data)[0].worker] += 1
 
-        for interval_ms in ("100", "2000"):
-            monkeypatch.setenv("SIE_HEALTH_PUBLISH_INTERVAL_MS", interval_ms)
-            await cluster.worker(interval_ms, health_publish_interval_ms=None)
-        await listen(queue._nats, subjects.ALL_WORKERS, hear)
-        await until(lambda: heard["2000"] >= 2)
-        assert heard["100"] > 3 * heard["2000"]
-
-    run(test)
+    for interval_ms in ("100", "2000"):
+        monkeypatch.setenv("SIE_HEALTH_PUBLISH_INTERVAL_MS", interval_ms)
+        await cluster.worker(interval_ms, health_publish_interval_ms=None)
+    await listen(queue._nats, subjects.ALL_WORKERS, hear)
+    await until(lambda: heard["2000"] >= 2)
+    assert heard["100"] > 3 * heard["2000"]
 
 
-def test_a_change_by_hand_is_undone_at_the_interval_of_the_full_export(run, monkeypatch):
+@in_cluster()
+async def test_a_change_by_hand_is_undone_at_the_interval_of_the_full_export(cluster, monkeypatch):
     monkeypatch.setenv("SIE_WORKER_CONFIG_FULL_EXPORT_INTERVAL_MS", "100")
     file = model_file("t/a")
 
-    async def test(cluster: Cluster) -> None:
-        _, client = await cluster.config()
-        await cluster.worker("one")
-        await cluster.worker("never", worker_config_full_export_interval_ms=0)
-        await posted(client, file)
-        one, never = cluster.servers["one"], cluster.servers["never"]
-        await until(lambda: one.added == never.added == {"t__a": file})
-        for server in (one, never):
-            server.added.clear()
-        await until(lambda: one.added == {"t__a": file})
-        await asyncio.sleep(0.3)
-        assert never.added == {}
-
-    run(test)
+    _, client = await cluster.config()
+    await cluster.worker("one")
+    await cluster.worker("never", worker_config_full_export_interval_ms=0)
+    await posted(client, file)
+    one, never = cluster.servers["one"], cluster.servers["never"]
+    await until(lambda: one.added == never.added == {"t__a": file})
+    for server in (one, never):
+        server.added.clear()
+    await until(lambda: one.added == {"t__a": file})
+    await asyncio.sleep(0.3)
+    assert never.added == {}
 
 
-def test_the_wait_ends_once_as_many_requests_wait_as_one_call_may_have(run, monkeypatch):
+@in_cluster()
+async def test_the_wait_ends_once_as_many_requests_wait_as_one_call_may_have(cluster, monkeypatch):
     monkeypatch.setenv("SIE_BATCHER_MAX_BATCH_REQUESTS", "2")
 
-    async def test(cluster: Cluster) -> None:
-        queue, sidecar, _ = await cluster.pair()
-        sidecar._runner.quantum.gather_ms = 600_000.0  # longer than a request lives
-        assert await asyncio.gather(asked(queue, "a"), asked(queue, "b")) == ["a", "b"]
-
-    run(test)
+    queue, sidecar, _ = await cluster.pair()
+    sidecar._runner.quantum.gather_ms = 600_000.0  # longer than a request lives
+    assert await asyncio.gather(asked(queue, "a"), asked(queue, "b")) == ["a", "b"]
 
 
-def test_the_queue_is_at_its_address(run, monkeypatch, nats_server):
+@in_cluster()
+async def test_the_queue_is_at_its_address(cluster, monkeypatch, nats_server):
     monkeypatch.setenv("SIE_NATS_URL", nats_server.url)
 
-    async def test(cluster: Cluster) -> None:
-        async with Queue(as_user(cluster.settings(), GATEWAY, nats_server.passwords)) as queue:
-            assert queue._nats.is_connected
-
-    run(test)
+    async with Queue(as_user(cluster.settings(), GATEWAY, nats_server.passwords)) as queue:
+        assert queue._nats.is_connected
 
 
-def test_model_files_go_to_the_config_service_at_its_address(run, monkeypatch, tmp_path):
+@in_cluster()
+async def test_model_files_go_to_the_config_service_at_its_address(cluster, monkeypatch, tmp_path):
     path = tmp_path / "model.yaml"
     path.write_bytes(model_file("t/a"))
     monkeypatch.setenv("SIE_ADMIN_TOKEN", "admin")
 
-    async def test(cluster: Cluster) -> None:
-        _, client = await cluster.config()
-        monkeypatch.setenv("SIE_CONFIG_SERVICE_URL", str(client._base_url).rstrip("/"))
-        await cluster.worker("one")
-        told = await asyncio.to_thread(CliRunner().invoke, cli, ["cluster", "add", str(path)])
-        assert told.exit_code == 0, told.output
-        await until(lambda: "t__a" in cluster.servers["one"].added)
-
-    run(test)
+    _, client = await cluster.config()
+    monkeypatch.setenv("SIE_CONFIG_SERVICE_URL", str(client._base_url).rstrip("/"))
+    await cluster.worker("one")
+    told = await asyncio.to_thread(CliRunner().invoke, cli, ["cluster", "add", str(path)])
+    assert told.exit_code == 0, told.output
+    await until(lambda: "t__a" in cluster.servers["one"].added)
 
 
-def test_the_status_shows_the_workers_of_the_gateway_at_its_address(run, monkeypatch):
-    async def test(cluster: Cluster) -> None:
-        queue, _, _ = await cluster.pair()
-        backend = QueueBackend(cluster.settings(), queue)
+@in_cluster()
+async def test_the_status_shows_the_workers_of_the_gateway_at_its_address(cluster, monkeypatch):
+    queue, _, _ = await cluster.pair()
+    backend = QueueBackend(cluster.settings(), queue)
 
-        async def health(_: web.Request) -> web.Response:
-            return web.json_response(await backend.capacity())
+    async def health(_: web.Request) -> web.Response:
+        return web.json_response(await backend.capacity())
 
-        app = web.Application()
-        app.router.add_get("/health", health)
-        async with TestServer(app) as server:
-            monkeypatch.setenv("SIE_GATEWAY_URL", str(server.make_url("/")).rstrip("/"))
-            told = await asyncio.to_thread(CliRunner().invoke, cli, ["status", "--json"])
-        assert [each["name"] for each in json.loads(told.stdout)["workers"]] == ["w"]
-
-    run(test)
+    app = web.Application()
+    app.router.add_get("/health", health)
+    async with TestServer(app) as server:
+        monkeypatch.setenv("SIE_GATEWAY_URL", str(server.make_url("/")).rstrip("/"))
+        told = await asyncio.to_thread(CliRunner().invoke, cli, ["status", "--json"])
+    assert [each["name"] for each in json.loads(told.stdout)["workers"]] == ["w"]

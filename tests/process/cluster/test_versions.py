@@ -34,7 +34,7 @@ RELEASE, EARLIER = "v[0-9]*", "HEAD~20"
 VERSIONS = BEFORE, NOW = "before", "now"
 
 # Small requests, and one that goes through the payload store.
-TEXTS = [*(b"text %d" % i for i in range(20)), bytes(range(256)) * 36_000]
+TEXTS = [*(b"text %d" % i for i in range(6)), bytes(range(256)) * 36_000]
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -155,6 +155,7 @@ def test_each_gateway_gets_right_answers_from_each_sidecar(trees, tmp_path):
                 config_service(NOW)
             for gateway, pool in product(VERSIONS, VERSIONS):
                 wait_for(partial(has_answer, channels[gateway], pool))
+                texts = TEXTS if of_config == BEFORE else TEXTS[:-1]  # payloads are no matter of config services
                 with ThreadPoolExecutor(4) as clients:
-                    found = list(clients.map(partial(answer, channels[gateway], pool), TEXTS))
-                assert found == [text[::-1] for text in TEXTS], (of_config, gateway, pool)
+                    found = list(clients.map(partial(answer, channels[gateway], pool), texts))
+                assert found == [text[::-1] for text in texts], (of_config, gateway, pool)

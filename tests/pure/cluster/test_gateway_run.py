@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from sie_triton.cluster import tasks
-from sie_triton.cluster.gateway import port
 from sie_triton.cluster.gateway import run as gateway
 from sie_triton.cluster.gateway.port import Port, options
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.http.connections import RESERVED_DESCRIPTORS
 from sie_triton.settings import read_settings
 from sie_triton.system.telemetry import tracing
+from tests.support.joiners import in_loop
 
 
 def test_the_ports_share_the_descriptors_of_the_process(tmp_path, monkeypatch):
@@ -38,10 +38,8 @@ def test_spans_of_a_gateway_have_its_name(tmp_path, monkeypatch, given):
     assert environment["OTEL_SERVICE_NAME"] == given.get("OTEL_SERVICE_NAME", "sie-gateway")
 
 
-def test_the_port_is_watched_after_an_error_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(port, "LOOK_S", 0.01)
-    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
-
+@in_loop
+async def test_the_port_is_watched_after_an_error_too(tmp_path):
     class Receiving:
         num_looks = 0
 
@@ -60,12 +58,9 @@ def test_the_port_is_watched_after_an_error_too(tmp_path, monkeypatch):
         async def _add_server(self) -> None:
             self._servers.append(SimpleNamespace(wait_for_termination=wait_for_termination, stop=stop))
 
-    async def test() -> None:
-        receiving = Receiving()
-        watched = Watched(read_settings(data_dir=tmp_path), None, receiving)
-        await watched.start()
-        while receiving.num_looks < 3:
-            await asyncio.sleep(0.01)
-        await watched.stop(0)
-
-    asyncio.run(asyncio.wait_for(test(), 30))
+    receiving = Receiving()
+    watched = Watched(read_settings(data_dir=tmp_path), None, receiving, GatewayLimits(restart_s=0.01))
+    await watched.start()
+    while receiving.num_looks < 3:
+        await asyncio.sleep(0.01)
+    await watched.stop(0)

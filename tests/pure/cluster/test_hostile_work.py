@@ -2,20 +2,17 @@
 
 import time
 from asyncio import gather, run, sleep
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from tritonclient.grpc import service_pb2
 
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
-from sie_triton.cluster.messages import Answer, Work
-from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.sidecar.receipts import Receipts
-from sie_triton.cluster.sidecar.runner import Runner
+from sie_triton.cluster.messages import Work
 from sie_triton.cluster.sidecar.triton import Response
-from sie_triton.records.calls import CallBook
 from tests.support.joined import request
-from tests.support.queues import Queue
+from tests.support.queues import Queue, delivered, runner_of
 
 BODY = request(b"a").SerializeToString()
 
@@ -44,13 +41,10 @@ def ran(tmp_path, queue):
     def run_all(*works, heartbeat=None):
         async def check():
             triton = Triton()
-            limits = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 1, "max_requests": 8}
-            calls, receipts = CallBook(tmp_path), Receipts(tmp_path)
-            runner = Runner(queue, queue, triton, calls, receipts, worker="w", payloads=None, **limits)
+            runner = runner_of(queue, triton, tmp_path)
             if heartbeat is not None:
                 await runner.gateways.hear_gateway(SimpleNamespace(subject="sie.gateway.g", data=heartbeat))
-            messages = [SimpleNamespace(data=data, reply=f"$JS.ACK.s.c.1.{n}.1.1.0") for n, data in enumerate(works)]
-            await gather(*(runner.start(each, "p") for each in messages))
+            await gather(*(runner.start(delivered(data, number=n), "p") for n, data in enumerate(works)))
             return triton.calls
 
         return run(check())
@@ -62,26 +56,21 @@ def work(number=1, deadline=None, model="org__m"):
     return Work("g", number, time.time() + 60 if deadline is None else deadline, model)
 
 
-@pytest.mark.parametrize("model", ["a:b", "", "*", "a b", "x" * 10_000])
-def test_work_of_a_model_that_cannot_be_is_dropped_for_good(ran, queue, model):
-    assert ran(work(model=model).packed(BODY)) == []
-    assert [data for _, data in queue.published] == [b"+TERM"]
+def test_work_of_a_model_or_gateway_that_cannot_be_is_dropped_for_good(ran, queue):
+    works = [work(model=model) for model in ("a:b", "", "*", "a b", "x" * 10_000)]
+    works += [replace(work(), gateway=gateway) for gateway in ("é", "", "*", "a\r\nPUB x 0", "a" * 1000)]
+    assert ran(*(each.packed(BODY) for each in works)) == []
+    assert [data for _, data in queue.published] == [b"+TERM"] * len(works)
 
 
-@pytest.mark.parametrize("gateway", ["é", "", "a b", "*", ">", "a\r\nPUB x 0", "a" * 1000])
-def test_work_of_a_gateway_that_cannot_be_is_dropped_for_good(ran, queue, gateway):
-    assert ran(Work(gateway, 1, time.time() + 60, "org__m").packed(BODY)) == []
-    assert [data for _, data in queue.published] == [b"+TERM"]
-
-
-@pytest.mark.parametrize("deadline", [1e300, 2**63, 9e18])
+@pytest.mark.parametrize("deadline", [1e300, 2**63])
 def test_work_without_an_end_gets_the_longest_time_of_a_request(ran, deadline):
     [(data, seconds)] = ran(work(deadline=deadline).packed(BODY))
     assert service_pb2.ModelInferRequest.FromString(data).parameters["timeout"].int64_param <= NETWORK_TIMEOUT_S * 1e6
     assert seconds < 2 * NETWORK_TIMEOUT_S
 
 
-@pytest.mark.parametrize("clock", [b"", b"nan", b"inf", b"-1e999", b"g", "\u0661".encode(), b"x" * 10_000])
+@pytest.mark.parametrize("clock", [b"", b"nan", b"inf", "\u0661".encode(), b"x" * 10_000])
 def test_a_heartbeat_without_a_clock_changes_no_deadline(ran, clock):
     [(_, seconds)] = ran(work().packed(BODY), heartbeat=clock)
     assert 30 < seconds < 90
@@ -90,5 +79,4 @@ def test_a_heartbeat_without_a_clock_changes_no_deadline(ran, clock):
 def test_bytes_that_are_no_request_are_refused_by_triton_alone(ran, queue):
     calls = ran(*(work(number).packed(body) for number, body in enumerate((BODY, b"\xff", b"\xff", BODY))))
     assert len(calls) == 4
-    answers = [Answer.read(data)[0] for subject, data in queue.published if not subject.startswith("$JS")]
-    assert [each.status for each in answers] == [3] * 4
+    assert [each.status for each in queue.answers] == [3] * 4

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.sidecar import joining
-from sie_triton.cluster.sidecar.joining import MAX_ITEMS, MAX_PARTS, NotJoinable, joined, key_of, num_items_of, split
+from sie_triton.cluster.sidecar.joining import NotJoinable, joined, key_of, split
 from sie_triton.contract import ENCODE_OUTPUTS
 from sie_triton.records.calls import CALL
 from tests.support.joined import (
@@ -18,7 +19,6 @@ from tests.support.joined import (
     FIXED,
     RAGGED,
     TENSORS,
-    TIMING,
     TRACE,
     add,
     elements_of,
@@ -44,19 +44,6 @@ def test_every_request_gets_what_it_would_get_alone(texts, data):
     unselected = [name for name in TENSORS if name not in names]
     parts = split(respond(joined(requests), names, unselected), requests)
     assert parts == [respond(each, names, unselected) for each in requests]
-
-
-@pytest.mark.parametrize("name", TENSORS)
-def test_every_kind_of_tensor_is_split_by_items(name):
-    lengths = TENSORS[name][2]
-    names = [name, lengths] if lengths else [name]
-    requests = [request(b"one"), request(b"two", b"three", b"four"), request(b"five", b"six")]
-    parts = split(respond(joined(requests), names), requests)
-    assert parts == [respond(each, names) for each in requests]
-    shapes = [tensor(part, name)[0] for part in parts]
-    assert len({tuple(shape[1:]) for shape in shapes}) == 1
-    if name != "timing_ms" and not lengths:
-        assert [shape[0] for shape in shapes] == [1, 3, 2]
 
 
 @pytest.mark.parametrize("dtype", ["INT32", "INT64", "UINT32", "UINT64"])
@@ -91,31 +78,6 @@ def test_every_ragged_tensor_of_the_contract_is_split_by_its_lengths():
         assert tensor(first, name)[1] + tensor(second, name)[1] == tensor(response, name)[1]
 
 
-def test_durations_are_copied_whole():
-    requests = [request(*[b"a"] * 7), request(b"b")]
-    parts = split(respond(joined(requests), ["dense", "timing_ms"]), requests)
-    assert [tensor(part, "timing_ms") for part in parts] == [([7], TIMING.tobytes())] * 2
-
-
-def test_a_request_without_items_gets_no_rows():
-    requests = [request(), request(b"a"), request()]
-    parts = split(respond(joined(requests)), requests)
-    assert [tensor(part, "dense")[0] for part in parts] == [[0, 3], [1, 3], [0, 3]]
-
-
-def test_each_response_has_the_id_of_its_request():
-    requests = [request(b"a", id="x"), request(b"b"), request(b"c", id="z")]
-    assert joined(requests).id == ""
-    assert [part.id for part in split(respond(joined(requests)), requests)] == ["x", "", "z"]
-
-
-def test_a_joined_request_has_the_items_in_order():
-    whole = joined([request(b"a", b""), request(b"c"), request(b"d" * 300, b"e")])
-    assert elements_of(whole) == [b"a", b"", b"c", b"d" * 300, b"e"]
-    assert list(whole.inputs[0].shape) == [5]
-    assert num_items_of(whole) == 5
-
-
 def test_all_inputs_of_items_are_joined_and_the_others_are_not():
     requests = [
         request(b"a", inputs={"query": [b"q"], "image": [b"1"]}, score_mode="dense"),
@@ -137,18 +99,13 @@ def test_requests_are_not_changed():
 
 
 def test_a_joined_request_is_that_of_no_one_client():
-    """It cannot be cancelled by one of them, nor does it go on one's trace."""
+    """It cannot be cancelled by one of them, nor does it go on one's trace; its time is the longest of theirs."""
     parameters = {CALL: "1.2", "x_request_id": "r", "traceparent": f"{TRACE}-00", "normalize": True}
-    whole = joined([request(b"a", id="1", **parameters), request(b"b", id="2", **parameters)])
-    assert set(whole.parameters) == {"normalize"}
-
-
-def test_a_joined_request_has_the_shortest_time():
-    whole = joined([request(b"a", timeout=500), request(b"b", timeout=200), request(b"c", timeout=900)])
+    times = 500, 900, 200
+    whole = joined([request(b"a", id=f"{time}", timeout=time, **parameters) for time in times])
+    assert (set(whole.parameters), whole.id) == ({"normalize", "timeout"}, "")
     assert whole.parameters["timeout"].int64_param == 900
-
-
-ENCODE: dict[str, Any] = {"inputs": {"text": [b"a"]}, "output_types": "dense", "normalize": True}
+    assert "timeout" not in joined([request(b"a", timeout=5), request(b"b")]).parameters
 
 
 def test_texts_and_what_belongs_to_one_request_may_differ():
@@ -176,20 +133,18 @@ def with_version(version: str) -> Any:
     return made
 
 
+MAX_PARTS = SidecarLimits.max_joined_parts
+
 DIFFERENT = {
     "model": (request(b"a"), request(b"a", model="other")),
     "version": (with_version("1"), with_version("2")),
     "parameter": (request(b"a", normalize=True), request(b"a", normalize=False)),
-    "missing parameter": (request(b"a", is_query=False), request(b"a")),
     "kind of parameter": (request(b"a", threshold=1), request(b"a", threshold=1.0)),
     "query": (request(b"a", inputs={"query": [b"q"]}), request(b"a", inputs={"query": [b"r"]})),
-    "number of labels": (request(b"a", inputs={"labels": [b"x"]}), request(b"a", inputs={"labels": [b"x", b"y"]})),
     "cut of labels": (request(b"a", inputs={"labels": [b"xy"]}), request(b"a", inputs={"labels": [b"x", b"y"]})),
-    "missing input": (request(b"a", inputs={"query": [b"q"]}), request(b"a")),
     "name of an input": (request(b"a", inputs={"query": [b"q"]}), request(b"a", inputs={"query_image": [b"q"]})),
     "kind of item": (request(b"a"), request(inputs={"image": [b"a"]})),
     "selected outputs": (request(b"a"), with_output()),
-    "options of an output": (with_output(), with_output(classification=3)),
 }
 
 
@@ -205,21 +160,35 @@ def changed(change: Callable[[Any], Any]) -> Any:
     return made
 
 
+def lying(number: int, *texts: bytes) -> Any:
+    made = request(*texts)
+    made.inputs[0].shape[0] = number
+    return made
+
+
 ALONE = {
     "documents": request(inputs={"document": [b"%PDF"]}),
-    "documents beside a query": request(inputs={"query": [b"q"], "document": [b"%PDF"]}),
     "a recorded trace": request(b"a", traceparent=f"{TRACE}-01"),
+    "a recorded trace with another flag": request(b"a", traceparent=f"{TRACE}-03"),
+    "a recorded trace in another case": changed(lambda each: set_parameter(each, "Traceparent", f"{TRACE}-01")),
     "no inputs": service_pb2.ModelInferRequest(model_name="m"),
     "no items": request(inputs={"query": [b"q"]}),
+    "no texts": request(),
     "shared memory": changed(lambda each: set_parameter(each.inputs[1], "shared_memory_region", "r")),
-    "shared memory of a query": changed(lambda each: set_parameter(each.inputs[0], "shared_memory_region", "r")),
+    "classes": changed(lambda each: set_parameter(each.outputs.add(name="scores"), "classification", 2)),
     "contents that are not raw": changed(lambda each: each.ClearField("raw_input_contents")),
-    "fewer contents than inputs": changed(lambda each: each.raw_input_contents.pop()),
+    "contents beside raw ones": changed(lambda each: each.inputs[1].contents.bytes_contents.append(b"b")),
+    # What a client says of its items, so that it gets those of another one, or nobody gets an answer.
+    "fewer items than it says": lying(2, b"x"),
+    "more items than it says": lying(1, b"x", b"y"),
+    "a negative number of items": lying(-1, b"x"),
+    "no shape": changed(lambda each: each.inputs[1].ClearField("shape")),
     "rows of items": changed(lambda each: each.inputs[1].shape.append(1)),
-    "rows of a query": changed(lambda each: each.inputs[0].shape.append(1)),
     "different numbers of items": request(b"a", inputs={"image": [b"1", b"2"]}),
-    "too many items": request(*[b""] * (MAX_ITEMS + 1)),
-    "too many inputs": request(b"a", inputs={f"input_{place}": [b""] for place in range(MAX_PARTS)}),
+    "too many items": request(*[b""] * (SidecarLimits.max_joined_items + 1)),
+    "too many inputs": request(
+        b"a", inputs={f"input_{place}": [b""] for place in range(SidecarLimits.max_joined_parts)}
+    ),
     "too many parameters": request(b"a", **{f"x{place}": 0 for place in range(MAX_PARTS)}),
 }
 
@@ -232,7 +201,7 @@ def test_a_request_stays_alone_because_of(reason):
 def test_elements_of_too_many_items_are_not_counted(monkeypatch):
     """A client may send any number of empty ones, and counting them takes time that all other requests wait."""
     monkeypatch.setattr(joining, "_element_ends", lambda raw, number: pytest.fail(f"{number} elements were counted"))
-    assert key_of(request(*[b""] * (MAX_ITEMS + 1))) is None
+    assert key_of(request(*[b""] * (SidecarLimits.max_joined_items + 1))) is None
 
 
 def test_a_large_query_makes_no_large_key():
@@ -240,16 +209,6 @@ def test_a_large_query_makes_no_large_key():
     one, other = (request(b"a", inputs={"query": [last * 100_000]}) for last in (b"q", b"r"))
     assert key_of(one) != key_of(other)
     assert len(key_of(one)) == len(key_of(request(b"a"))) < 100
-
-
-def test_a_trace_that_is_not_recorded_does_not_keep_a_request_alone():
-    assert key_of(request(b"a", traceparent=f"{TRACE}-00")) is not None
-
-
-def test_the_number_of_items_is_that_of_any_input_of_items():
-    assert num_items_of(request(b"a", b"b", inputs={"query": [b"q"], "image": [b"1", b"2"]})) == 2
-    assert num_items_of(request(inputs={"query": [b"q"]})) is None
-    assert num_items_of(request(b"a", inputs={"image": [b"1", b"2"]})) is None
 
 
 # --- responses that cannot be split
@@ -273,21 +232,17 @@ def without_contents() -> Any:
 TOGETHER = {
     "pages": response_with(("num_pages", "INT32", [3], ints(0, 2, 0)), ("dense", "FP32", [4], bytes(16))),
     "pages beside a row per item": response_with(("num_pages", "INT32", [3], ints(0, 0, 0))),
+    "too few bytes": response_with(("dense", "FP32", [3, 1], bytes(14))),
     "too few rows": response_with(("dense", "FP32", [2, 1], bytes(8))),
-    "too many rows": response_with(("dense", "FP32", [4, 1], bytes(16))),
     "one row for all": response_with(("total", "FP32", [1], bytes(4))),
     "too few lengths": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [2], ints(1, 2))),
-    "too many lengths": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [4], ints(1, 1, 1, 0))),
     "lengths that are not selected": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [0], b"")),
     "lengths of fewer rows": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [3], ints(1, 1, 0))),
-    "lengths of more rows": response_with(("x", "INT32", [3], bytes(12)), ("x_lengths", "INT32", [3], ints(1, 1, 2))),
     "lengths that are not integers": response_with(
         ("x", "INT32", [3], bytes(12)), ("x_lengths", "FP32", [3], np.ones(3, "<f4").tobytes())
     ),
     "a missing element": response_with(("x", "BYTES", [3], of_bytes([b"a", b"b"]))),
-    "an element too many": response_with(("x", "BYTES", [3], of_bytes([b"a", b"b", b"c", b"d"]))),
     "an element that is cut": response_with(("x", "BYTES", [3], of_bytes([b"a", b"b", b"cde"])[:-1])),
-    "an element of another size": response_with(("x", "BYTES", [3], b"\x02" + of_bytes([b"a", b"b", b"cde"])[1:])),
     "a missing element of a row": response_with(("x", "BYTES", [3, 2], of_bytes([b"a"] * 5))),
     "contents that are not raw": without_contents(),
 }

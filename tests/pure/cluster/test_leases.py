@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from sie_triton.cluster.messages import Health, Lease
-from sie_triton.cluster.policies.leases import TTL_S, best_pool, limit
+from sie_triton.cluster.policies.leases import best_pool, limit
 
 HOME = "home"
 
@@ -65,7 +65,7 @@ def test_the_older_lease_is_served_first():
 def test_all_return_at_the_end_of_a_lease():
     homes = dict.fromkeys("abc", HOME)
     workers = [worker("a"), worker("b", "eval"), worker("c", "eval")]
-    assert set(settled(workers, [lease(gpus={"l4": 2})], TTL_S + 1, homes).values()) == {HOME}
+    assert set(settled(workers, [lease(gpus={"l4": 2})], 1201.0, homes).values()) == {HOME}
     assert set(settled(workers, [], 1.0, homes).values()) == {HOME}
 
 

@@ -3,23 +3,15 @@
 import asyncio
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 from sie_triton.client.failures import UNHEALTHY
 from sie_triton.client.retry import NETWORK_TIMEOUT_S
-from sie_triton.cluster.messages import Answer, Work
-from sie_triton.cluster.policies.quantum import Quantum
-from sie_triton.cluster.sidecar import runner as module
-from sie_triton.cluster.sidecar.receipts import Receipts
-from sie_triton.cluster.sidecar.runner import MAX_DELIVERIES_OF_AN_ERROR, Runner
+from sie_triton.cluster.limits import SidecarLimits
+from sie_triton.cluster.messages import Work
 from sie_triton.cluster.sidecar.triton import Response
 from sie_triton.records.calls import CallBook, OpenCall
 from tests.support.joined import request
-from tests.support.queues import Queue
-
-
-def receipt(num_deliveries: int) -> str:
-    return f"$JS.ACK.s.c.{num_deliveries}.1.1.1.0"
+from tests.support.queues import Queue, delivered, runner_of
 
 
 class Triton:
@@ -50,35 +42,31 @@ class Book(CallBook):
             call.when_lost()
 
 
-def published(tmp_path, monkeypatch, num_deliveries: int) -> list[tuple[str, bytes]]:
-    """Return what a sidecar publishes about lost work that it has got for the n-th time."""
-    monkeypatch.setattr(module, "REPORT_S", 0.0)
+def queue_after(tmp_path, num_deliveries: int) -> Queue:
+    """Return the queue after a sidecar has got work that is lost for the n-th time."""
 
-    async def run() -> list[tuple[str, bytes]]:
+    async def run() -> Queue:
         queue, triton = Queue(), Triton()
-        limits = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 1, "max_requests": 8}
-        book, receipts = Book(tmp_path), Receipts(tmp_path)
-        runner = Runner(queue, queue, triton, book, receipts, worker="w", payloads=None, **limits)
+        runner = runner_of(queue, triton, tmp_path, calls=Book(tmp_path), limits=SidecarLimits(report_s=0.0))
         data = Work("g", 1, time.time() + NETWORK_TIMEOUT_S, "org__m").packed(request(b"a").SerializeToString())
-        running = runner.start(SimpleNamespace(data=data, reply=receipt(num_deliveries)), "p")
+        running = runner.start(delivered(data, num_deliveries), "p")
         await triton.is_called.wait()
         reporting = asyncio.create_task(runner.report())
         await running
         await asyncio.sleep(0.01)  # it reports on
         assert not reporting.done()
         reporting.cancel()
-        return queue.published
+        return queue
 
     return asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_lost_work_goes_back_to_the_queue(tmp_path, monkeypatch):
-    assert (receipt(1), b'-NAK {"delay": 200000000}') in published(tmp_path, monkeypatch, 1)
+def test_lost_work_goes_back_to_the_queue(tmp_path):
+    assert queue_after(tmp_path, 1).of(b"-NAK") == [b'-NAK {"delay": 200000000}']
 
 
-def test_work_that_is_lost_again_and_again_is_answered(tmp_path, monkeypatch):
+def test_work_that_is_lost_again_and_again_is_answered(tmp_path):
     """It may be what ends the stage."""
-    told = published(tmp_path, monkeypatch, MAX_DELIVERIES_OF_AN_ERROR)
-    (answer,) = (Answer.read(data)[0] for subject, data in told if not subject.startswith("$JS"))
+    (answer,) = queue_after(tmp_path, SidecarLimits.max_error_deliveries).answers
     assert "a process of the model died before it answered" in answer.text
     assert UNHEALTHY in answer.text  # clients stop earlier than for a busy server

@@ -1,7 +1,7 @@
 """Headers and bodies of the messages between gateways and sidecars."""
 
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import msgpack
 import pytest
@@ -63,10 +63,6 @@ def test_header_and_body_are_read_as_they_were_written(header, body):
     assert type(header).read(header.packed(body)) == (header, body)
 
 
-def test_an_empty_body_is_read_as_empty():
-    assert Wanted.read(Wanted("m").packed()) == (Wanted("m"), b"")
-
-
 @given(HEADERS, st.data())
 def test_a_cut_header_is_malformed(header, data):
     written = header.packed()
@@ -114,14 +110,11 @@ HEALTH = Health("w", "p", "l4", True, ["m"], ["m-score"], {"m": [5, 1.5]}, 9, 1,
         (HEALTH, "models", ["m", 5]),
         (HEALTH, "resident", {"m": 5}),
         (HEALTH, "resident", {"m": [5]}),
-        (HEALTH, "resident", {"m": [5, "a"]}),
         (HEALTH, "resident", {"m": [5, float("nan")]}),
         (HEALTH, "resident", {5: [5, 5]}),
         (HEALTH, "limit", True),
         (HEALTH, "is_ready", 1),
         (LEASE, "gpus", {"l4": None}),
-        (LEASE, "gpus", {5: 1}),
-        (LEASE, "caps", {"l4": 1.5}),
         (LEASE, "at", float("inf")),
         (LEASE, "renewed_at", False),
     ],
@@ -148,22 +141,13 @@ def test_the_parts_of_an_answer_have_its_body_in_order(body, room):
     assert b"".join(part for _, part in read) == body
     assert [answer.part for answer, _ in read] == list(range(len(read)))
     assert {answer.num_parts for answer, _ in read} == {len(read)}
-    assert all(part for _, part in read) or not body
-
-
-def test_an_answer_without_a_body_is_one_part():
-    assert [Answer.read(each) for each in ANSWER.parts(b"", 2 * MAX_HEADER_BYTES)] == [(ANSWER, b"")]
+    assert all(part for _, part in read) or len(read) == 1
+    assert {replace(answer, part=0, num_parts=1) for answer, _ in read} == {ANSWER}
 
 
 @pytest.mark.parametrize(("num_bytes", "num_parts"), [(99, 1), (100, 1), (101, 2), (200, 2)])
 def test_a_body_is_cut_only_if_it_has_to_be(num_bytes, num_parts):
     assert len(list(ANSWER.parts(bytes(num_bytes), MAX_HEADER_BYTES + 100))) == num_parts
-
-
-def test_every_part_has_the_fields_of_the_answer():
-    for written in ANSWER.parts(bytes(300), MAX_HEADER_BYTES + 100):
-        answer, _ = Answer.read(written)
-        assert {**asdict(answer), "part": 0, "num_parts": 1} == asdict(ANSWER)
 
 
 @pytest.mark.parametrize("character", ["x", "é", "語", "😀"])
@@ -177,12 +161,6 @@ def test_an_answer_with_a_long_text_keeps_to_the_size_of_a_message(character):
 
 
 # --- work
-
-
-def test_work_is_known_by_its_gateway_and_number():
-    work = Work("g", 7, 5.0, "m")
-    assert work.key == ("g", 7) == Work("g", 7, 9.0, "other").key
-    assert work.key != Work("h", 7, 5.0, "m").key
 
 
 def test_a_death_counts_and_changes_nothing_else():

@@ -7,10 +7,12 @@ from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.sidecar.memory import Memory
-from sie_triton.cluster.sidecar.puller import FEW, MAX_BATCH, SMALL_BYTES, Puller
+from sie_triton.cluster.sidecar.puller import Puller
 
 MIB = 1024**2
+FEW, MAX_BATCH, SMALL_BYTES = SidecarLimits.min_batch, SidecarLimits.max_batch, SidecarLimits.small_bytes
 TOO_LARGE = {"Status": "409", "Description": "Message Size Exceeds MaxBytes"}
 
 

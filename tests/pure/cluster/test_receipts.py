@@ -4,8 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from sie_triton.cluster.sidecar import receipts as receipts_module
-from sie_triton.cluster.sidecar.receipts import FILE, NUM_BYTES, PLACE_BYTES, Receipts
+from sie_triton.cluster.sidecar.receipts import FILE, PLACE_BYTES, Receipts
 
 
 def receipt(number: int) -> str:
@@ -23,9 +22,8 @@ def test_what_is_in_progress_is_left_to_the_next_one(tmp_path):
     assert Receipts(tmp_path).left == []  # the one in between has taken them
 
 
-def test_places_are_used_again_and_too_many_receipts_are_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(receipts_module, "NUM_PLACES", 2)
-    receipts = Receipts(tmp_path)
+def test_places_are_used_again_and_too_many_receipts_are_not_kept(tmp_path):
+    receipts = Receipts(tmp_path, num_places=2)
     for number in range(3):
         with receipts.kept(receipt(number)):
             pass
@@ -47,7 +45,7 @@ def test_a_receipt_that_is_too_long_is_not_kept(tmp_path):
         b"\xff" * 5000,
         b"$JS.ACK.SIE_WORK_default.t__m".ljust(PLACE_BYTES, b"\0"),
         b"sie.work.default.t__m".ljust(PLACE_BYTES, b"\0"),
-        bytes(NUM_BYTES) + receipt(1).encode(),
+        bytes(1024 * PLACE_BYTES) + receipt(1).encode(),
     ],
     ids=["empty", "no text", "cut off", "another subject", "behind the last place"],
 )

@@ -2,47 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sie_triton.cluster.limits import SidecarLimits
 from sie_triton.cluster.messages import Answer, Work
-from sie_triton.cluster.policies.quantum import Quantum
 from sie_triton.cluster.sidecar import memory as module
-from sie_triton.cluster.sidecar.memory import MAX_WAITING, Memory
-from sie_triton.cluster.sidecar.receipts import Receipts
-from sie_triton.cluster.sidecar.runner import Runner
-from sie_triton.errors import BusyError, InputError
+from sie_triton.cluster.sidecar.memory import Memory
+from sie_triton.errors import BusyError
 from sie_triton.models.weights.object_store import StoreError
-from sie_triton.records.calls import CallBook
 from tests.support.joined import request
-from tests.support.joiners import FakeTriton, all_ran
-from tests.support.queues import Queue
+from tests.support.joiners import FakeTriton, all_ran, in_loop
+from tests.support.queues import Queue, delivered, runner_of
 
 
 def memory(max_bytes: int = 100, max_alone: int = 1000) -> Memory:
     return Memory(max_bytes, max_alone, lambda: None)
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run(*arguments: Any, **fixtures: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*arguments, **fixtures), 60))
-
-    return run
-
-
-def test_memory_is_spent_by_what_is_in_progress():
-    of_requests = memory()
-    of_requests.take("a", 60)
-    assert not of_requests.is_spent
-    of_requests.take("b", 60)
-    assert of_requests.is_spent
-    of_requests.release("a")
-    assert not of_requests.is_spent
 
 
 def test_bytes_are_taken_in_turn():
@@ -70,14 +46,6 @@ def test_there_is_no_room_for_small_messages_while_a_large_one_waits():
     assert of_requests.take_in_turn("large", 60)
     assert of_requests.has_room
     assert calls == [False, True]
-
-
-def test_one_that_leaves_the_line_holds_up_none():
-    of_requests = memory()
-    of_requests.take("running", 50)
-    assert not of_requests.take_in_turn("large", 60)
-    of_requests.release("large")
-    assert of_requests.take_in_turn("small", 10)
 
 
 def test_a_request_larger_than_the_memory_has_its_turn_once_little_else_is_there():
@@ -127,32 +95,15 @@ async def test_payloads_wait_in_order():
 
 
 @in_loop
-async def test_a_payload_whose_turn_does_not_come_is_given_up(monkeypatch):
-    monkeypatch.setattr(module, "WAIT_S", 0)
-    of_requests = memory()
-    of_requests.take("running", 90)
-    with pytest.raises(BusyError):
-        await of_requests.wait_for("a", 60)
-    of_requests.release("a")
-    assert of_requests.take_in_turn("b", 5)
-
-
-@in_loop
 async def test_few_payloads_wait():
     of_requests = memory()
     of_requests.take("running", 90)
-    tasks = [asyncio.create_task(of_requests.wait_for(i, 60)) for i in range(MAX_WAITING)]
+    tasks = [asyncio.create_task(of_requests.wait_for(i, 60)) for i in range(SidecarLimits.max_waiting_payloads)]
     await all_ran()
     with pytest.raises(BusyError, match="other payloads wait"):
         await of_requests.wait_for("late", 60)
     for task in tasks:
         task.cancel()
-
-
-@in_loop
-async def test_a_payload_that_no_memory_holds_is_refused():
-    with pytest.raises(InputError, match="has 1001 bytes, and the memory of the worker's sidecar allows 1000"):
-        await memory().wait_for("a", 1001)
 
 
 MIB = 1024**2
@@ -191,13 +142,18 @@ class Store:
 class Sidecar:
     """A runner whose requests may have so many bytes, before a Triton that answers when the test says so."""
 
-    def __init__(self, directory, max_bytes: int, store: Store | None = None, max_alone: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        directory,
+        max_bytes: int,
+        store: Store | None = None,
+        max_alone: int = 1 << 30,
+        payload_wait_s: float = 5.0,
+    ) -> None:
         self.queue, self.triton = Queue(), FakeTriton()
-        limits = {"quantum": Quantum(50.0), "coalesce_ms": 0.0, "max_calls": 100, "max_requests": 1}
-        parts = self.queue, self.queue, self.triton, CallBook(directory), Receipts(directory)
-        self.runner = Runner(*parts, worker="w", payloads=store, **limits)
+        self.runner = runner_of(self.queue, self.triton, directory, max_calls=100, max_requests=1, payloads=store)
         self.num_freed = 0
-        self.runner.memory = Memory(max_bytes, max_alone, self._freed)
+        self.runner.memory = Memory(max_bytes, max_alone, self._freed, SidecarLimits(payload_wait_s=payload_wait_s))
         self.runner.is_able = True
         self._num = 0
 
@@ -209,17 +165,16 @@ class Sidecar:
     ) -> "asyncio.Task[None]":
         self._num += 1
         data = Work("g", self._num, time.time() + left_s, "org__m", **more).packed(b"" if more else body)
-        receipt = f"$JS.ACK.s.c.{num_deliveries}.{self._num}.1.1.0"
-        self.message = SimpleNamespace(data=data, reply=receipt)
+        self.message = delivered(data, num_deliveries, self._num)
         return self.runner.start(self.message, "p")
 
     @property
     def returned(self) -> list[bytes]:
-        return [data for _, data in self.queue.published if data.startswith(b"-NAK")]
+        return self.queue.of(b"-NAK")
 
     @property
     def answers(self) -> list[Answer]:
-        return [Answer.read(data)[0] for subject, data in self.queue.published if subject.startswith("sie.answer")]
+        return self.queue.answers
 
 
 @in_loop
@@ -302,10 +257,9 @@ async def test_a_payload_is_not_read_before_there_is_memory_for_it(tmp_path):
 
 
 @in_loop
-async def test_a_payload_without_memory_goes_back_to_the_queue(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "WAIT_S", 0)
+async def test_a_payload_without_memory_goes_back_to_the_queue(tmp_path):
     store = Store(BODY)
-    sidecar = Sidecar(tmp_path, 2 * len(BODY) - 1, store)
+    sidecar = Sidecar(tmp_path, 2 * len(BODY) - 1, store, payload_wait_s=0)
     small = sidecar.start()
     await all_ran()
     await sidecar.start(payload="payloads/1/g.2")
@@ -319,17 +273,26 @@ async def test_a_payload_without_memory_goes_back_to_the_queue(tmp_path, monkeyp
     assert [each.status for each in sidecar.answers] == [0, 0]
 
 
+class AwayStore(Store):
+    async def size(self, path: str) -> int:
+        raise StoreError("away")
+
+
+class EmptyStore(Store):
+    async def size(self, path: str) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.parametrize(
+    ("store", "receipt"),
+    [(None, b'-NAK {"delay": 500000000}'), (AwayStore(BODY), b'-NAK {"delay": 500000000}'), (EmptyStore(BODY), b"")],
+    ids=["no store", "away", "removed by its gateway"],
+)
 @in_loop
-async def test_a_payload_larger_than_the_memory_runs_alone(tmp_path):
-    store = Store(BODY)
-    sidecar = Sidecar(tmp_path, len(BODY) // 10, store)
-    large = sidecar.start(payload="payloads/1/g.1")
-    await all_ran()
-    assert sidecar.runner.room == 0
-    sidecar.triton.calls[0].answer()
-    await large
-    assert [each.status for each in sidecar.answers] == [0]
-    assert sidecar.runner.room > 0
+async def test_a_payload_that_cannot_be_read_goes_back_unless_nobody_waits_for_it(tmp_path, store, receipt):
+    sidecar = Sidecar(tmp_path, 1 << 20, store)
+    await sidecar.start(payload="payloads/1/g.1")
+    assert sidecar.queue.published == [(sidecar.message.reply, receipt)]
 
 
 @in_loop

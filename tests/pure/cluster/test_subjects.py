@@ -34,11 +34,6 @@ def test_a_name_that_cannot_be_part_of_a_subject_is_refused(name):
         checked_name(name, "SIE_POOL")
 
 
-@given(NAMES)
-def test_a_checked_name_is_returned_unchanged(name):
-    assert checked_name(name, "SIE_POOL") == name
-
-
 def test_an_error_shows_the_beginning_of_a_long_name_only():
     for check in (token, lambda name: checked_name(name, "SIE_POOL")):
         with pytest.raises(InputError) as caught:
@@ -48,16 +43,13 @@ def test_an_error_shows_the_beginning_of_a_long_name_only():
 
 @given(NAMES, MODELS)
 def test_work_is_on_the_subjects_that_its_stream_listens_to(pool, model):
-    assert fnmatch.fnmatchcase(subjects.work(pool, model), subjects.all_work(pool))
-    assert len(subjects.work(pool, model).split(".")) == len(subjects.all_work(pool).split("."))
-    assert model_of(subjects.work(pool, model).rpartition(".")[2]) == model
-
-
-@given(NAMES, MODELS)
-def test_dead_work_is_in_the_stream_of_all_pools(pool, model):
-    assert subjects.dead(pool, model).startswith(subjects.DEAD_SUBJECTS.removesuffix(">"))
-    assert len(subjects.dead(pool, model).split(".")) == 4
-    assert model_of(subjects.dead(pool, model).rpartition(".")[2]) == model
+    for subject, heard in (
+        (subjects.work(pool, model), subjects.all_work(pool)),
+        (subjects.dead(pool, model), subjects.DEAD_SUBJECTS.replace(">", "*.*")),
+    ):
+        assert fnmatch.fnmatchcase(subject, heard)
+        assert len(subject.split(".")) == len(heard.split("."))
+        assert model_of(subject.rpartition(".")[2]) == model
 
 
 @given(NAMES, NAMES)
@@ -85,8 +77,7 @@ def test_the_heartbeats_of_gateways_are_no_workers():
     assert not fnmatch.fnmatchcase(subjects.gateway_health("g"), subjects.ALL_WORKERS)
 
 
-@pytest.mark.parametrize("model", ["m.>", "m>", "*", "a b"])
 @pytest.mark.parametrize("subject", [subjects.work, subjects.dead])
-def test_a_subject_with_a_model_checks_it(subject, model):
+def test_a_subject_with_a_model_checks_it(subject):
     with pytest.raises(InputError):
-        subject("default", model)
+        subject("default", "m.>")

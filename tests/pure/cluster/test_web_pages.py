@@ -1,6 +1,5 @@
 """Foreign web pages at the HTTP ports of a cluster; those of a gateway are a door's."""
 
-import asyncio
 from types import SimpleNamespace
 
 import aiohttp
@@ -11,29 +10,26 @@ from sie_triton.cluster.config.api import application
 from sie_triton.cluster.sidecar.run import probes
 from sie_triton.settings import read_settings
 from tests.support.http_clients import client_of
+from tests.support.joiners import in_loop
 
 FOREIGN = [{"Host": "rebound.example:8081"}, {"Origin": "https://evil.example"}, {"Origin": "http://localhost:3000"}]
 
 
 @pytest.mark.parametrize(("headers", "status"), [({}, 200), *((headers, 403) for headers in FOREIGN)])
-def test_a_config_service_refuses_them(tmp_path, headers, status):
-    async def test() -> None:
-        app = application(SimpleNamespace(), SimpleNamespace(), read_settings(data_dir=tmp_path), "admin")
-        async with client_of(app) as client:
-            assert (await client.get("/healthz", headers=headers)).status == status
-            refused = await client.post("/v1/configs/models", headers={"Authorization": "Bearer wrong", **headers})
-            assert refused.status == (403 if headers else 401)
-
-    asyncio.run(test())
+@in_loop
+async def test_a_config_service_refuses_them(tmp_path, headers, status):
+    app = application(SimpleNamespace(), SimpleNamespace(), read_settings(data_dir=tmp_path), "admin")
+    async with client_of(app) as client:
+        assert (await client.get("/healthz", headers=headers)).status == status
+        refused = await client.post("/v1/configs/models", headers={"Authorization": "Bearer wrong", **headers})
+        assert refused.status == (403 if headers else 401)
 
 
 @pytest.mark.parametrize(("headers", "status"), [({}, 200), *((headers, 403) for headers in FOREIGN)])
-def test_a_sidecar_refuses_them(tmp_path, headers, status):
+@in_loop
+async def test_a_sidecar_refuses_them(tmp_path, headers, status):
     settings = read_settings(data_dir=tmp_path, worker_metrics_port=free_ports(1)[0])
 
-    async def test() -> None:
-        async with probes(SimpleNamespace(is_alive=True), settings), aiohttp.ClientSession() as client:
-            url = f"http://127.0.0.1:{settings.worker_metrics_port}/healthz"
-            assert (await client.get(url, headers=headers)).status == status
-
-    asyncio.run(test())
+    async with probes(SimpleNamespace(is_alive=True), settings), aiohttp.ClientSession() as client:
+        url = f"http://127.0.0.1:{settings.worker_metrics_port}/healthz"
+        assert (await client.get(url, headers=headers)).status == status

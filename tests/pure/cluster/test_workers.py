@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sie_triton.cluster import workers as module
+from sie_triton.cluster.limits import ClusterLimits
 from sie_triton.cluster.messages import Health
-from sie_triton.cluster.workers import MAX_MISSING, Workers
+from sie_triton.cluster.workers import Workers
 from tests.support.clocks import Clock
 
 
@@ -18,8 +18,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def workers(clock) -> Workers:
-    """Workers with a heartbeat every 2 seconds."""
-    return Workers(clock)
+    """At most three workers, with a heartbeat every 2 seconds."""
+    return Workers(ClusterLimits(max_workers=3), clock)
 
 
 def health(worker, pool="p", **fields):
@@ -51,54 +51,27 @@ def test_a_worker_is_alive_from_its_first_heartbeat(workers):
     assert workers.alive("p") == [health("a")]
 
 
-def test_a_worker_is_gone_after_three_missing_heartbeats(workers, clock):
+def test_a_worker_is_gone_after_three_missing_heartbeats_and_can_come_back(workers, clock):
     workers.take(health("a"))
-    clock.now += 2.0 * MAX_MISSING
-    assert names(workers) == ["a"]
+    workers.take(health("b", is_ready=False))
+    clock.now += 5
+    workers.take(health("a", open=2))
+    clock.now += 6.0 - 5
+    assert workers.alive("p") == [health("a", open=2), health("b", is_ready=False)]
     clock.now += 0.1
-    assert names(workers) == []
-
-
-def test_each_worker_has_its_own_interval(workers, clock):
-    workers.take(health("slow", interval_s=60.0))
-    workers.take(health("quick"))
-    assert workers.stale_s == 60.0 * MAX_MISSING
-    clock.now += 2.0 * MAX_MISSING + 0.1
-    assert names(workers) == ["slow"]
-
-
-def test_each_heartbeat_counts_anew(workers, clock):
-    workers.take(health("a"))
-    workers.take(health("b"))
-    clock.now += 5
-    workers.take(health("a"))
-    clock.now += 5
     assert names(workers) == ["a"]
-
-
-def test_a_worker_can_come_back(workers, clock):
-    workers.take(health("a"))
     clock.now += 100
     assert names(workers) == []
     workers.take(health("a"))
     assert names(workers) == ["a"]
 
 
-def test_the_latest_heartbeat_counts(workers):
-    for num_open in (1, 2, 3):
-        workers.take(health("a", open=num_open))
-    assert [each.open for each in workers.alive("p")] == [3]
-
-
-def test_a_worker_that_is_not_ready_is_alive(workers):
-    workers.take(health("a", is_ready=False))
-    assert names(workers) == ["a"]
-
-
-def test_workers_are_sorted_by_name(workers):
-    for name in "cab":
-        workers.take(health(name))
-    assert names(workers) == ["a", "b", "c"]
+def test_each_worker_has_its_own_interval(workers, clock):
+    workers.take(health("slow", interval_s=60.0))
+    workers.take(health("quick"))
+    assert workers.stale_s == 180.0
+    clock.now += 6.0 + 0.1
+    assert names(workers) == ["slow"]
 
 
 def test_pools_do_not_mix(workers, clock):
@@ -123,18 +96,12 @@ def test_a_malformed_heartbeat_is_ignored(workers, data):
     assert names(workers) == ["b"]
 
 
-def test_beyond_the_limit_known_workers_are_still_heard(workers, clock, monkeypatch):
-    monkeypatch.setattr(module, "MAX_WORKERS", 2)
-    for name in "abc":
+def test_beyond_the_limit_known_workers_are_still_heard_and_one_that_is_gone_makes_room(workers, clock):
+    for name in "bacd":
         workers.take(health(name))
     workers.take(health("a", open=7))
-    assert [(each.worker, each.open) for each in workers.alive("p")] == [("a", 7), ("b", 0)]
-
-
-def test_a_worker_that_is_gone_makes_room_for_another(workers, clock, monkeypatch):
-    monkeypatch.setattr(module, "MAX_WORKERS", 1)
-    workers.take(health("a"))
+    assert [(each.worker, each.open) for each in workers.alive("p")] == [("a", 7), ("b", 0), ("c", 0)]
     clock.now += 100
     assert names(workers) == []
-    workers.take(health("b"))
-    assert names(workers) == ["b"]
+    workers.take(health("d"))
+    assert names(workers) == ["d"]

@@ -14,7 +14,7 @@ PARAMETERS = Parameters(machine_start_s=5, server_start_s=2, spot_losses_per_hou
 @pytest.mark.parametrize("rules", RULES)
 def test_each_request_is_over_once(simulated, rules, scenario):
     rate = 1.5 * 4 * PARAMETERS.capacity
-    simulation, asked = simulated(PARAMETERS, rules, scenario, rate=rate, seconds=120, workers=4, models=30)
+    simulation, asked = simulated(PARAMETERS, rules, scenario, rate=rate, seconds=40, workers=4, models=30)
     book = simulation.book
     assert book.counts.total() == book.counted.total() == len(asked.times) > 100
     assert len(book.latencies_s) == book.counts[Outcome.ANSWERED]
@@ -82,7 +82,7 @@ def test_joined_requests_share_the_time_of_a_call(simulated):
 def test_affinity_needs_fewer_loads_and_answers_more(figures):
     """More models than any machine has room for, of a size at which all machines together have room for them."""
     free = Parameters(reference_max_pending=10**9)
-    run = {rules: figures(free, rules, rate=5, seconds=300, workers=10, models=60) for rules in RULES}
+    run = {rules: figures(free, rules, rate=5, seconds=200, workers=10, models=60) for rules in RULES}
     assert run[OURS]["num_loads"] * 3 < run[REFERENCE]["num_loads"]
     assert run[OURS]["num_answered"] == run[OURS]["num_requests"] > run[REFERENCE]["num_answered"]
 
@@ -90,7 +90,7 @@ def test_affinity_needs_fewer_loads_and_answers_more(figures):
 def test_both_rules_answer_all_if_all_models_fit(figures):
     """Affinity then costs some latency: a model stays at one machine as long as that keeps up."""
     small = Parameters(model_gb=0.1, first_load_s=0.5, slow_load_ratio=0)
-    run = {rules: figures(small, rules, rate=10, seconds=600, workers=10, models=4) for rules in RULES}
+    run = {rules: figures(small, rules, rate=10, seconds=300, workers=10, models=4) for rules in RULES}
     assert run[OURS]["num_answered"] == run[REFERENCE]["num_answered"]
     assert run[OURS]["p50_s"] == pytest.approx(run[REFERENCE]["p50_s"], rel=0.2)
 
