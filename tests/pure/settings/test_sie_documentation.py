@@ -24,6 +24,8 @@ VARIABLE = re.compile(r"`(SIE_\w+)(?:…)?`(?: (\S+))?")
 # Fewer characters say no reason.
 MIN_REASON = 8
 
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 
 class Statement(NamedTuple):
     """A row of the table: `verdict` is done or decided, `shown` what follows it."""
@@ -51,7 +53,7 @@ STATEMENTS = statements()
 
 @cache
 def functions_in(path: str) -> set[str]:
-    return {node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in ast.parse((ROOT / path).read_text()).body if isinstance(node, DEFINITIONS)}
 
 
 def test_every_statement_is_there():
