@@ -91,13 +91,6 @@ def test_templates(client, text, options, whole):
     np.testing.assert_allclose(filled, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_only_requested_outputs_are_returned(client):
-    (result,) = client.encode(COLBERT, ["a"], output_types=["muvera"])
-    assert set(result) == {"muvera", "token_count", "timing"}
-    (result,) = client.encode(COLBERT, ["a"], output_types=["multivector"])
-    assert set(result) == {"multivector", "token_count", "timing"}
-
-
 @pytest.mark.parametrize("dtype", VIEWS)
 def test_quantised(client, dtype):
     for model, names in ((MINILM, ["dense"]), (COLBERT, ["multivector", "muvera"])):
@@ -123,16 +116,15 @@ def share_that_differs(got, exact, dtype):
     return np.mean(np.abs(got.astype(np.int32) - exact) > 1)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_scales_where_the_model_file_declares_them(client, dtype):
+def test_scales_where_the_model_file_declares_them(client):
     for model, name in ((BGE_M3, "dense"), (COLBERT, "multivector"), (COLBERT, "muvera")):
         plain = client.encode(model, TEXTS, output_types=[name])
-        small = client.encode(model, TEXTS, output_types=[name], output_dtype=dtype)
+        small = client.encode(model, TEXTS, output_types=[name], output_dtype="uint8")
         for given, row in zip(plain, small, strict=True):
             assert set(row) == {name, f"{name}_scales", "token_count", "timing"}
             step, offset = np.moveaxis(row[f"{name}_scales"], -1, 0)[..., None]
             assert (np.abs(offset + step * row[name] - given[name]) <= 0.51 * step + 1e-5).all()
-    assert "dense_scales" not in client.encode(MINILM, "a", output_dtype=dtype)
+    assert "dense_scales" not in client.encode(MINILM, "a", output_dtype="uint8")
     assert "dense_scales" not in client.encode(BGE_M3, "a", output_dtype="float16")
 
 

@@ -262,16 +262,6 @@ def test_watchers_need_a_token_too(token, status):
         assert asyncio.run(watch(port)) == status
 
 
-def test_a_disconnected_clients_call_is_cancelled():
-    door, backend = door_of()
-    backend.seconds = 100
-    with listening(door) as port:
-        with socket.create_connection(("127.0.0.1", port), 60) as client:
-            client.sendall(HEAD.replace(b"1000", b"16") + b'\r\n{"items": ["a"]}')
-            wait_for(lambda: backend.asked)
-        wait_for(lambda: backend.was_cancelled)
-
-
 @pytest.mark.parametrize(("given", "seconds"), [({}, 25.0), ({"X-Request-Timeout": "0.5"}, 0.5)])
 def test_the_client_may_set_the_timeout(given, seconds):
     door, backend = door_of(door_timeout_s=25)

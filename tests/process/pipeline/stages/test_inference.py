@@ -83,8 +83,8 @@ def test_a_failed_load_is_remembered(inference):
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        *((reason, 1) for reason in ("not found", "gated", "corrupt", "unsupported", "dependency", "too large")),
-        *((reason, 3) for reason in ("network", "out of memory", "failed")),
+        ("not found", 1),
+        ("network", 3),
     ],
 )
 def test_only_transient_load_failures_are_retried(inference, monkeypatch, reason, expected):

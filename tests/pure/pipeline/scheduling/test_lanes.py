@@ -9,7 +9,7 @@ import pytest
 from sie_triton.contract.spec import REMOTE
 from sie_triton.pipeline.scheduling import scheduler as module
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.scheduler import PASSES, REMOTE_LANES, Pace, Scheduler, cost
+from sie_triton.pipeline.scheduling.scheduler import REMOTE_LANES, Pace, Scheduler, cost
 from tests.pure.pipeline.scheduling.test_scheduler import Slots, wait_for
 
 MS = 1_000_000
@@ -115,18 +115,6 @@ def test_remote_pass_times_count_for_a_minimum_cost(monkeypatch, device, least):
     lanes.submit([1])
     lanes.finish()
     assert lanes.scheduler._pace.expected_ns(least) == 60 * MS
-
-
-@pytest.mark.usefixtures("short_wait")
-def test_a_bulk_request_beside_a_queue_of_single_ones_has_its_turn():
-    lanes = Lanes(budget=10)
-    with lanes.held():
-        lanes.scheduler.submit_bulk([list(Slots(99)), list(Slots(98))])
-        lanes.submit(*[[10]] * 20)
-    ran = lanes.finish()
-    assert ran.index([99]) == PASSES
-    assert ran.index([98]) == 2 * PASSES + 1
-    assert ran.count([10]) == 20
 
 
 def test_submit_blocks_while_a_full_budget_is_waiting(monkeypatch):

@@ -71,14 +71,6 @@ def test_a_bulk_job_runs_after_every_two_interactive_jobs(one_lane):
     assert one_lane.run() == [[10], [10], [91], [10], [10], [92], [10], [10], [93]]
 
 
-def test_ended_jobs_are_dropped_from_every_class(one_lane):
-    late = Slots(2, 2)
-    late.over = True
-    one_lane.scheduler.submit(list(late))
-    one_lane.submit([3], [4, 4])
-    assert one_lane.run() == [[3], [4, 4]]
-
-
 def test_the_whole_device_is_not_given_while_work_waits(one_lane):
     """No lane has taken the waiting work yet."""
     one_lane.submit([3])

@@ -1,6 +1,5 @@
 """A request's context on its way through the steps: it holds all facts, and loses none."""
 
-import numpy as np
 import pytest
 
 from sie_triton.contract import VERBS
@@ -8,7 +7,7 @@ from sie_triton.contract.spec import Profile
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
 from sie_triton.pipeline.scheduling.job import NEVER
-from sie_triton.pipeline.stages.context import Context, Contexts, of_profile, timing_ms
+from sie_triton.pipeline.stages.context import Context, Contexts, of_profile
 from tests.support.family_double import NAME
 from tests.support.stages import FakeRequest, spec
 
@@ -68,14 +67,9 @@ MODEL = model_of(
 
 TRAVELLING = [
     (ENCODE, "output_types", "dense"),
-    (ENCODE, "output_dtype", "float32"),
-    (ENCODE, "is_query", False),
     (ENCODE, "dimensions", 2),
-    (ENCODE, "normalize", True),
-    (ENCODE, "threshold", 0.0),
     (ENCODE, "labels", "far,near"),
     (SCORE, "score_mode", "dense"),
-    (SCORE, "threshold", 1.0),
 ]
 
 
@@ -143,15 +137,3 @@ def test_a_timeout_of_any_size_is_one_that_the_next_step_takes():
 def test_a_parameter_of_another_verb_is_unknown():
     with pytest.raises(InputError, match="parameter score_mode: unknown here"):
         Contexts(MODEL).enter(FakeRequest({"score_mode": "dense"}), ENCODE)
-
-
-def test_the_timing_is_in_the_order_of_its_fields():
-    times = {
-        name: COUNTED[name] * 10**6
-        for name in ("preprocessed_ns", "queue_ns", "batch_wait_ns", "inference_ns", "loading_ns")
-    }
-    found = timing_ms(Context(ENCODE, {}, arrived_ns=0, **times), 0)
-    assert found.dtype == np.float32
-    assert found[:4].tolist() == [6, 4, 7, 8]
-    assert found[4] == found[5]
-    assert found[6] == 9
