@@ -10,8 +10,7 @@ from grpc import aio
 from sie_triton.cluster.connection import MAX_AGE_S
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.tasks import restarted_forever
-from sie_triton.http.connection import HEAD_S
-from sie_triton.http.server import KEEP_ALIVE_S
+from sie_triton.http.limits import ConnectionLimits
 from sie_triton.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -40,8 +39,8 @@ def options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a few bytes would become a large message
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.max_allowed_incoming_connections", settings.door_max_connections),
-        ("grpc.server_handshake_timeout_ms", int(HEAD_S * 1000)),
-        ("grpc.max_connection_idle_ms", KEEP_ALIVE_S * 1000),
+        ("grpc.server_handshake_timeout_ms", int(ConnectionLimits.head_timeout_s * 1000)),
+        ("grpc.max_connection_idle_ms", ConnectionLimits.keep_alive_s * 1000),
         ("grpc.max_connection_age_ms", MAX_CONNECTION_S * 1000),
         ("grpc.max_connection_age_grace_ms", int(MAX_AGE_S * 1000)),
     ]

@@ -20,6 +20,7 @@ from sie_triton.cluster.gateway.port import Port
 from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.messages import Answer
 from sie_triton.doors.memory import MemoryBudget, hold
+from sie_triton.http.limits import ConnectionLimits
 from sie_triton.settings import read_settings
 from tests.support.http2 import (
     DATA,
@@ -246,7 +247,7 @@ def test_connections_beyond_the_limit_are_closed_and_others_stay(run):
 
 
 def test_an_idle_connection_is_closed(run, monkeypatch):
-    monkeypatch.setattr(gateway_port, "KEEP_ALIVE_S", 1)
+    monkeypatch.setattr(ConnectionLimits, "keep_alive_s", 1)
 
     async def test(gateway: Gateway) -> None:
         assert await gateway.talk(Http2Client.is_closed)
@@ -255,7 +256,7 @@ def test_an_idle_connection_is_closed(run, monkeypatch):
 
 
 def test_a_connection_that_says_nothing_is_closed(run, monkeypatch):
-    monkeypatch.setattr(gateway_port, "HEAD_S", 0.2)
+    monkeypatch.setattr(ConnectionLimits, "head_timeout_s", 0.2)
 
     def wait(number: int) -> bool:
         with socket.create_connection(("127.0.0.1", number), 30) as silent:

@@ -20,6 +20,7 @@ from sie_triton.engines.torch.export import export
 from sie_triton.engines.torch.graph_comparison import largest, longest_seen, may_have_graph, take_graph
 from sie_triton.engines.torch.probe import choose_path, relative_error
 from sie_triton.errors import LoadError
+from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.worker import graphs as making
 from sie_triton.pipeline.worker.graphs import Graphs, forget_others
 from sie_triton.pipeline.worker.messages import Quickened
@@ -315,9 +316,8 @@ def test_memory_for_an_export_is_that_of_the_container(failing, monkeypatch, tmp
     assert not (tmp_path / "graphs").exists()
 
 
-def test_graphs_recorded_in_memory_need_no_file_and_no_disk_space(monkeypatch, tmp_path):
-    monkeypatch.setattr(making, "PASSES_BEFORE_EXPORT", 9)
-    weighty = SimpleNamespace(weights_bytes=2 * making.MAX_WEIGHTS_BYTES)
+def test_graphs_recorded_in_memory_need_no_file_and_no_disk_space(tmp_path):
+    weighty = SimpleNamespace(weights_bytes=2 * WorkerLimits.graph_weights_bytes)
     used = iter((100, 130))
     engine = SimpleNamespace(
         graphs_are_files=False,
@@ -328,7 +328,7 @@ def test_graphs_recorded_in_memory_need_no_file_and_no_disk_space(monkeypatch, t
         release_threads=lambda: None,
     )
     order = SimpleNamespace(makes_graphs=True, graphs=tmp_path / "none", threads=1, num_lanes=1)
-    made = Graphs(engine, order)
+    made = Graphs(engine, order, WorkerLimits(num_passes_before_export=9))
     made.start()
     with made.counted_pass():
         pass

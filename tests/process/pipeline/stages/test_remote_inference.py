@@ -6,6 +6,7 @@ import pytest
 
 from sie_triton.contract.spec import Endpoint as Where
 from sie_triton.errors import DeadlinePassed, EndpointAway, EndpointBusy, InputError, LoadError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records.status import StatusWriter, is_remote
@@ -98,8 +99,8 @@ def test_an_away_or_busy_endpoint_recovers_without_a_new_worker(stage, endpoint,
     assert stage.status.record["worker_pid"] == worker
 
 
-def test_a_model_whose_endpoint_is_away_loads_when_it_is_back(stage, endpoint, monkeypatch):
-    monkeypatch.setattr("sie_triton.pipeline.stages.cold_stage.RETRY_LOAD_AFTER_S", 0.0)
+def test_a_model_whose_endpoint_is_away_loads_when_it_is_back(stage, endpoint):
+    stage.limits = StageLimits(retry_load_s=0.0)
     endpoint.stop()
     (answer,) = run(stage, [tokens([2])])
     assert isinstance(answer, LoadError)

@@ -15,7 +15,7 @@ from sie_triton.pipeline.scheduling import cpu_budget as budget
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.scheduler import Scheduler, cost
-from sie_triton.pipeline.stages.busy_log import BusyLog, covered_ns
+from sie_triton.pipeline.stages.inference_job import BusyLog, covered_ns
 from sie_triton.pipeline.stages.open_requests import NEVER
 from tests.support.threads import no_thread
 

@@ -10,8 +10,8 @@ from time import monotonic_ns
 import pytest
 
 from sie_triton.errors import BusyError, InputError, LoadError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
-from sie_triton.pipeline.stages import cold_stage as module
 from sie_triton.pipeline.stages.cold_stage import ColdStage
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records.status import COLD, StatusWriter, status_path
@@ -31,7 +31,7 @@ class Echo(ColdStage[str]):
     name = "preprocess"
 
     def __init__(self, status: StatusWriter) -> None:
-        super().__init__(status, LIMIT)
+        super().__init__(status, LIMIT, StageLimits(load_log_s=0.1))
         self.may_load = threading.Event()
         self.may_load.set()
         self.num_loads = 0
@@ -210,7 +210,6 @@ def fetching(tmp_path) -> Iterator[Fetching]:
 
 
 def test_errors_of_requests_that_waited_for_a_download_name_its_progress(fetching, caplog, monkeypatch):
-    monkeypatch.setattr(module, "LOG_S", 0.1)
     caplog.set_level("INFO", "sie_triton")
     hasty, patient = FakeRequest(timeout_us=300_000), FakeRequest()
     fetching.execute([hasty, patient])

@@ -10,12 +10,10 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
 from sie_triton.pipeline.scheduling.job import NEVER, pack
-from sie_triton.pipeline.stages.busy_log import BusyLog
 from sie_triton.pipeline.stages.context import Context
-from sie_triton.pipeline.stages.inference_job import InferenceCodec
-from sie_triton.pipeline.stages.message import Messages
+from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec
+from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.traffic import TrafficWriter
 from tests.support.family_double import NAME

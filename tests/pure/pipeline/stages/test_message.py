@@ -9,8 +9,7 @@ from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import InputError
 from sie_triton.pipeline.stages.context import Context
-from sie_triton.pipeline.stages.message import FRONT, Messages
-from sie_triton.pipeline.stages.seal import SEAL_BYTES, Seal
+from sie_triton.pipeline.stages.message import FRONT, SEAL_BYTES, Messages, Seal
 from tests.support.stages import FakeRequest
 
 TENSORS = [

@@ -11,8 +11,8 @@ from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.contract.transforms import Muvera
 from sie_triton.models.families import model_of
 from sie_triton.pipeline.stages.context import Context, Contexts, timing_ms
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.records.traffic import TrafficWriter
 from tests.support.stages import FakeRequest, computed, run, spec
 

@@ -5,8 +5,8 @@ import pytest
 
 from sie_triton.contract.transforms import Muvera
 from sie_triton.errors import ModelError
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.records.traffic import TrafficWriter
 from tests.pure.pipeline.stages.test_postprocess import COLBERT, vectors
 from tests.support.stages import run, spec

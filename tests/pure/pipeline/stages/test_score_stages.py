@@ -8,8 +8,8 @@ import pytest
 from sie_triton.errors import BusyError
 from sie_triton.models.families.shared.token_batch import prompt_tokens
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.records.traffic import TrafficWriter
 from tests.support.stages import computed, run, spec, tokens
 

@@ -1,6 +1,6 @@
 """A step accepts data from the step before it only, by a seal."""
 
-from sie_triton.pipeline.stages.seal import Seal
+from sie_triton.pipeline.stages.message import Seal
 
 
 def test_processes_of_one_directory_share_a_key_that_only_this_user_can_read(tmp_path, own_keys):

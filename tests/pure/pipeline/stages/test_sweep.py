@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sie_triton.errors import BusyError
-from sie_triton.pipeline.stages.sweep import Sweep
+from sie_triton.pipeline.scheduling.threads import Sweep
 from tests.support.threads import no_thread
 
 
