@@ -10,6 +10,7 @@ class DoorLimits:
     """Limits of a door, for all its clients."""
 
     connection: ConnectionLimits = ConnectionLimits()
+    drain_timeout_s: int = 7  # of the requests in progress, after SIGTERM
 
     # Bodies. A timeout is extended by one second for every `body_bytes_per_s` bytes received.
     body_timeout_s: float = 10.0

@@ -21,7 +21,9 @@ class DoorServer(HttpServer):
     """Server that reports that it is draining during shutdown, and sends a heartbeat each second."""
 
     def __init__(self, door: Door, more: Sequence[Routes]) -> None:
-        super().__init__(application(door, more), door.connections, 7, WebSocket, door.limits.connection)
+        super().__init__(
+            application(door, more), door.connections, door.limits.drain_timeout_s, WebSocket, door.limits.connection
+        )
         self._door = door
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

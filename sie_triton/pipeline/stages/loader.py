@@ -164,9 +164,14 @@ class Loader:
                 raise LoadError("this process is about to end")
 
         runtime = self._spec.runtime
-        limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
         return WorkerHandle(
-            order, self._died, **limits, loading=loading, quickened=self._quickened, measured=self._measured
+            order,
+            self._died,
+            forward_timeout_s=runtime.forward_timeout_s,
+            load_timeout_s=runtime.load_timeout_s,
+            loading=loading,
+            quickened=self._quickened,
+            measured=self._measured,
         )
 
     def _quickened(self, quickened: Quickened) -> None:
