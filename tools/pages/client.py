@@ -8,7 +8,7 @@ import numpy as np
 
 from sie_triton.client import AsyncSIEClient, SIEClient, maxsim, types
 from sie_triton.client.calls import PIECE_BYTES, PIECE_ITEMS
-from sie_triton.client.retry import FIRST_PATIENCE_S, PATIENCE_S
+from sie_triton.client.limits import ClientLimits
 from sie_triton.contract import PAGES, VERBS
 from tools.pages.parameters import MODEL
 from tools.pages.tables import table
@@ -67,9 +67,10 @@ Every error is a subclass of `SIEError`. `kind`, `field` and `retry_after_s` are
 |---|---|---|
 | `InputError` | the request is invalid, or the model is not served; the message says what is allowed | no |
 | `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed; without a \
-timeout for {PATIENCE_S:.0f} s |
+timeout for {ClientLimits.retry_s:.0f} s |
 | `Unreachable`, a `BusyError` | no server answers at the address | until `timeout` has passed; without a timeout for \
-{PATIENCE_S:.0f} s if the server has answered this client before, else for {FIRST_PATIENCE_S:.0f} s |
+{ClientLimits.retry_s:.0f} s if the server has answered this client before, else for \
+{ClientLimits.first_retry_s:.0f} s |
 | `LoadError` | the model cannot be loaded; `reason` says why, `is_permanent` that retrying cannot help | no; the \
 first request after 30 s loads again, unless `is_permanent` |
 | `ModelError` | the forward pass failed | no |
