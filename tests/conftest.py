@@ -222,9 +222,10 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return add_arrays(tmp_path_factory.mktemp("environments"))
 
 
-@pytest.fixture(params=["http", "grpc"])
-def client(server: Running, request: pytest.FixtureRequest) -> Iterator[SIEClient]:
-    with SIEClient(f"{request.param}://{getattr(server, request.param)}") as client:
+@pytest.fixture
+def client(server: Running) -> Iterator[SIEClient]:
+    """A client over gRPC; tests/server/test_encode.py and tests/server/test_misfit.py have both transports."""
+    with SIEClient(server.grpc) as client:
         yield client
 
 

@@ -15,6 +15,7 @@ from sie_triton.pipeline.scheduling import cpu_budget as budget
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.scheduler import Scheduler, cost
+from sie_triton.pipeline.scheduling.threads import Sweep
 from sie_triton.pipeline.stages.inference_job import BusyLog, covered_ns
 from sie_triton.pipeline.stages.open_requests import NEVER
 from tests.support.threads import no_thread
@@ -301,3 +302,15 @@ def test_threads_start_when_a_job_finds_none_idle_and_end_when_idle():
     background.submit(job(), pytest.fail)
     background.close()
     assert threading.active_count() == before
+
+
+def test_a_sweep_whose_thread_did_not_start_starts_later(monkeypatch):
+    swept = threading.Event()
+    sweep = Sweep("test", 0.01, swept.set)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "_start_new_thread", no_thread)
+        with pytest.raises(BusyError):
+            sweep.start()
+    sweep.start()
+    assert swept.wait(60)
+    sweep.close()
