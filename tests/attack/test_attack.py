@@ -20,18 +20,7 @@ from sie_triton.errors import SIEError
 from sie_triton.records.status import all_records
 from sie_triton.system.processes.log import MAX_FILE_BYTES
 from tests.attack.attacks import ATTACKS, Unanswered
-from tests.attack.conftest import (
-    CLAP,
-    CLIP,
-    COLBERT,
-    CROSS_ENCODER,
-    GLINER,
-    MINILM,
-    MODELS,
-    SPLADE,
-    Served,
-    serving,
-)
+from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served, serving
 from tests.attack.crowds import crowd
 from tests.attack.door_attacks import DOOR_ATTACKS, MSGPACK, asked
 from tests.attack.probes import Probes, probed

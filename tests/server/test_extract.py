@@ -32,11 +32,7 @@ TEXTS = [
     "naïve 😀 日本語 — größe e-mail_adress; [x]",
     *texts(6, seed=3),
 ]
-OPTIONS = [
-    {},
-    {"threshold": {"person": 0.999, "日": 1}},
-    {"multi_label": True},
-]
+OPTIONS = [{}, {"threshold": {"person": 0.999, "日": 1}}, {"multi_label": True}]
 PARAMETERS = {"threshold": 0.999, "multi_label": True}
 
 

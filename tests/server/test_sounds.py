@@ -1,6 +1,5 @@
 """Sounds and texts through a server: mixed in requests, however a caller has them, beside what cannot be read."""
 
-
 import numpy as np
 import pytest
 

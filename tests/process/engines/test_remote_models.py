@@ -192,10 +192,7 @@ def test_profiles_with_different_endpoints_are_models_of_their_own(tmp_path):
             r"endpoint\.api_key: unknown key; allowed keys are url, model, api_",
         ),
         ({"endpoint": {"url": URL, "api_key_env": "sk-1"}}, r"endpoint\.api_key_env: must match pattern"),
-        (
-            {"endpoint": {"url": URL, "api_key_env": "SIE_ADMIN_TOKEN"}},
-            "api_key_env: .*must not begin with SIE_",
-        ),
+        ({"endpoint": {"url": URL, "api_key_env": "SIE_ADMIN_TOKEN"}}, "api_key_env: .*must not begin with SIE_"),
         ({"endpoint": URL, "engine": "torch"}, "engine: with an endpoint, must be remote or left out .given 'torch'"),
         ({"engine": "remote"}, r"profiles\.default\.endpoint: is missing; the engine remote needs the URL of a server"),
     ],

@@ -64,10 +64,7 @@ class Person(BaseModel):
     [
         ({"threshold": 0.5, "flat_ner": False}, {"threshold": 0.5, "flat_ner": False}),
         ({"threshold": {"größe": 0.5}}, {"label_thresholds": '{"größe": 0.5}'}),
-        (
-            {"threshold": {"a": 1}, "options": {"threshold": 0.3}},
-            {"label_thresholds": '{"a": 1}', "threshold": 0.3},
-        ),
+        ({"threshold": {"a": 1}, "options": {"threshold": 0.3}}, {"label_thresholds": '{"a": 1}', "threshold": 0.3}),
         ({"threshold": 0.5, "options": {"threshold": 0.3, "more": 1}}, {"threshold": 0.5, "more": 1}),
         ({"threshold": None, "instruction": "find"}, {"instruction": "find"}),
         ({"label_descriptions": {"a": "b"}}, {"label_descriptions": '{"a": "b"}'}),

@@ -17,14 +17,7 @@ from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.worker import calibration
 from sie_triton.pipeline.worker.__main__ import load
-from sie_triton.pipeline.worker.calibration import (
-    Device,
-    Sampler,
-    calibrate,
-    calibration_name,
-    choose,
-    measure,
-)
+from sie_triton.pipeline.worker.calibration import Device, Sampler, calibrate, calibration_name, choose, measure
 from sie_triton.pipeline.worker.messages import Load
 from sie_triton.records.status import StatusWriter
 from tests.support.environments import loader_of

@@ -27,13 +27,7 @@ from tests.support.loading import load_adapter, token_batch
 from tests.support.stages import run, tokens
 
 SPEC = ModelSpec(
-    "m",
-    "",
-    "sentence_transformer",
-    {"dense": 64},
-    512,
-    16384,
-    runtime=Runtime(device="cpu", max_sub_batch_cost=2048),
+    "m", "", "sentence_transformer", {"dense": 64}, 512, 16384, runtime=Runtime(device="cpu", max_sub_batch_cost=2048)
 )
 LIMITS = {"forward_timeout_s": 60, "load_timeout_s": 60}
 SMALL = token_batch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))

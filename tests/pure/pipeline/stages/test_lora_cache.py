@@ -50,10 +50,7 @@ def test_held_adapters_are_in_the_record(model):
     assert model.status.record == {"weights_bytes": 5 + 2 * SIZE, "device_bytes": 7}
     assert {
         name: (each["state"], each["bytes"]) for name, each in json.loads(model.status.loras_path.read_text()).items()
-    } == {
-        "a": ("resident", SIZE),
-        "b": ("resident", SIZE),
-    }
+    } == {"a": ("resident", SIZE), "b": ("resident", SIZE)}
 
 
 @pytest.mark.parametrize("model", [StageLimits(lora_write_s=0.0)], indirect=True)
