@@ -1,4 +1,4 @@
-"""What the stages of a model, and its worker, wait for, allow and hold, beside what an operator sets."""
+"""What the stages of a model, its worker and rendering wait for, allow and hold, beside what an operator sets."""
 
 from dataclasses import dataclass
 
@@ -63,3 +63,14 @@ class WorkerLimits:
     graph_weights_bytes: int = 512 * 1024**2  # a model with more has no graph
     num_trials: int = 5  # of a measurement that another pass disturbs
     trial_rest_s: float = 0.01  # before each trial; as long as the previous one if that took longer
+
+
+@dataclass(frozen=True)
+class MirrorLimits:
+    """Limits of the copy of model files from an object store."""
+
+    sync_s: float = 5.0  # between comparisons with the store
+    num_objects: int = 10_000  # listed, of any kind
+    num_files: int = 2000
+    file_bytes: int = 1 << 20
+    all_bytes: int = 64 << 20

@@ -174,8 +174,8 @@ def test_mixed_traffic_of_all_outputs(server):
         (BGE_M3, {}),
         (BGE_M3, {"output_types": ["sparse"]}),
     ]
-    scored = [CROSS_ENCODER, RERANKER, COLBERT, BGE_M3]
-    work = [(model, text, options) for text in TEXTS for model, options in kinds]
+    scored, few = [CROSS_ENCODER, RERANKER, COLBERT, BGE_M3], TEXTS[:4]
+    work = [(model, text, options) for text in few for model, options in kinds]
 
     async def ask() -> list:
         async with AsyncSIEClient(server.grpc) as client:
@@ -190,13 +190,13 @@ def test_mixed_traffic_of_all_outputs(server):
                     return await client.score(model, query, TEXTS)
 
             encoded = asyncio.gather(*(encode(*each) for each in work))
-            ranked = asyncio.gather(*(score(model, query) for query in TEXTS for model in scored))
+            ranked = asyncio.gather(*(score(model, query) for query in few for model in scored))
             return await encoded, await ranked
 
     encoded, ranked = asyncio.run(ask())
     with SIEClient(server.grpc) as client:
         alone = [client.encode(model, text, **options) for model, text, options in work]
-        for mixed, (query, model) in zip(ranked, [(q, m) for q in TEXTS for m in scored], strict=True):
+        for mixed, (query, model) in zip(ranked, [(q, m) for q in few for m in scored], strict=True):
             both = (client.score(model, query, TEXTS), mixed)
             first, second = ({each["item_id"]: each["score"] for each in result["scores"]} for result in both)
             assert first == pytest.approx(second, rel=1e-3, abs=1e-4)
