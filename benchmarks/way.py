@@ -27,10 +27,10 @@ from sie_triton.errors import SIEError
 from sie_triton.models.families.shared.token_batch import tokens
 from sie_triton.models.weights import locate
 from sie_triton.pipeline.stages.inference import Inference
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import Outputs
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import TrafficWriter

@@ -18,7 +18,7 @@ from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
 from sie_triton.models.weights import locate
 from sie_triton.pipeline.render.build import write_repository
-from sie_triton.pipeline.stages import seal
+from sie_triton.pipeline.stages import message
 from sie_triton.records.status import records_of
 from sie_triton.server.companions import fork_server
 from sie_triton.server.launch import Server
@@ -47,21 +47,21 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any speed")
 
 
-shared_key = seal.shared_key
+shared_key = message.shared_key
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_key() -> Iterator[None]:
     """Let every stage in this process accept what `tests.support.stages` seals."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seal, "shared_key", lambda directory: b"one key")
+        patch.setattr(message, "shared_key", lambda directory: b"one key")
         yield
 
 
 @pytest.fixture
 def own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each directory of status records its own key again."""
-    monkeypatch.setattr(seal, "shared_key", shared_key)
+    monkeypatch.setattr(message, "shared_key", shared_key)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -222,9 +222,10 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return add_arrays(tmp_path_factory.mktemp("environments"))
 
 
-@pytest.fixture(params=["http", "grpc"])
-def client(server: Running, request: pytest.FixtureRequest) -> Iterator[SIEClient]:
-    with SIEClient(f"{request.param}://{getattr(server, request.param)}") as client:
+@pytest.fixture
+def client(server: Running) -> Iterator[SIEClient]:
+    """A client over gRPC; tests/server/test_encode.py and tests/server/test_misfit.py have both transports."""
+    with SIEClient(server.grpc) as client:
         yield client
 
 

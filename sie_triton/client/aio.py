@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-# Calls of a client that may wait at a time for known models to be served.
-MAX_WAITING = 16
-
-
 class AsyncSIEClient(Conversation):
     """Client for asyncio: `async with AsyncSIEClient("http://host:8000") as client: …`. Belongs to one event loop.
 
@@ -132,7 +128,7 @@ class AsyncSIEClient(Conversation):
 
     @cached_property
     def _waiting(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(MAX_WAITING, "sie-client")
+        return ThreadPoolExecutor(16, "sie-client")
 
     async def _responses(self, call: ClientCall, deadline: Deadline) -> Sequence[Any]:
         if len(call.pieces) == 1:

@@ -14,13 +14,11 @@ from typing import Any
 from sie_triton.client.address import Address
 from sie_triton.client.door import refuse_door
 from sie_triton.client.failures import NotTriton, is_of_a_step, our_errors, unreachable, was_reached
+from sie_triton.client.limits import ClientLimits
 from sie_triton.client.retry import NETWORK_TIMEOUT_S, Deadline
 from sie_triton.errors import BusyError, Cancelled
 
 CLOSED = "the client is closed; create a new one"
-
-# Timeout in seconds of a probe that tells whether UNAVAILABLE came from a busy server, or from gRPC without a server.
-PROBE_S = 1.0
 
 # gRPC channel options: tritonclient's message limit, INT32_MAX bytes; and a short backoff, so that a restarted server
 # is found within a second instead of two minutes.
@@ -85,8 +83,10 @@ class AsyncConnection:
 
     async def _is_live(self) -> bool:
         try:
-            with our_errors(self._address, PROBE_S):
-                await self._client().is_server_live(headers=self._address.headers, client_timeout=PROBE_S)
+            with our_errors(self._address, ClientLimits.live_probe_s):
+                await self._client().is_server_live(
+                    headers=self._address.headers, client_timeout=ClientLimits.live_probe_s
+                )
         except BusyError:
             return False
         return True
@@ -155,8 +155,8 @@ class GrpcConnection:
 
     def _is_live(self) -> bool:
         try:
-            with our_errors(self._address, PROBE_S):
-                self._client.is_server_live(headers=self._address.headers, client_timeout=PROBE_S)
+            with our_errors(self._address, ClientLimits.live_probe_s):
+                self._client.is_server_live(headers=self._address.headers, client_timeout=ClientLimits.live_probe_s)
         except BusyError:
             return False
         return True

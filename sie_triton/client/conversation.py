@@ -16,6 +16,7 @@ from sie_triton.client.arguments import checked_model
 from sie_triton.client.failures import NotServed, not_served
 from sie_triton.client.fit import Misfit
 from sie_triton.client.known import ControllerAddress, advice_of
+from sie_triton.client.limits import ClientLimits
 from sie_triton.client.profiles import Profiles, first_step
 from sie_triton.client.retry import Deadline, checked_timeout
 from sie_triton.contract import Verb
@@ -40,6 +41,8 @@ class Conversation(ABC):
 
     The arguments are those of SIEClient. `_connection` is one of connections.py, opened by its first use.
     """
+
+    _limits = ClientLimits()
 
     def __init__(self, address: Address, timeout: float | None, retry: bool, controller_url: str | None) -> None:
         self._controller = ControllerAddress.beside(address, controller_url)
@@ -199,7 +202,7 @@ class Conversation(ABC):
         if not self._retry:
             return await call()
         failure: SIEError | None = None
-        async for attempt in AsyncRetrying(sleep=self._sleep, **deadline.retrying(is_met)):
+        async for attempt in AsyncRetrying(sleep=self._sleep, **deadline.retrying(is_met, self._limits)):
             with attempt:
                 if failure and not deadline.left_s:  # passed during the pause
                     raise failure

@@ -8,9 +8,6 @@ from sie_triton.errors import SIEError
 # Headers of every response of the door: a version, and Triton's gRPC port where clients of the door can reach it.
 HEADER, GRPC_PORT = "X-SIE-Server-Version", "X-SIE-GRPC-Port"
 
-# Timeout of each read and write, in seconds.
-TIMEOUT_S = 1.0
-
 NOT_REACHED = "Triton can be reached on the server's machine only; from others, call the door with SIE's SDK"
 
 
@@ -28,9 +25,9 @@ def _headers(address: Address) -> HTTPMessage:
     """Return the headers of a response; none if there is no HTTP server."""
     server, _, path = address.target.partition("/")
     if address.is_secure:
-        connection: HTTPConnection = HTTPSConnection(server, timeout=TIMEOUT_S, context=address.tls_context())
+        connection: HTTPConnection = HTTPSConnection(server, timeout=1.0, context=address.tls_context())
     else:
-        connection = HTTPConnection(server, timeout=TIMEOUT_S)
+        connection = HTTPConnection(server, timeout=1.0)
     try:
         connection.request("GET", f"/{path}")
         return connection.getresponse().headers

@@ -7,16 +7,11 @@ from urllib.parse import quote, urlsplit
 from sie_triton.client.address import Address
 from sie_triton.client.arguments import checked_model
 from sie_triton.client.failures import NotServed
+from sie_triton.client.limits import ClientLimits
 from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError, ModelLoading
 
 PORT = 8003
-
-# Timeout of connecting, in seconds: a firewall may drop what is sent to the controller's port.
-CONNECT_S = 2.0
-
-# Timeout of the answer, in seconds, if the call has none: adding a model takes seconds.
-TIMEOUT_S = 120.0
 
 REQUIRES_TOKEN = (
     "adds known models only for callers with a valid token; give it as token, or run on the server's machine "  # noqa: S105
@@ -63,7 +58,7 @@ def advice_of(controller: ControllerAddress | None) -> str:
     return controller.advice if controller else ""
 
 
-def serve_known(controller: ControllerAddress, model: str, seconds: float = TIMEOUT_S) -> bool:
+def serve_known(controller: ControllerAddress, model: str, seconds: float = ClientLimits.serve_s) -> bool:
     """Return True once the known model is in service, and False if no controller can say: Triton's own answer stands.
 
     Raise NotServed if it is not a known model, or the controller requires a token; ModelLoading if there is no room for
@@ -71,13 +66,13 @@ def serve_known(controller: ControllerAddress, model: str, seconds: float = TIME
     """
     path = f"/v1/models/{quote(triton_name(checked_model(model)), safe='')}"
     headers = {"Authorization": f"Bearer {controller.token}"} if controller.token else {}
-    connection = HTTPConnection(controller.target, timeout=max(0.001, min(seconds, CONNECT_S)))
+    connection = HTTPConnection(controller.target, timeout=max(0.001, min(seconds, ClientLimits.connect_controller_s)))
     try:
         connection.connect()
     except (OSError, ValueError):
         return False
     try:
-        connection.sock.settimeout(max(0.001, min(seconds, TIMEOUT_S)))
+        connection.sock.settimeout(max(0.001, min(seconds, ClientLimits.serve_s)))
         connection.request("PUT", path, headers=headers)
         response = connection.getresponse()
         status, reason = response.status, response.read(4096).decode(errors="replace").strip()

@@ -14,27 +14,15 @@ from typing import Any
 from tenacity import RetryCallState, before_sleep_log, retry_if_exception_type, wait_random_exponential
 
 from sie_triton.client.failures import StageDied
+from sie_triton.client.limits import ClientLimits
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, OutOfMemory, Unreachable
 
 _log = logging.getLogger(__name__)
-
-# Without a timeout of the caller's: how long calls to a busy or unreachable server are retried, in seconds,
-PATIENCE_S = 30.0
-# and the same for a server that has never responded to this client, because its address may be wrong.
-FIRST_PATIENCE_S = 2.0
-
-# Time between the deadline and the timeout of the transport, in seconds: the server itself responds at the deadline.
-# Over gRPC the time is longer, because Triton 24.10 can crash if a client cancels a call at the moment of the response.
-GRACE_S = {"http": 0.25, "grpc": 1.0}
 
 # Timeout of one request without a timeout of the caller's, in seconds; the request may have to load a large model.
 NETWORK_TIMEOUT_S = 600.0
 
 MAX_TIMEOUT_S = 86_400.0
-
-# Failures because of a dead stage after which a request is not sent again, and the waits before it is, in seconds.
-# Triton notices a dead stage after a second, and the server replaces it within a few.
-MAX_DEATHS, DEATH_WAITS_S = 4, (1.0, 2.0, 4.0)
 
 
 def checked_timeout(timeout: float | None) -> float | None:
@@ -64,7 +52,8 @@ class Deadline:
 
     def wait_s(self, transport: str) -> float:
         """Return the timeout of the transport, in seconds."""
-        return self.left_s + (0 if self.at is None else GRACE_S[transport])
+        grace_s = ClientLimits.grpc_grace_s if transport == "grpc" else ClientLimits.http_grace_s
+        return self.left_s + (0 if self.at is None else grace_s)
 
     def parameters(self) -> dict[str, int]:
         """Return keyword arguments for tritonclient's `infer`: the timeout of the server, in microseconds.
@@ -77,12 +66,12 @@ class Deadline:
             raise DeadlinePassed("timeout: passed before the request was sent")
         return {"timeout": max(1, int(self.left_s * 1e6))}
 
-    def retrying(self, is_met: Callable[[], bool]) -> dict[str, Any]:
+    def retrying(self, is_met: Callable[[], bool], limits: ClientLimits = ClientLimits()) -> dict[str, Any]:
         """Return keyword arguments for tenacity's Retrying and AsyncRetrying.
 
         `is_met` returns True if the server has responded to this client before.
         """
-        patience = PATIENCE_S if self.at is None else self.left_s
+        patience = limits.retry_s if self.at is None else self.left_s
         backoff, num_deaths = wait_random_exponential(multiplier=0.1, max=2), 0
 
         def wait(state: RetryCallState) -> float:
@@ -90,15 +79,15 @@ class Deadline:
             if not isinstance(_error(state), StageDied):
                 return float(backoff(state))
             num_deaths += 1
-            return DEATH_WAITS_S[min(num_deaths, len(DEATH_WAITS_S)) - 1]
+            return limits.death_waits_s[min(num_deaths, len(limits.death_waits_s)) - 1]
 
         def is_over(state: RetryCallState) -> bool:
             error = _error(state)
-            if num_deaths >= MAX_DEATHS and isinstance(error, StageDied):
+            if num_deaths >= limits.num_deaths and isinstance(error, StageDied):
                 return True
             may_be_wrong = self.at is None and isinstance(error, Unreachable) and not is_met()
             elapsed = (state.seconds_since_start or 0) + state.upcoming_sleep
-            return elapsed >= (FIRST_PATIENCE_S if may_be_wrong else patience)
+            return elapsed >= (limits.first_retry_s if may_be_wrong else patience)
 
         return {
             "retry": retry_if_exception_type((BusyError, OutOfMemory)),

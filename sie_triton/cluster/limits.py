@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from sie_triton.http.limits import ConnectionLimits
+
 
 @dataclass(frozen=True)
 class ClusterLimits:
@@ -58,8 +60,8 @@ class GatewayLimits(ClusterLimits):
 
     # The gRPC port
     max_streams: int = 1024  # calls of one connection; further ones wait at the client
-    head_s: float = 10.0  # for the beginning of a connection, as at the door's HTTP
-    keep_alive_s: float = 75.0  # without a call, as at the door's HTTP
+    head_s: float = ConnectionLimits.head_timeout_s  # for the beginning of a connection
+    keep_alive_s: float = ConnectionLimits.keep_alive_s  # without a call
     max_connection_s: float = 3600.0  # then a client is told to open another one; its calls may go on for max_age_s
     receive_s: float = 60.0  # for a message to arrive
     max_receiving: int = 2000  # messages that arrive at a time; one more ends the oldest

@@ -7,16 +7,16 @@ from contextlib import suppress
 from starlette.types import Receive
 
 from sie_triton.doors.failures import Failure, invalid
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import Held, out_of_memory
-
-# Timeout of a body, in seconds; every BYTES_A_SECOND bytes received extend it by one second.
-BODY_S, BYTES_A_SECOND = 10.0, 256 * 1024
 
 # Response header that closes the connection without waiting for the rest of the body.
 CLOSE = {"Connection": "close"}
 
 
-async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, held: Held) -> bytearray:
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, held: Held, limits: DoorLimits
+) -> bytearray:
     """Return the whole body, charged to `held`.
 
     Failure 413 as soon as the body is too large, 408 if it arrives too slowly, 415 if it is compressed, and 503 if the
@@ -28,16 +28,16 @@ async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_bytes:
         if int(headers.get(b"content-length", b"0")) > max_bytes:
             raise _too_large(max_bytes)
     try:
-        async with asyncio.timeout(BODY_S) as limit:
-            held.end_upload = lambda: limit.reschedule(0) if not limit.expired() else None
-            return await _read(receive, max_bytes, limit, held)
+        async with asyncio.timeout(limits.body_timeout_s) as timeout:
+            held.end_upload = lambda: timeout.reschedule(0) if not timeout.expired() else None
+            return await _read(receive, max_bytes, timeout, held, limits.body_bytes_per_s)
     except TimeoutError as exc:
-        raise out_of_memory() if held.is_cut else _too_slow() from exc
+        raise out_of_memory() if held.is_cut else _too_slow(limits) from exc
     finally:
         held.end_upload = None
 
 
-async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: Held) -> bytearray:
+async def _read(receive: Receive, max_bytes: int, timeout: asyncio.Timeout, held: Held, bytes_per_s: int) -> bytearray:
     body = bytearray()
     while True:
         message = await receive()
@@ -50,9 +50,9 @@ async def _read(receive: Receive, max_bytes: int, limit: asyncio.Timeout, held: 
         body += chunk
         if not message.get("more_body", False):
             return body
-        when = limit.when()
+        when = timeout.when()
         if when is not None:
-            limit.reschedule(when + len(chunk) / BYTES_A_SECOND)
+            timeout.reschedule(when + len(chunk) / bytes_per_s)
 
 
 def _too_large(max_bytes: int) -> Failure:
@@ -60,8 +60,7 @@ def _too_large(max_bytes: int) -> Failure:
     return Failure("too_large", message, headers=CLOSE)
 
 
-def _too_slow() -> Failure:
-    message = (
-        f"body: did not arrive within {BODY_S:.0f} s plus one second for each {BYTES_A_SECOND} bytes; send it faster"
-    )
+def _too_slow(limits: DoorLimits) -> Failure:
+    allowed = f"{limits.body_timeout_s:.0f} s plus one second for each {limits.body_bytes_per_s} bytes"
+    message = f"body: did not arrive within {allowed}; send it faster"
     return Failure("too_slow", message, headers=CLOSE)

@@ -13,6 +13,7 @@ import orjson
 
 from sie_triton.doors.body_values import check_depth, json_values, msgpack_values
 from sie_triton.doors.failures import Failure, invalid
+from sie_triton.doors.limits import DoorLimits
 
 Body = bytes | bytearray
 
@@ -51,9 +52,9 @@ def media_type(content_type: str | None, allowed: Sequence[str] = (JSON, MSGPACK
     return kind
 
 
-def num_values(body: Body, kind: str) -> int:
-    """Return the number of values in a body of media type `kind`; Failure 413 or 400 beyond the limits of `measure`."""
-    return msgpack_values(body) if kind == MSGPACK else json_values(body)
+def num_values(body: Body, kind: str, most: int = DoorLimits.num_values) -> int:
+    """Return the number of values in a body of media type `kind`; Failure 413 beyond `most`."""
+    return msgpack_values(body, most) if kind == MSGPACK else json_values(body, most)
 
 
 def read(body: Body, kind: str) -> Any:

@@ -8,9 +8,7 @@ from struct import unpack_from
 from typing import Any
 
 from sie_triton.doors.failures import Failure, invalid
-
-# Maximum number of values in a body. Objects, lists, their members and the keys of objects count.
-MAX_VALUES = 2**20
+from sie_triton.doors.limits import DoorLimits
 
 # Maximum nesting depth of objects and lists. No route needs more than ten.
 MAX_DEPTH = 64
@@ -23,8 +21,8 @@ VALUE_BYTES = 128
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
-def json_values(body: bytes | bytearray) -> int:
-    """Return an upper bound for the number of values; Failure 413 beyond MAX_VALUES.
+def json_values(body: bytes | bytearray, most: int = DoorLimits.num_values) -> int:
+    """Return an upper bound for the number of values; Failure 413 beyond `most`.
 
     Each value except the first follows a comma, a colon or a bracket. Characters within strings are excluded only if
     the count would otherwise be too large, because finding the strings takes longer.
@@ -33,15 +31,15 @@ def json_values(body: bytes | bytearray) -> int:
     (4, 5)
     """
     num_values = 1 + _separators(body)
-    return num_values if num_values <= MAX_VALUES else _values_outside_strings(body)
+    return num_values if num_values <= most else _values_outside_strings(body, most)
 
 
-def _values_outside_strings(body: bytes | bytearray) -> int:
+def _values_outside_strings(body: bytes | bytearray, most: int) -> int:
     num_values, end = 1, 0
     for string in STRING.finditer(body):
-        num_values = _allowed(num_values + _separators(body[end : string.start()]))
+        num_values = _allowed(num_values + _separators(body[end : string.start()]), most)
         end = string.end()
-    return _allowed(num_values + _separators(body[end:]))
+    return _allowed(num_values + _separators(body[end:]), most)
 
 
 def _separators(text: bytes | bytearray) -> int:
@@ -64,8 +62,8 @@ def check_depth(value: Any) -> None:
         raise _too_deep()
 
 
-def msgpack_values(body: bytes | bytearray) -> int:
-    """Return the number of values; Failure 413 beyond MAX_VALUES, 400 if nested deeper than MAX_DEPTH or truncated.
+def msgpack_values(body: bytes | bytearray, most: int = DoorLimits.num_values) -> int:
+    """Return the number of values; Failure 413 beyond `most`, 400 if nested deeper than MAX_DEPTH or truncated.
 
     Reads only the header of each value and decodes nothing.
 
@@ -86,13 +84,13 @@ def msgpack_values(body: bytes | bytearray) -> int:
         num_bytes, num_members = _head(body, position)
         position += num_bytes
         if num_members:
-            _allowed(num_values + num_members)
+            _allowed(num_values + num_members, most)
             if len(left) > MAX_DEPTH:
                 raise _too_deep()
             left.append(num_members)
     if position < size:
         raise invalid("body", "is not msgpack: bytes follow its value")
-    return _allowed(num_values)
+    return _allowed(num_values, most)
 
 
 def _head(body: bytes | bytearray, position: int) -> tuple[int, int]:
@@ -137,9 +135,9 @@ HEADS: tuple[tuple[int, str, int], ...] = (
 )
 
 
-def _allowed(num_values: int) -> int:
-    if num_values > MAX_VALUES:
-        raise Failure("too_large", f"body: has more than {MAX_VALUES} values; send fewer items per request")
+def _allowed(num_values: int, most: int) -> int:
+    if num_values > most:
+        raise Failure("too_large", f"body: has more than {most} values; send fewer items per request")
     return num_values
 
 

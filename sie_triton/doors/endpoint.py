@@ -25,6 +25,7 @@ from sie_triton.doors.body_codec import JSON, MSGPACK, answer_type, media_type, 
 from sie_triton.doors.body_values import VALUE_BYTES
 from sie_triton.doors.counts import count
 from sie_triton.doors.failures import AWAY_S, Dialect, Failure, failure_of, invalid
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import Held, MemoryBudget
 from sie_triton.doors.request_log import MAX_URL, DoorLog
 from sie_triton.doors.served import ServedModels
@@ -49,9 +50,6 @@ ERROR_CODE, SIE_REQUEST_ID = "X-SIE-Error-Code", "X-SIE-Request-ID"
 # Headers with which a request asks for a part of a cluster. One server ignores them.
 WISHES = ("x-sie-pool", "x-sie-machine-profile")
 
-# Bodies up to this size, in bytes, are decoded on the event loop: a handover to a thread would cost more.
-SMALL_BODY_BYTES = 32 * 1024
-
 # Responses from this status on are the server's fault.
 SERVER_ERROR = 500
 
@@ -65,13 +63,13 @@ class Door:
     `when_draining` is awaited beside the end of HTTP's requests.
     """
 
-    def __init__(self, settings: Settings, backend: Backend) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, backend: Backend, limits: DoorLimits = DoorLimits()) -> None:
+        self.settings, self.limits = settings, limits
         self.backend = backend
-        self.served = ServedModels(settings, self.backend)
+        self.served = ServedModels(settings, self.backend, limits)
         self.preloads = Preloads(settings.status_dir, settings.preloaded)
         self.trust = Access(settings)
-        self.memory = MemoryBudget(settings.door_max_memory_bytes)
+        self.memory = MemoryBudget(settings.door_max_memory_bytes, limits.slow_upload_s)
         self.connections = Connections(affordable(settings.door_max_connections))
         self.is_draining = False
         self.when_draining: Callable[[], Awaitable[None]] | None = None
@@ -138,13 +136,14 @@ class DoorRequest:
         event loop.
         """
         self.kind = media_type(self.header("content-type"), types)
-        body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held)
+        limits = self.door.limits
+        body = await read_body(receive, self.headers, self.door.settings.door_max_body_bytes, held, limits)
         held.take(len(body) * (COPIES - 1))
-        if len(body) <= SMALL_BODY_BYTES:
-            held.take(num_values(body, self.kind) * VALUE_BYTES)
+        if len(body) <= limits.small_body_bytes:
+            held.take(num_values(body, self.kind, limits.num_values) * VALUE_BYTES)
             self.content = read(body, self.kind)
             return
-        held.take(await asyncio.to_thread(num_values, body, self.kind) * VALUE_BYTES)
+        held.take(await asyncio.to_thread(num_values, body, self.kind, limits.num_values) * VALUE_BYTES)
         self.content = await asyncio.to_thread(read, body, self.kind)
 
     def parsed(self) -> dict[str, Any]:
@@ -238,7 +237,7 @@ class DoorEndpoint:
             if response is not None:
                 response.headers["X-Trace-ID"] = request.trace_id
                 response.headers[SIE_REQUEST_ID] = request.request_id or request.trace_id
-                is_small = len(response.body) <= SMALL_BODY_BYTES
+                is_small = len(response.body) <= self._door.limits.small_body_bytes
                 await response(scope, receive, send if is_small else send_all(send))
                 if not self._is_open:
                     self._door.request_log.add(request, response.status_code)

@@ -17,12 +17,6 @@ from sie_triton.doors.openapi import Document, operation, probe
 from sie_triton.doors.schemas import BOOLEAN, INTEGER, NUMBER, STRING, fields, several
 from sie_triton.doors.served import state_of
 
-# Interval between two messages to a watcher, in seconds.
-PERIOD_S = 0.2
-
-# Maximum number of watchers of one door process.
-MAX_WATCHERS = 64
-
 # Close codes of a WebSocket, from RFC 6455 and its registry.
 POLICY, TRY_AGAIN_LATER = 1008, 1013
 
@@ -165,7 +159,7 @@ def _memory(states: Mapping[str, Any], threshold_percent: float) -> dict[str, An
 
 
 class LatestStatus:
-    """The answer of `ask` as JSON, cached for PERIOD_S: many clients cost one question a period.
+    """The answer of `ask` as JSON, cached for `status_period_s`: many clients cost one question a period.
 
     Belongs to one event loop.
     """
@@ -180,7 +174,7 @@ class LatestStatus:
 
     async def text(self) -> bytes:
         now = time.monotonic()
-        if self._latest is None or (self._latest.done() and now - self._latest_at >= PERIOD_S):
+        if self._latest is None or (self._latest.done() and now - self._latest_at >= self._door.limits.status_period_s):
             self._latest, self._latest_at = asyncio.create_task(self._ask()), now
         return await asyncio.shield(self._latest)
 
@@ -189,7 +183,7 @@ class LatestStatus:
 
 
 class Watching:
-    """ASGI application of a WebSocket: sends the latest status to every watcher each PERIOD_S.
+    """ASGI application of a WebSocket: sends the latest status to every watcher each `status_period_s`.
 
     Belongs to one event loop.
     """
@@ -206,7 +200,7 @@ class Watching:
         except Failure:
             await send({"type": "websocket.close", "code": POLICY})
             return
-        if self._num_watchers >= MAX_WATCHERS:
+        if self._num_watchers >= self._door.limits.num_watchers:
             await send({"type": "websocket.close", "code": TRY_AGAIN_LATER})
             return
         self._num_watchers += 1
@@ -221,7 +215,7 @@ class Watching:
         try:
             while not gone.done():
                 await send({"type": "websocket.send", "text": (await self._latest.text()).decode()})
-                await asyncio.wait([gone], timeout=PERIOD_S)
+                await asyncio.wait([gone], timeout=self._door.limits.status_period_s)
         finally:
             gone.cancel()
 

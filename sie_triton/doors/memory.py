@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from sie_triton.doors.failures import BUSY_S, Failure
-
-# Age in seconds from which an upload may be ended in favour of newer requests when memory is short.
-SLOW_S = 2.0
+from sie_triton.doors.limits import DoorLimits
 
 
 class Held:
@@ -83,11 +81,14 @@ def charged_to(take: Take) -> Iterator[None]:
 
 
 class MemoryBudget:
-    """Budget of `max_bytes`, and the share of each of `requests`. Belongs to one event loop."""
+    """Budget of `max_bytes`, and the share of each of `requests`. Belongs to one event loop.
 
-    def __init__(self, max_bytes: int) -> None:
+    Uploads of `slow_s` seconds and more may be ended in favour of newer requests.
+    """
+
+    def __init__(self, max_bytes: int, slow_s: float = DoorLimits.slow_upload_s) -> None:
         self.used = 0
-        self._max_bytes = max_bytes
+        self._max_bytes, self._slow_s = max_bytes, slow_s
         self.requests: dict[Held, None] = {}  # oldest first
 
     def held(self) -> Held:
@@ -99,7 +100,7 @@ class MemoryBudget:
         missing = self.used + num_bytes - self._max_bytes
         if missing <= 0:
             return
-        before = asyncio.get_running_loop().time() - SLOW_S
+        before = asyncio.get_running_loop().time() - self._slow_s
         slow = [each for each in self.requests if each.end_upload and each.since < before and each is not wanted_by]
         if sum(each.num_bytes for each in slow) < missing:
             raise out_of_memory()

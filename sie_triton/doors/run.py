@@ -16,15 +16,14 @@ from sie_triton.system.processes.pulse import beat
 from sie_triton.system.telemetry import logs
 from sie_triton.system.telemetry.spans import close_spans
 
-# Maximum time that requests in progress have to finish after SIGTERM, in seconds.
-DRAIN_S = 7
-
 
 class DoorServer(HttpServer):
     """Server that reports that it is draining during shutdown, and sends a heartbeat each second."""
 
     def __init__(self, door: Door, more: Sequence[Routes]) -> None:
-        super().__init__(application(door, more), door.connections, DRAIN_S, WebSocket)
+        super().__init__(
+            application(door, more), door.connections, door.limits.drain_timeout_s, WebSocket, door.limits.connection
+        )
         self._door = door
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -11,12 +11,10 @@ from sie_triton.contract.names import split_profile, triton_name
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.backend import Backend, States
 from sie_triton.doors.failures import LOAD_CLASSES
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.errors import InputError, LoadError, SIEError
 from sie_triton.records.known_file import KnownFile
 from sie_triton.settings import Settings
-
-# Cache lifetimes of a model's configuration and of its state, in seconds.
-CONFIG_S, STATE_S = 30.0, 0.2
 
 SPEC = "sie_spec"
 
@@ -30,13 +28,13 @@ OUTPUTS_OF_TASKS = {"score": "score", "extract": "json"}
 class ServedModels:
     """Cached specifications and states of the served models. Belongs to one event loop."""
 
-    def __init__(self, settings: Settings, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, settings: Settings, backend: Backend, limits: DoorLimits = DoorLimits()) -> None:
+        self._backend, self._limits = backend, limits
         self._known = KnownFile(settings.data_dir)
         self._known_specs_of: tuple[Mapping[str, str], Mapping[str, ModelSpec]] = ({}, {})
         self._specs: dict[str, tuple[float, ModelSpec]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
-        self._states = States({}, {}, {}, -STATE_S)
+        self._states = States({}, {}, {}, -limits.state_lifetime_s)
         self._asking = asyncio.Lock()
 
     async def models(self) -> list[dict[str, Any]]:
@@ -93,7 +91,7 @@ class ServedModels:
         cached = self._specs.get(name)
         if cached is None or cached[0] < monotonic():
             try:
-                cached = self._specs[name] = (monotonic() + CONFIG_S, await self._read(name))
+                cached = self._specs[name] = (monotonic() + self._limits.config_lifetime_s, await self._read(name))
             except NotServed:
                 known = await self._known_specs()
                 if name not in known:
@@ -118,7 +116,7 @@ class ServedModels:
 
     async def states(self) -> States:
         async with self._asking:
-            if self._states.at + STATE_S <= monotonic():
+            if self._states.at + self._limits.state_lifetime_s <= monotonic():
                 self._states = await self._backend.states()
             return self._states
 

@@ -11,25 +11,12 @@ from sie_triton.client.items import IDENTITY
 from sie_triton.client.types import EncodeResult
 from sie_triton.contract.tensors import TEXT
 from sie_triton.doors.backend import Items, forwarded, tenant
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import charged_to, hold
 from sie_triton.doors.shared_calls import MIN_S, Apart, SharedCalls
 from sie_triton.errors import DeadlinePassed, InputError, ModelError
 from sie_triton.system.telemetry.identity import TRACEPARENT
 from sie_triton.system.telemetry.spans import recorded
-
-# Calls at a time, and texts of one call.
-MAX_CALLS, MAX_TEXTS = 2, 32
-
-# The longest wait for another call to end, in seconds: a request for a model that loads then waits in Triton, whose
-# answer says so.
-MAX_WAIT_S = 0.5
-
-# Time between the deadline of a request that shares a call and its end, in seconds: Triton answers at the deadline of
-# the call, which may be MAX_WAIT_S later.
-GRACE_S = 1.0
-
-# A longer text, in characters, is encoded alone: the others would wait for it.
-MAX_TEXT = 2048
 
 
 class Encode(NamedTuple):
@@ -40,12 +27,12 @@ class Encode(NamedTuple):
     seconds: float
     parameters: Mapping[str, Any]
 
-    @property
-    def may_share(self) -> bool:
+    def may_share(self, limits: DoorLimits) -> bool:
         """True for one short text with short parameters, unless its trace is recorded: that would be that of all."""
         if len(self.items) != 1 or self.items[0].keys() - {IDENTITY} != {TEXT.name}:
             return False
-        is_short = len(self.items[0][TEXT.name]) <= MAX_TEXT and all(map(_is_short, self.parameters.values()))
+        is_short = len(self.items[0][TEXT.name]) <= limits.shared_text_length
+        is_short = is_short and all(_is_short(value, limits) for value in self.parameters.values())
         return is_short and not recorded(forwarded.get().get(TRACEPARENT, ""))
 
     @property
@@ -55,11 +42,11 @@ class Encode(NamedTuple):
         return self.model, self.seconds, tenant.get(), repr(parameters)
 
 
-def _is_short(value: Any) -> bool:
+def _is_short(value: Any, limits: DoorLimits) -> bool:
     """Return True for a parameter, or a list of names, whose text a line may hold."""
     if isinstance(value, (list, tuple)):
-        return len(value) <= MAX_TEXTS and all(isinstance(name, str) and len(name) <= MAX_TEXTS for name in value)
-    return len(value) <= MAX_TEXT if isinstance(value, str) else not isinstance(value, dict)
+        return len(value) <= 32 and all(isinstance(name, str) and len(name) <= 32 for name in value)
+    return len(value) <= limits.shared_text_length if isinstance(value, str) else not isinstance(value, dict)
 
 
 class Encoded(NamedTuple):
@@ -72,23 +59,33 @@ class Encoded(NamedTuple):
 class SharedEncodes(SharedCalls[Encode, Encoded]):
     """Belongs to the event loop of a door. `encode` calls Triton and returns the results of its items."""
 
-    def __init__(self, encode: Callable[..., Awaitable[list[EncodeResult]]], max_waiting: int) -> None:
-        super().__init__(max_calls=MAX_CALLS, max_requests=MAX_TEXTS, max_waiting=max_waiting, max_wait_s=MAX_WAIT_S)
-        self._encode = encode
+    def __init__(
+        self,
+        encode: Callable[..., Awaitable[list[EncodeResult]]],
+        max_waiting: int,
+        limits: DoorLimits = DoorLimits(),
+    ) -> None:
+        super().__init__(
+            max_calls=limits.num_shared_calls,
+            max_requests=limits.num_shared_texts,
+            max_waiting=max_waiting,
+            max_wait_s=limits.shared_wait_s,
+        )
+        self._encode, self._limits, self._grace_s = encode, limits, limits.shared_grace_s
 
     async def encode(
         self, model: str, items: Items, seconds: float, parameters: Mapping[str, Any]
     ) -> list[EncodeResult]:
         """Return the results of the items, which may share a call with those of others."""
         request = Encode(model, items, seconds, parameters)
-        if not request.may_share:
+        if not request.may_share(self._limits):
             return await self._encode(model, items, seconds, parameters)
-        results, num_bytes = await self.call(request.line, request, seconds + GRACE_S)
+        results, num_bytes = await self.call(request.line, request, seconds + self._grace_s)
         hold(num_bytes)
         return results
 
     async def alone(self, request: Encode, seconds: float) -> Encoded:
-        left_s = max(MIN_S, seconds - GRACE_S)
+        left_s = max(MIN_S, seconds - self._grace_s)
         return Encoded(await self._encode(request.model, request.items, left_s, request.parameters))
 
     async def together(self, requests: Sequence[Encode], seconds: float) -> Sequence[Encoded]:
@@ -96,7 +93,7 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
         items, sizes = [item for request in requests for item in request.items], list[int]()
         try:
             with charged_to(sizes.append):
-                results = await self._encode(model, items, max(MIN_S, seconds - GRACE_S), parameters)
+                results = await self._encode(model, items, max(MIN_S, seconds - self._grace_s), parameters)
         except ModelError as exc:
             raise Apart from exc
         except InputError as exc:
@@ -106,4 +103,4 @@ class SharedEncodes(SharedCalls[Encode, Encoded]):
         return [Encoded([result], sum(sizes) // len(requests)) for result in results]
 
     def late(self, seconds: float) -> DeadlinePassed:
-        return DeadlinePassed(f"timeout: the server did not answer within {seconds - GRACE_S:.3g} s")
+        return DeadlinePassed(f"timeout: the server did not answer within {seconds - self._grace_s:.3g} s")

@@ -19,6 +19,7 @@ from sie_triton.client.known import ControllerAddress
 from sie_triton.client.retry import Deadline
 from sie_triton.client.types import EncodeResult
 from sie_triton.doors.backend import MAX_CONCURRENCY, Backend, Items, States
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import hold
 from sie_triton.doors.shared_encodes import SharedEncodes
 from sie_triton.errors import SIEError
@@ -29,12 +30,6 @@ from sie_triton.settings.secrets import tokens
 # Server version of Triton 25.01. Earlier versions can crash if a client cancels a gRPC call at the moment of the
 # response.
 HANGS_UP_SAFELY = (2, 54)
-
-# Polling interval while Triton does not respond yet, in seconds.
-LEARN_S = 1.0
-
-# Polling interval for lost calls, in seconds.
-LOOK_S = 0.5
 
 
 class TritonClient(AsyncSIEClient):
@@ -62,18 +57,18 @@ class TritonClient(AsyncSIEClient):
 class TritonBackend(Backend):
     """gRPC channel to Triton. If a call is cancelled, the stages stop computing it too."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, limits: DoorLimits = DoorLimits()) -> None:
         address = f"grpc://{settings.inner_host}:{settings.grpc_port}"
         self._triton = TritonClient(address, settings, max_concurrency=MAX_CONCURRENCY, retry=False)
         # The second connection is separate, so that large requests do not delay questions.
         super().__init__(self._triton, AsyncConnection(Address.parse(address)))
         self.grpc_port = 0 if settings.asks_for_token else settings.grpc_port
-        self._settings = settings
+        self._settings, self._limits = settings, limits
         self._learning: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._status_dir = settings.status_dir
         self._calls: CallBook | None = None
-        self._encodes = SharedEncodes(super().encode, settings.runtime.request_limit)
+        self._encodes = SharedEncodes(super().encode, settings.runtime.request_limit, limits)
 
     async def __aenter__(self) -> "TritonBackend":
         self._calls = CallBook(self._status_dir)
@@ -94,7 +89,7 @@ class TritonBackend(Backend):
             try:
                 metadata = await self.ask("get_server_metadata")
             except SIEError:
-                await asyncio.sleep(LEARN_S)
+                await asyncio.sleep(self._limits.version_poll_s)
             else:
                 self._triton.may_hang_up(version_of(metadata.version) >= HANGS_UP_SAFELY)
                 return
@@ -102,7 +97,7 @@ class TritonBackend(Backend):
     async def _end_lost(self, calls: CallBook) -> None:
         """End, for ever, the calls that Triton will not answer."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._limits.lost_call_poll_s)
             calls.end_lost()
 
     async def encode(

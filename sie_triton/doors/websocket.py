@@ -4,8 +4,7 @@ import asyncio
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-# Time that a client has to read what was sent to it, in seconds.
-READ_S = 10.0
+from sie_triton.http.limits import ConnectionLimits
 
 
 class WebSocket(WebSocketsSansIOProtocol):
@@ -13,9 +12,14 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     _overdue: asyncio.TimerHandle | None = None
 
+    @property
+    def _read_s(self) -> float:
+        limits: ConnectionLimits = self.app_state.get("limits", ConnectionLimits())
+        return limits.read_s
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._overdue = self.loop.call_later(READ_S, self.transport.abort)
+        self._overdue = self.loop.call_later(self._read_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -14,22 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sie_triton.http.connections import Connections, Phase
-
-# Maximum size of headers and of trailers, in bytes. What arrives with the first bytes of a request does not count.
-MAX_HEAD_BYTES = 32 * 1024
-
-# Maximum number of requests that a client may send before the first of them is answered.
-MAX_PIPELINED = 16
-
-# Timeout of a request's headers, in seconds, from the first byte of the request or the start of the connection.
-HEAD_S = 10.0
-
-# Timeout for the rest of a body whose request has already been answered, in seconds. If the rest arrives in time, the
-# connection stays open for the client's next request.
-REST_S = 2.0
-
-# Minimum speed at which a client must read a response: READ_BYTES every READ_S seconds.
-READ_BYTES, READ_S = 256 * 1024, 10.0
+from sie_triton.http.limits import ConnectionLimits
 
 # Response to a connection beyond the limit.
 FULL_BODY = b'{"detail": {"code": "QUEUE_FULL", "message": "all connections are busy; retry later"}}'
@@ -79,6 +64,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._crowd: Connections | None = self.app_state.get("connections")
+        self._limits: ConnectionLimits = self.app_state.get("limits", ConnectionLimits())
         if self._crowd is not None and not self._crowd.enter(self):
             transport.write(FULL)
             transport.close()
@@ -89,7 +75,7 @@ class Connection(HttpToolsProtocol):
         self._num_idle_bytes += len(data)
         self._unset_keepalive_if_required()
         self._feed(data)
-        if self._num_idle_bytes > MAX_HEAD_BYTES:
+        if self._num_idle_bytes > self._limits.head_bytes:
             self.send_400_response(INVALID)
         is_working = self._answered is not None and not self._answered.response_complete
         if self._part is not Part.HEAD or is_working:
@@ -136,7 +122,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade() and not self._should_upgrade():
             return  # is read again without its Upgrade
         super().on_headers_complete()
-        if len(self.pipeline) > MAX_PIPELINED:
+        if len(self.pipeline) > self._limits.num_pipelined:
             raise ValueError("too many requests before the first response")
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -161,7 +147,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if self._part is Part.BODY and self._answered is self.cycle:
-            self.loop.call_later(REST_S, self._check_rest, self.cycle)
+            self.loop.call_later(self._limits.rest_timeout_s, self._check_rest, self.cycle)
         elif self._answered is self.cycle:
             self._part = Part.HEAD
         super().on_response_complete()
@@ -216,7 +202,7 @@ class Connection(HttpToolsProtocol):
         self._crowd.move(self, phase)
 
     def _expect_head(self) -> None:
-        self._head = self.loop.call_later(HEAD_S, self.transport.abort)
+        self._head = self.loop.call_later(self._limits.head_timeout_s, self.transport.abort)
 
     def _expect_no_head(self) -> None:
         if self._head is not None:
@@ -229,7 +215,7 @@ class Connection(HttpToolsProtocol):
 
     def _expect_progress(self) -> None:
         waiting = self.transport.get_write_buffer_size()
-        self._answer = self.loop.call_later(READ_S, self._check_progress, waiting)
+        self._answer = self.loop.call_later(self._limits.read_s, self._check_progress, waiting)
 
     def _expect_no_progress(self) -> None:
         if self._answer is not None:
@@ -237,7 +223,7 @@ class Connection(HttpToolsProtocol):
             self._answer = None
 
     def _check_progress(self, waited: int) -> None:
-        if self.transport.get_write_buffer_size() > waited - READ_BYTES:
+        if self.transport.get_write_buffer_size() > waited - self._limits.read_bytes:
             self.transport.abort()
         else:
             self._expect_progress()

@@ -12,36 +12,32 @@ from starlette.types import ASGIApp
 
 from sie_triton.http.connection import Connection
 from sie_triton.http.connections import Connections
-
-# Keep-alive timeout in seconds: longer than clients keep idle connections, so that the client always closes first.
-KEEP_ALIVE_S = 75
-
-# Maximum size of a message that a client sends on a WebSocket, in bytes.
-MAX_MESSAGE_BYTES = 64 * 1024
-
-# Connections that asyncio accepts in one turn of the event loop, before any of them is counted.
-ACCEPTS_PER_TURN = 32
+from sie_triton.http.limits import ConnectionLimits
 
 # Connections that wait to be accepted.
 BACKLOG = 2048
-
-# Grace period of the requests in progress at a server that ends with its program, in seconds.
-DRAIN_S = 1
 
 
 class HttpServer(uvicorn.Server):
     """Server of `app` whose open connections `connections` bounds. `drain_s`: see timeout_graceful_shutdown."""
 
-    def __init__(self, app: ASGIApp, connections: Connections, drain_s: int, ws: Any = "none") -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        connections: Connections,
+        drain_s: int,
+        ws: Any = "none",
+        limits: ConnectionLimits = ConnectionLimits(),
+    ) -> None:
         # uvicorn logs a warning for each invalid request, with which any client could fill the disk.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        self._connections = connections
+        self._connections, self._limits = connections, limits
         super().__init__(
             uvicorn.Config(
                 app,
                 http=Connection,
                 ws=ws,
-                ws_max_size=MAX_MESSAGE_BYTES,
+                ws_max_size=limits.message_bytes,
                 ws_per_message_deflate=False,
                 loop="asyncio",
                 log_config=None,
@@ -49,13 +45,13 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=drain_s,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                backlog=ACCEPTS_PER_TURN,
+                timeout_keep_alive=limits.keep_alive_s,
+                backlog=limits.accepts_per_turn,
             )
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.lifespan.state["connections"] = self._connections
+        self.lifespan.state |= {"connections": self._connections, "limits": self._limits}
         await super().startup(sockets)
         for each in sockets or []:
             each.listen(BACKLOG)
@@ -74,7 +70,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serve `app` on the running event loop until the block ends; yield the port, which 0 leaves to the system."""
     with listening(host, port, reuse_port=reuse_port) as listener:
-        server = _Guest(app, Connections(max_connections), DRAIN_S)
+        server = _Guest(app, Connections(max_connections), drain_s=1)
         task = asyncio.create_task(server.serve([listener]))
         try:
             while not server.started and not task.done():

@@ -15,7 +15,6 @@ import orjson
 
 from tests.attack.attacks import PATIENCE_S, Attack, Unanswered, value
 from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served
-from tests.pure.doors.test_doors_hostile import FIELDS, odd_body, odd_value
 from tests.support import many_parts, pdfs, pictures, sounds, unhearable, unreadable
 
 JSON, MSGPACK = "application/json", "application/msgpack"
@@ -23,6 +22,34 @@ VERBS = ("encode", "score", "extract")
 
 # Large bodies are rare, so that they do not saturate the network of one machine.
 SMALL, LARGE = 1000, 3_000_000
+
+
+FIELDS = {
+    "/v1/embeddings": ("model", "input", "dimensions", "encoding_format", "user"),
+    "/v1/rerank": ("model", "query", "documents", "top_n", "return_documents", "rank_fields", "max_chunks_per_doc"),
+    "/v2/rerank": ("model", "query", "documents", "top_n", "relevant_spans", "max_tokens_per_doc", "priority"),
+    "/embed": ("inputs", "truncate", "normalize", "prompt_name", "truncation_direction"),
+    "/embed_sparse": ("inputs", "truncate"),
+    "/rerank": ("query", "texts", "raw_scores", "return_text"),
+}
+USUAL = {"model": "a/other", "input": "x", "inputs": ["x"], "query": "q", "documents": ["a"], "texts": ["a"]}
+ODD = ("", "x", "org/name", "a:b:c", "\0", "蔷" * 99, 0, 1, -1, 2**53, 1e300, True, False, None, "timeout", "priority")
+
+
+def odd_value(rng, depth=0):
+    kind = rng.random()
+    if kind < 0.6 or depth > 3:
+        return rng.choice(ODD)
+    values = [odd_value(rng, depth + 1) for _ in range(rng.randrange(4))]
+    return values if kind < 0.8 else dict(zip(("text", "mode", "x", ""), values, strict=False))
+
+
+def odd_body(rng, path):
+    body = {name: USUAL[name] for name in FIELDS[path] if name in USUAL}
+    for _ in range(rng.randrange(1, 4)):
+        name = rng.choice((*FIELDS[path], "output_types", "options", "timeout", "", "é", "triton_x"))
+        body[name] = odd_value(rng)
+    return orjson.dumps(body) if rng.random() < 0.9 else orjson.dumps(odd_value(rng))
 
 
 def asked(

@@ -20,18 +20,7 @@ from sie_triton.errors import SIEError
 from sie_triton.records.status import all_records
 from sie_triton.system.processes.log import MAX_FILE_BYTES
 from tests.attack.attacks import ATTACKS, Unanswered
-from tests.attack.conftest import (
-    CLAP,
-    CLIP,
-    COLBERT,
-    CROSS_ENCODER,
-    GLINER,
-    MINILM,
-    MODELS,
-    SPLADE,
-    Served,
-    serving,
-)
+from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served, serving
 from tests.attack.crowds import crowd
 from tests.attack.door_attacks import DOOR_ATTACKS, MSGPACK, asked
 from tests.attack.probes import Probes, probed
@@ -173,7 +162,7 @@ def fuzz(served: Served, seconds: float, kills: int) -> tuple[Seen, list[float]]
 @pytest.mark.timeout(240)
 def test_a_short_attack_and_a_tritonserver_crash_do_no_harm(served):
     """`-m slow` has the long form."""
-    seen, back = fuzz(served, seconds=16, kills=1)
+    seen, back = fuzz(served, seconds=10, kills=1)
     seen.check()
     assert set(seen.told) <= {attack.__name__ for attack in (*ATTACKS, *DOOR_ATTACKS)}
     assert tracebacks(served) == []

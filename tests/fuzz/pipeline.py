@@ -18,11 +18,10 @@ from sie_triton.models.families import model_of
 from sie_triton.models.families.gliner2.request import MAX_CLASSES
 from sie_triton.models.families.gliner2.tensors import CLASS_SCORES
 from sie_triton.pipeline.scheduling.job import rows_of
-from sie_triton.pipeline.stages.busy_log import BusyLog
-from sie_triton.pipeline.stages.inference_job import InferenceCodec, InferenceJob
+from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec, InferenceJob
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.stages.preprocess import Preprocess
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import TrafficWriter

@@ -1,15 +1,12 @@
 """Batches form by cost: the sub-batches that run are those of `plan`, with the admission hook and without."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
 from sie_triton import SIEClient
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
 from tests.conftest import BUDGET, TINY, TINY_NO_HOOK
-from tests.support.parity import TO_ITSELF, assert_parity
 
 TOKENS = 64  # per text, [CLS] and [SEP] included
 TEXT = " ".join(["river"] * (TOKENS - 2))
@@ -42,59 +39,29 @@ def test_64_clients_never_exceed_the_budget(server, model):
     assert counts["num_sub_batches"] >= counts["total_cost"] / budget
 
 
-@pytest.mark.parametrize("model", [TINY, TINY_NO_HOOK])
-def test_batch_counts_match_the_prediction(server, model):
+def test_batch_counts_match_the_prediction(server):
     """A request of known cost takes exactly as many forward passes as its budget allows."""
     lanes = server_lanes()
     per_sub_batch = BUDGET // lanes // TOKENS
     with SIEClient(server.grpc) as client:
         for num_texts in (per_sub_batch * lanes * 2, per_sub_batch * lanes * 5):
-            _, counts, _ = counted(server, model, lambda n=num_texts: client.encode(model, [TEXT] * n))
+            _, counts, _ = counted(server, TINY, lambda n=num_texts: client.encode(TINY, [TEXT] * n))
             assert counts["num_sub_batches"] == num_texts // per_sub_batch
             assert counts["total_cost"] == num_texts * TOKENS
 
 
-@pytest.mark.parametrize("model", [TINY, TINY_NO_HOOK])
-def test_requests_that_queue_share_forward_passes_as_predicted(server, model):
+def test_requests_that_queue_share_forward_passes_as_predicted(server):
     """While a long request holds the device, 64 requests gather; then they run in full sub-batches."""
     per_sub_batch = BUDGET // server_lanes() // TOKENS
     with SIEClient(server.grpc) as client, ThreadPoolExecutor(CLIENTS) as pool:
 
         def work():
-            return list(pool.map(lambda _: client.encode(model, TEXT), range(CLIENTS * 16)))
+            return list(pool.map(lambda _: client.encode(TINY, TEXT), range(CLIENTS * 16)))
 
-        _, counts, _ = counted(server, model, work)
+        _, counts, _ = counted(server, TINY, work)
     fewest = CLIENTS * 16 / per_sub_batch
     # Closed-loop clients leave some batches part-filled; one pass a request would be 4 times as many.
     assert fewest <= counts["num_sub_batches"] <= 2.5 * fewest
-
-
-@pytest.mark.parametrize("model", [TINY, TINY_NO_HOOK])
-def test_an_oversize_item_is_served_alone(server, model):
-    oversize = " ".join(["river"] * 600)  # 512 tokens: as many as the model takes, all of the budget
-    with SIEClient(server.grpc) as client:
-        results, counts, _ = counted(server, model, lambda: client.encode(model, [oversize, TEXT, oversize]))
-        alone = client.encode(model, oversize)
-    assert [r["token_count"] for r in results] == [512, TOKENS, 512]
-    assert counts["num_sub_batches"] == 3
-    assert_parity(np.stack([results[0]["dense"], results[2]["dense"]]), np.stack([alone["dense"]] * 2), TO_ITSELF)
-
-
-def test_5000_texts_in_one_request_leave_room_for_small_ones(server):
-    """Bulk is deferred a sub-batch at a time: small requests finish while it is still running."""
-    texts = [f"{TEXT} {i}" for i in range(5000)]
-    with SIEClient(server.grpc) as client, SIEClient(server.grpc) as other, ThreadPoolExecutor(1) as pool:
-        alone = other.encode(TINY, texts[4321])
-        bulk = pool.submit(client.encode, TINY, texts)
-        small = 0
-        while not bulk.done():
-            other.encode(TINY, TEXT)
-            small += 1
-            time.sleep(0.005)
-        results = bulk.result()
-    assert len(results) == 5000
-    assert small > 50
-    assert_parity(results[4321]["dense"][None], alone["dense"][None], TO_ITSELF)
 
 
 def server_lanes() -> int:

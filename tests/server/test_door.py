@@ -1,9 +1,7 @@
 """The door with the calls of SIE's own SDK, before a real server."""
 
 import base64
-import json
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 
@@ -97,38 +95,6 @@ def test_each_output_states_its_dimensions(http):
     assert (item["multivector"]["token_dims"], item["multivector"]["values"].shape[1]) == (32, 4)
 
 
-def test_msgpack_arrays_use_the_msgpack_numpy_format(http):
-    answer = http.post(f"/v1/encode/{TINY}", content=msgpack.packb({"items": [{"text": "a"}]}), headers=PACKED)
-    values = msgpack.unpackb(answer.content, strict_map_key=True)["items"][0]["dense"]["values"]
-    assert {key: values[key] for key in values if key != b"data"} == {
-        b"nd": True,
-        b"type": "<f4",
-        b"kind": b"",
-        b"shape": [64],
-    }
-    written = msgpack.packb(np.frombuffer(values[b"data"], np.float32), default=msgpack_numpy.encode)
-    assert written in answer.content
-
-
-@pytest.mark.parametrize(
-    ("sent", "accept", "expected"),
-    [
-        ("application/json", None, "application/json"),
-        ("application/msgpack", None, "application/msgpack"),
-        ("application/json", "*/*", "application/json"),
-        ("application/x-msgpack", "application/x-msgpack", "application/msgpack"),
-        ("application/msgpack", "application/json", "application/json"),
-    ],
-)
-def test_the_response_has_the_media_type_that_the_client_accepts(door, sent, accept, expected):
-    body = {"items": [{"text": "a"}]}
-    data = msgpack.packb(body) if "msgpack" in sent else json.dumps(body).encode()
-    headers = {"Content-Type": sent, **({"Accept": accept} if accept else {})}
-    with urllib.request.urlopen(urllib.request.Request(f"{door}/v1/encode/{TINY}", data, headers)) as answer:
-        assert answer.headers["Content-Type"] == expected
-        assert (msgpack.unpackb if "msgpack" in expected else json.loads)(answer.read())["items"]
-
-
 def test_scores_are_those_of_the_client(http, sie):
     items = [{"text": "vines climb"}, {"text": "no"}, {"text": "vines", "id": "mine"}]
     query = {"text": TEXTS[0], "id": "q"}
@@ -201,26 +167,10 @@ def test_timings_are_in_the_body_and_in_headers(http):
     assert answer.headers["X-SIE-Triton-Version"] == version("sie-triton")
 
 
-def test_more_items_than_one_request_to_triton_holds(http, sie):
-    texts = [f"text {i}" for i in range(600)]
-    found = post(http, f"/v1/encode/{TINY}", {"items": [{"text": text} for text in texts]})["items"]
-    expected = sie.encode(TINY, texts)
-    assert all(np.allclose(a["dense"]["values"], b["dense"], atol=1e-6) for a, b in zip(found, expected, strict=True))
-
-
 WRONG = [
-    (f"/v1/encode/{TINY}", {"items": []}, 400, "items: is empty"),
-    (f"/v1/encode/{TINY}", {"items": [{"txt": "a"}]}, 400, "items[0].txt: is not read here"),
-    (f"/v1/encode/{TINY}", {"items": [{"text": 3}]}, 400, "items[0].text: must be a string"),
-    (f"/v1/encode/{TINY}", {"items": [{"image": "/etc/passwd"}]}, 400, "items[0].image: is not valid base64"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"shape": 1}}}, 400, "parameter shape: unknown"),
-    (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"options": {"timeout": 1}}}, 400, "options.timeout"),
     (f"/v1/encode/{TINY}", {"items": ["a"], "params": {"output_types": ["sparse"]}}, 400, "parameter output_types"),
-    (f"/v1/encode/{CROSS_ENCODER}", {"items": ["a"]}, 400, f"model: {CROSS_ENCODER} does not encode; its tasks: score"),
-    (f"/v1/encode/{TINY}", {"items": [{"image": "AAAA"}]}, 400, f"image: {TINY} does not read it; it reads text"),
     (f"/v1/score/{TINY}", {"query": "a", "items": ["a"]}, 400, "does not score"),
-    (f"/v1/score/{CROSS_ENCODER}", {"items": ["a"]}, 400, "query: is missing"),
-    (f"/v1/extract/{GLINER}", {"items": ["a"], "params": {"labels": "person"}}, 400, "labels: must be a list"),
     ("/v1/encode/no/such", {"items": ["a"]}, 404, "no/such is not served; served models:"),
     (f"/v1/encode/{TINY}-inference", {"items": ["a"]}, 404, "is a step"),
 ]
@@ -273,15 +223,6 @@ def test_probes_answer(http):
     assert http.get("/healthz").text == http.get("/readyz").text == "ok"
     assert http.get("/").json()["name"] == "sie-triton"
     assert http.get("/health").json()["status"] == "healthy"
-
-
-def test_concurrent_clients_get_their_own_results(http, sie):
-    texts = [f"client {i}" for i in range(64)]
-    expected = sie.encode(TINY, texts)
-    with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda text: post(http, f"/v1/encode/{TINY}", {"items": [{"text": text}]}), texts))
-    for answer, each in zip(found, expected, strict=True):
-        assert np.allclose(answer["items"][0]["dense"]["values"], each["dense"], atol=1e-6)
 
 
 def test_every_example_of_the_document_works(http):

@@ -8,7 +8,7 @@ import pytest
 from sentence_transformers.util import quantize_embeddings
 
 from sie_triton import SIEClient
-from tests.conftest import CLIP, CROSS_ENCODER, MINILM
+from tests.conftest import CLIP, MINILM
 from tests.support.pictures import pictures
 
 TEXTS = ["Roses climb.", "A ship sails.", ""]
@@ -51,15 +51,3 @@ def test_images(client, sie):
     url = "data:image/png;base64," + base64.b64encode(image).decode()
     found = client.embed(model=CLIP, images=[url], input_type="image", embedding_types=["float"])
     np.testing.assert_allclose(found.embeddings.float_[0], sie.encode(CLIP, {"image": image})["dense"], atol=1e-5)
-
-
-def test_an_invalid_request_is_told_why(client):
-    long = "word " * 2000
-    for given, message in (
-        ({"model": CROSS_ENCODER}, f"model: {CROSS_ENCODER} does not encode"),
-        ({"truncate": "NONE", "texts": ["a", long]}, "texts[1]: is longer than the model's maximum length"),
-    ):
-        with pytest.raises(cohere.BadRequestError) as caught:
-            client.embed(**{"model": MINILM, "texts": TEXTS, "input_type": "search_document", **given})
-        assert caught.value.body["message"].startswith(message)
-    assert client.embed(model=MINILM, texts=[long], input_type="search_document").embeddings.float_

@@ -1,16 +1,11 @@
 """The `openai` package at the door, before a real server."""
 
-import base64
-import time
-
 import numpy as np
 import openai
 import pytest
 
 from sie_triton import SIEClient
-from sie_triton.contract.names import triton_name
-from sie_triton.controller.model_control import ModelControl
-from tests.conftest import BGE_M3, CROSS_ENCODER, MINILM, SPLADE, TINY_NO_HOOK
+from tests.conftest import BGE_M3, CROSS_ENCODER, MINILM, SPLADE
 
 TEXTS = ["hello", "", "Vines climb on what they find; roses do too, and 蔷薇.", "hello again " * 200]
 
@@ -44,12 +39,6 @@ def test_vectors_are_those_of_the_client_bit_for_bit(client, ours, how):
     )
 
 
-def test_base64_embeddings_contain_the_client_vectors(client, ours):
-    found = client.embeddings.create(model=MINILM, input="hello", encoding_format="base64")
-    expected = ours.encode(MINILM, "hello")["dense"].astype("<f4").tobytes()
-    assert found.data[0].embedding == base64.b64encode(expected).decode()
-
-
 def test_dimensions_are_honoured(client, ours):
     found = client.embeddings.create(model=MINILM, input="hello", dimensions=64)
     assert np.array_equal(vectors(found)[0], ours.encode(MINILM, "hello", options={"dimensions": 64})["dense"])
@@ -67,11 +56,7 @@ def test_profiles_and_extra_parameters_are_honoured(client, ours):
 @pytest.mark.parametrize(
     ("given", "param", "message"),
     [
-        ({"input": [[15339, 1917]]}, "input", "contains token ids"),
-        ({"input": [15339]}, "input", "contains token ids"),
-        ({"input": []}, "input", "is empty"),
         ({"dimensions": 385}, "dimensions", "385 is not allowed; give an integer from 1 to 384"),
-        ({"encoding_format": "hex"}, "encoding_format", "must be 'float' or 'base64'"),
         ({"extra_body": {"colour": "red"}}, "colour", "unknown here; allowed are"),
         ({"model": SPLADE}, "model", f"{SPLADE} does not return dense vectors"),
         ({"model": CROSS_ENCODER}, "model", f"{CROSS_ENCODER} does not encode; its tasks: score"),
@@ -93,19 +78,6 @@ def test_a_model_that_is_not_served(client):
     with pytest.raises(openai.NotFoundError, match=f"no/such is not served; served models: .*{MINILM}") as caught:
         client.embeddings.create(model="no/such", input="x")
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
-
-
-def test_the_openai_client_retries_until_a_cold_model_is_loaded(door, server, monkeypatch):
-    """The client waits in steps of a tenth of the intended time."""
-    control = ModelControl(server.grpc, server.control_token)
-    control.swap(f"{triton_name(TINY_NO_HOOK)}-inference")
-    control.close()
-    waits, sleep = [], time.sleep
-    monkeypatch.setattr("time.sleep", lambda seconds: (waits.append(seconds), sleep(seconds / 10)))
-    options = {"max_retries": 60, "default_headers": {"X-Request-Timeout": "0.2"}}
-    with openai.OpenAI(base_url=f"{door}/v1", api_key="none", **options) as client:
-        assert len(client.embeddings.create(model=TINY_NO_HOOK, input="x").data) == 1
-    assert waits[0] == 5
 
 
 def test_models_are_listed_in_openai_and_native_form(client, http):

@@ -7,7 +7,7 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import HfHubHTTPError
 
 from sie_triton import SIEClient
-from tests.conftest import COLBERT, CROSS_ENCODER, MINILM, SPLADE
+from tests.conftest import CROSS_ENCODER, MINILM, SPLADE
 from tests.server.conftest import opened
 
 QUERY, TEXTS = "what climbs?", ["Roses climb.", "A ship sails."]
@@ -67,26 +67,3 @@ def test_info(tei):
     info = tei.get("/info").json()
     assert (info["model_id"], info["auto_truncate"], info["max_input_length"]) == (MINILM, True, 256)
     assert "embedding" in info["model_type"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status", "error"),
-    [
-        ("/embed", {"inputs": []}, 422, "inputs: is empty"),
-        ("/embed", {"inputs": ["x", "word " * 400], "truncate": False}, 422, "inputs[1]: is longer"),
-        ("/embed", {"inputs": "x", "dimensions": 400}, 422, "parameter dimensions: 400 is not allowed"),
-        ("/rerank", {"query": "q"}, 422, "texts: is missing"),
-    ],
-)
-def test_an_invalid_field_is_named_in_the_error(tei, path, body, status, error):
-    answer = tei.post(path, json=body)
-    assert (answer.status_code, answer.json()["error_type"]) == (status, "Validation")
-    assert answer.json()["error"].startswith(error)
-
-
-def test_an_ambiguous_model_must_be_chosen_in_the_settings(http):
-    answer = http.post("/rerank", json={"query": QUERY, "texts": TEXTS})
-    assert (answer.status_code, answer.json()["error_type"]) == (424, "Backend")
-    assert "set SIE_DOOR_TEI_MODEL" in answer.json()["error"]
-    assert COLBERT in answer.json()["error"]
-    assert http.get("/info").status_code == 424

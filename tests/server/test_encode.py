@@ -35,6 +35,12 @@ def post(server, path, document):
         return json.load(response)
 
 
+@pytest.fixture(params=["http", "grpc"])
+def client(server, request):
+    with SIEClient(f"{request.param}://{getattr(server, request.param)}") as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def expected(reference):
     return reference(TEXTS)

@@ -32,14 +32,7 @@ TEXTS = [
     "naïve 😀 日本語 — größe e-mail_adress; [x]",
     *texts(6, seed=3),
 ]
-OPTIONS = [
-    {},
-    {"threshold": 0.999},
-    {"threshold": {"person": 0.999, "日": 1}},
-    {"flat_ner": False},
-    {"multi_label": True},
-    {"label_descriptions": {"person": "somebody"}},
-]
+OPTIONS = [{}, {"threshold": {"person": 0.999, "日": 1}}, {"multi_label": True}]
 PARAMETERS = {"threshold": 0.999, "multi_label": True}
 
 
@@ -107,13 +100,6 @@ def test_the_asyncio_client(server, expected, scheme):
     together, *alone = asyncio.run(ask())
     assert_same(together, expected)
     assert_same(alone, expected)
-
-
-def test_many_items_are_several_requests_each_with_the_labels(client, expected):
-    many = [Item(text=text, id=str(i)) for i, text in enumerate(TEXTS * 70)]
-    found = client.extract(GLINER, many, LABELS, **PARAMETERS)
-    assert [each["id"] for each in found] == [item["id"] for item in many]
-    assert_same(found, expected * 70)
 
 
 def arguments(module, given=None):

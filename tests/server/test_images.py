@@ -1,25 +1,18 @@
 """Images and texts through a server: mixed in requests, from many clients, beside files that cannot be read."""
 
-import re
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
-from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import InferenceServerException
 
 from sie_triton import InputError, Item, SIEClient
-from sie_triton.client.items import objects
-from sie_triton.contract.names import triton_name
 from tests.conftest import CLIP, FLORENCE2, MINILM, SHORT, TINY
 from tests.support import pdfs
 from tests.support.flood import flooding, latencies, latency
 from tests.support.items import Served
-from tests.support.load import LONG, percentile, summary
-from tests.support.pictures import of_all_kinds, picture, pictures, saved
+from tests.support.load import percentile, summary
+from tests.support.pictures import picture, pictures, saved
 from tests.support.unreadable import unreadable
 
 FILES = pictures([(97, 61), (40, 90), (33, 33), (300, 31), (640, 480), (64, 64)])
@@ -74,39 +67,17 @@ def test_the_client_takes_an_image_in_any_form(client, expected, tmp_path):
         assert np.allclose(found["dense"], expected[1], atol=1e-5)
 
 
-@pytest.mark.parametrize("seconds", [4, LONG])
-def test_many_clients_with_items_of_both_kinds(server, expected, seconds):
-    until, lock, taken, wrong = time.monotonic() + seconds, threading.Lock(), [], []
-
-    def ask(seed):
-        random = np.random.default_rng(seed)
-        with SIEClient(server.grpc) as client:
-            while time.monotonic() < until:
-                chosen = random.choice(len(ITEMS), random.integers(1, 6))
-                started = time.perf_counter()
-                found = client.encode(CLIP, [ITEMS[i] for i in chosen])
-                took = time.perf_counter() - started
-                right = np.allclose([each["dense"] for each in found], expected[chosen], atol=1e-4)
-                with lock:
-                    taken.append(took)
-                    wrong.extend([] if right else [chosen.tolist()])
-
-    with ThreadPoolExecutor(16) as pool:
-        for done in [pool.submit(ask, seed) for seed in range(16)]:
-            done.result()
-    print(f"\n{len(taken)} requests, {summary(taken)}")
-    assert wrong == []
-    assert len(taken) > 16
-
-
 def test_an_unreadable_image_spoils_only_its_own_request(server, expected):
+    """tests/pure/models/inputs/test_images.py has all kinds."""
+
     def ask_beside(client):
         found = client.encode(CLIP, ITEMS[:4])
         assert np.allclose([each["dense"] for each in found], expected[:4], atol=1e-4)
         time.sleep(0.05)  # some of the processors is left for the other requests
 
+    some = [*list(unreadable().items())[::8], ("a PDF", pdfs.refused()["a header alone"])]
     with SIEClient(server.grpc) as client, flooding([ask_beside], server) as flood:
-        for name, (content, said) in {**unreadable(), **pdfs.refused()}.items():
+        for name, (content, said) in some:
             if not content:
                 continue
             with pytest.raises(InputError, match=r"image\[2\](, page 1)?: ") as told:
@@ -116,23 +87,6 @@ def test_an_unreadable_image_spoils_only_its_own_request(server, expected):
     assert flood.count
 
 
-@pytest.mark.parametrize(
-    ("tensors", "field"),
-    [
-        ({"image": [b""]}, "image[0]"),
-        ({"image": [FILES[0], b""]}, "image[1]"),
-        ({"text": [b"a", b""], "image": [b"", b""]}, "items[1]"),
-    ],
-)
-def test_a_file_without_bytes_in_tritons_own_client_is_refused(server, tensors, field):
-    inputs = [InferInput(name, [len(each)], "BYTES") for name, each in tensors.items()]
-    for made, each in zip(inputs, tensors.values(), strict=True):
-        made.set_data_from_numpy(objects(each))
-    refused = pytest.raises(InferenceServerException, match=re.escape(f"{field}: is empty"))
-    with InferenceServerClient(server.grpc.removeprefix("grpc://")) as triton, refused:
-        triton.infer(triton_name(CLIP), inputs)
-
-
 def test_too_large_images_and_unsupported_inputs_are_refused(client):
     with pytest.raises(InputError, match=r"image\[0\]: has 50000 × 1 pixels; no side"):
         client.encode(CLIP, {"image": saved(Image.new("RGB", (50_000, 1)))})
@@ -140,12 +94,6 @@ def test_too_large_images_and_unsupported_inputs_are_refused(client):
         client.encode(TINY, {"image": FILES[0]})
     with pytest.raises(InputError, match="instruction"):
         client.encode(CLIP, ITEMS[:2], instruction="see")
-
-
-def test_every_kind_of_file(client):
-    kinds = of_all_kinds()
-    found = client.encode(CLIP, [{"image": content} for content in kinds.values()])
-    assert all(np.isclose(np.linalg.norm(each["dense"]), 1, atol=1e-5) for each in found)
 
 
 def test_a_pdf_has_a_result_for_each_page(client):

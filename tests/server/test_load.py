@@ -105,7 +105,7 @@ def test_a_deadline_that_has_passed_costs_no_forward_pass(server, load):
     assert after["num_expired"] == before["num_expired"] + 20
 
 
-@pytest.mark.parametrize(("seconds", "hangs_up"), [(4, False), pytest.param(60, True, marks=LONG.marks)])
+@pytest.mark.parametrize(("seconds", "hangs_up"), [(2, False), pytest.param(60, True, marks=LONG.marks)])
 def test_deadlines_that_expire_during_bulk_requests_do_no_harm(server, seconds, hangs_up):
     """With `hangs_up` the transport's deadline passes too: the client disconnects just as its response is sent.
 
@@ -140,7 +140,7 @@ def test_deadlines_that_expire_during_bulk_requests_do_no_harm(server, seconds, 
     settles(server, TINY)
 
 
-@pytest.mark.parametrize("seconds", [5, LONG])
+@pytest.mark.parametrize("seconds", [3, LONG])
 def test_killed_clients_and_slow_readers_disturb_no_other_client(server, load, seconds):
     with ExitStack() as stack:
         clients = [stack.enter_context(client_process(server, seconds + 1)) for _ in range(6)]

@@ -4,7 +4,6 @@ Short forms run always; `scripts/test -m slow -s tests/server/test_lora.py` runs
 """
 
 import asyncio
-import itertools
 import os
 import signal
 import time
@@ -26,8 +25,7 @@ from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models import known_loras as known
 from sie_triton.records.lora_states import RESIDENT, read_loras
-from tests.conftest import CROSS_ENCODER, GLINER, MINILM, TINY, Running
-from tests.support.load import percentile
+from tests.conftest import CROSS_ENCODER, GLINER, TINY, Running
 from tests.support.loras import LEAST_COSINE, least_cosine, save_lora
 
 LIMIT = 10
@@ -50,11 +48,6 @@ class Tenants:
 @pytest.fixture(scope="module")
 def tenants(server: Running, tiny_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Tenants:
     return tenants_of(server, TINY, tiny_directory, tmp_path_factory.mktemp("loras"), 0.3)
-
-
-@pytest.fixture(scope="module")
-def real_tenants(server: Running, minilm_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Tenants:
-    return tenants_of(server, MINILM, minilm_directory, tmp_path_factory.mktemp("real-loras"), 0.02)
 
 
 def tenants_of(server: Running, model: str, weights: Path, scratch: Path, spread: float) -> Tenants:
@@ -201,44 +194,6 @@ def test_adapters_over_the_limit_and_a_killed_worker_fail_no_request(server, ten
     assert set(traffic.num_answered) == set(zipf)
     assert server.status(TINY)["num_replaced"] == replaced + 1
     assert most == LIMIT
-
-
-@pytest.mark.parametrize("seconds", [3, LONG])
-def test_cold_adapters_are_served_beside_a_hot_one(server, request, seconds):
-    """Again and again an adapter that is not held, while another is asked for without pause.
-
-    The long form is of a real model: beside passes of a tiny one, which are Python for the most part, a load waits for
-    the interpreter.
-    """
-    tenants = request.getfixturevalue("real_tenants" if seconds >= 60 else "tenants")
-    alone, beside = Traffic(server, tenants), Traffic(server, tenants)
-    cold, pause = itertools.cycle(NAMES[1:]), 1.0 if seconds >= 60 else 0.1
-
-    async def one_a_second(traffic: Traffic, until: float) -> None:
-        async with grpc.aio.insecure_channel(server.grpc) as channel:
-            infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
-            while time.perf_counter() < until:
-                await asyncio.gather(traffic.ask(infer, next(cold), 0), asyncio.sleep(pause))
-
-    async def both() -> None:
-        hot = asyncio.create_task(beside.run({NAMES[0]: 1.0}, seconds + 1))
-        await asyncio.sleep(0.5)
-        await one_a_second(beside, time.perf_counter() + seconds)
-        await hot
-
-    asyncio.run(alone.run({"": 1.0}, 0.2))
-    asyncio.run(one_a_second(alone, time.perf_counter() + min(seconds, 22)))
-    asyncio.run(both())
-    of_cold = [each for name in NAMES[1:] for each in beside.seconds.get(name, [])]
-    of_alone = [each for name in NAMES[1:] for each in alone.seconds.get(name, [])]
-    pass_s = np.median(beside.seconds[NAMES[0]])
-    print(f"\ncold alone, its load in it: p50 {percentile(of_alone, 50):.0f} ms, p99 {percentile(of_alone, 99):.0f} ms")
-    print(f"cold beside a hot one: p50 {percentile(of_cold, 50):.0f} ms, p99 {percentile(of_cold, 99):.0f} ms")
-    print(f"hot: p50 {1e3 * pass_s:.0f} ms, {len(beside.seconds[NAMES[0]]) / (seconds + 1):.0f} requests/s")
-    assert (alone.wrong, alone.failed, beside.wrong, beside.failed) == (0, [], 0, [])
-    assert len(of_cold) > 5
-    if seconds >= 60:
-        assert percentile(of_cold, 99) <= percentile(of_alone, 99) + 2 * 1e3 * pass_s
 
 
 def test_a_faulty_adapter_is_reported_and_affects_no_other(server, tenants, tmp_path, tiny_directory):

@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from sie_triton import InputError
 from sie_triton.cli import cli
 from tests.conftest import OWL
 from tests.support.detectors import Finder, same
@@ -34,17 +33,6 @@ def test_objects_in_images(client, finder):
     (expected,) = finder(FILES[:1], LABELS, threshold=0.6, label_thresholds=json.dumps(least))
     one = client.extract(OWL, items[0], LABELS, threshold=least, options={"threshold": 0.6})
     assert same(one["objects"], expected, 1e-5, 1e-2)
-
-
-def test_requests_without_valid_labels_are_refused(client):
-    with pytest.raises(InputError, match="labels: is empty"):
-        client.extract(OWL, {"image": FILES[0]})
-    with pytest.raises(InputError, match="labels: 'cat cat"):
-        client.extract(OWL, {"image": FILES[0]}, ["cat " * 20])
-    with pytest.raises(InputError, match=r"image\[1\]: is not an image"):
-        client.extract(OWL, [{"image": FILES[0]}, {"image": b"text"}], ["cat"])
-    with pytest.raises(InputError, match="text"):
-        client.extract(OWL, "a text", ["cat"])
 
 
 def test_on_the_command_line(server, finder, tmp_path):

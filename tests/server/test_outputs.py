@@ -91,13 +91,6 @@ def test_templates(client, text, options, whole):
     np.testing.assert_allclose(filled, plain, rtol=1e-4, atol=1e-4)
 
 
-def test_only_requested_outputs_are_returned(client):
-    (result,) = client.encode(COLBERT, ["a"], output_types=["muvera"])
-    assert set(result) == {"muvera", "token_count", "timing"}
-    (result,) = client.encode(COLBERT, ["a"], output_types=["multivector"])
-    assert set(result) == {"multivector", "token_count", "timing"}
-
-
 @pytest.mark.parametrize("dtype", VIEWS)
 def test_quantised(client, dtype):
     for model, names in ((MINILM, ["dense"]), (COLBERT, ["multivector", "muvera"])):
@@ -123,16 +116,15 @@ def share_that_differs(got, exact, dtype):
     return np.mean(np.abs(got.astype(np.int32) - exact) > 1)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_scales_where_the_model_file_declares_them(client, dtype):
+def test_scales_where_the_model_file_declares_them(client):
     for model, name in ((BGE_M3, "dense"), (COLBERT, "multivector"), (COLBERT, "muvera")):
         plain = client.encode(model, TEXTS, output_types=[name])
-        small = client.encode(model, TEXTS, output_types=[name], output_dtype=dtype)
+        small = client.encode(model, TEXTS, output_types=[name], output_dtype="uint8")
         for given, row in zip(plain, small, strict=True):
             assert set(row) == {name, f"{name}_scales", "token_count", "timing"}
             step, offset = np.moveaxis(row[f"{name}_scales"], -1, 0)[..., None]
             assert (np.abs(offset + step * row[name] - given[name]) <= 0.51 * step + 1e-5).all()
-    assert "dense_scales" not in client.encode(MINILM, "a", output_dtype=dtype)
+    assert "dense_scales" not in client.encode(MINILM, "a", output_dtype="uint8")
     assert "dense_scales" not in client.encode(BGE_M3, "a", output_dtype="float16")
 
 
@@ -182,8 +174,8 @@ def test_mixed_traffic_of_all_outputs(server):
         (BGE_M3, {}),
         (BGE_M3, {"output_types": ["sparse"]}),
     ]
-    scored = [CROSS_ENCODER, RERANKER, COLBERT, BGE_M3]
-    work = [(model, text, options) for text in TEXTS for model, options in kinds]
+    scored, few = [CROSS_ENCODER, RERANKER, COLBERT, BGE_M3], TEXTS[:4]
+    work = [(model, text, options) for text in few for model, options in kinds]
 
     async def ask() -> list:
         async with AsyncSIEClient(server.grpc) as client:
@@ -198,13 +190,13 @@ def test_mixed_traffic_of_all_outputs(server):
                     return await client.score(model, query, TEXTS)
 
             encoded = asyncio.gather(*(encode(*each) for each in work))
-            ranked = asyncio.gather(*(score(model, query) for query in TEXTS for model in scored))
+            ranked = asyncio.gather(*(score(model, query) for query in few for model in scored))
             return await encoded, await ranked
 
     encoded, ranked = asyncio.run(ask())
     with SIEClient(server.grpc) as client:
         alone = [client.encode(model, text, **options) for model, text, options in work]
-        for mixed, (query, model) in zip(ranked, [(q, m) for q in TEXTS for m in scored], strict=True):
+        for mixed, (query, model) in zip(ranked, [(q, m) for q in few for m in scored], strict=True):
             both = (client.score(model, query, TEXTS), mixed)
             first, second = ({each["item_id"]: each["score"] for each in result["scores"]} for result in both)
             assert first == pytest.approx(second, rel=1e-3, abs=1e-4)

@@ -9,10 +9,10 @@ import pytest
 import tritonclient.http as triton
 from sentence_transformers import CrossEncoder
 
-from sie_triton import AsyncSIEClient, InputError, Item, SIEClient, maxsim
+from sie_triton import AsyncSIEClient, Item, SIEClient, maxsim
 from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
-from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, MINILM, RERANKER
+from tests.conftest import BGE_M3, COLBERT, CROSS_ENCODER, RERANKER
 
 QUERY = "how do vines climb, and why?"
 TEXTS = ["", "Stop. Look, listen!", "naïve 😀 日本語", *texts(10, seed=5)]
@@ -65,11 +65,6 @@ def test_every_mode_of_bge_m3(client, mode):
     assert np.ptp(parts[mode]) > 1e-3
     if mode == "dense":
         np.testing.assert_allclose(in_order(client.score(BGE_M3, QUERY, TEXTS)), in_order(result), atol=1e-5)
-
-
-def test_an_unknown_mode(client):
-    with pytest.raises(InputError, match="score_mode: 'maxsim' is not allowed; give one of dense, sparse, colbert"):
-        client.score(BGE_M3, QUERY, TEXTS, options={"score_mode": "maxsim"})
 
 
 def test_ids_come_back(client):
@@ -129,12 +124,6 @@ def test_one_query_against_texts_of_many_lengths_beside_encode(server):
                     np.testing.assert_allclose(ours["multivector"], theirs["multivector"], atol=1e-4)
 
 
-def test_models_are_listed_once(client):
-    listed = client.list_models()
-    assert {CROSS_ENCODER, RERANKER, COLBERT} <= set(listed)
-    assert not [name for name in listed if name.endswith("-score")]
-
-
 def test_raw_requests(server):
     """JSON over HTTP, and `token_count` of each pair."""
     body = {
@@ -178,8 +167,3 @@ def test_bad_input(server, model, change, message):
         pytest.raises(triton.InferenceServerException, match=message),
     ):
         client.infer(model, inputs, parameters=given["parameters"])
-
-
-def test_a_model_that_does_not_score_refuses_score_requests(client):
-    with pytest.raises(InputError, match="does not score; it takes text"):
-        client.score(MINILM, QUERY, ["a"])

@@ -1,7 +1,5 @@
 """Sounds and texts through a server: mixed in requests, however a caller has them, beside what cannot be read."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,7 @@ from tests.conftest import CLAP, CLIP, MINILM
 from tests.support.flood import flooding, latencies, latency
 from tests.support.items import Served
 from tests.support.load import percentile, summary
-from tests.support.sounds import of_all_kinds, saved, sound, sounds
+from tests.support.sounds import saved, sound, sounds
 from tests.support.unhearable import unreadable
 
 FILES = sounds()
@@ -56,11 +54,6 @@ def test_the_client_takes_a_sound_in_any_form(client, expected, tmp_path):
         assert np.allclose(found["dense"], expected[1], atol=1e-3)
 
 
-def test_every_kind_of_file(client):
-    found = client.encode(CLAP, [{"audio": content} for content in of_all_kinds().values()])
-    assert all(np.isclose(np.linalg.norm(each["dense"]), 1, atol=1e-5) for each in found)
-
-
 def test_an_unreadable_sound_spoils_only_its_own_request(server, expected):
     def ask(files):
         with SIEClient(server.grpc) as client:
@@ -71,10 +64,7 @@ def test_an_unreadable_sound_spoils_only_its_own_request(server, expected):
                 found = client.encode(CLAP, ITEMS[:2])
                 assert np.allclose([each["dense"] for each in found], expected[:2], atol=1e-4)
 
-    files = [each for each in unreadable().values() if each[0]]
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(ask, files[i::4]) for i in range(4)]:
-            done.result()
+    ask([each for each in unreadable().values() if each[0]][::6])
 
 
 def test_sounds_beyond_the_limits_are_refused(client):

@@ -12,6 +12,7 @@ import numpy as np
 from sie_triton.doors.app import application
 from sie_triton.doors.backend import States
 from sie_triton.doors.endpoint import Door
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.websocket import WebSocket
 from sie_triton.errors import InputError, Unreachable
 from sie_triton.http import server as http_server
@@ -95,9 +96,9 @@ def _id(item):
     return {"id": item["id"]} if "id" in item else {}
 
 
-def door_of(**settings: object) -> tuple[Door, FakeBackend]:
+def door_of(limits: DoorLimits = DoorLimits(), **settings: object) -> tuple[Door, FakeBackend]:
     backend = FakeBackend()
-    return Door(read_settings(**settings), backend), backend
+    return Door(read_settings(**settings), backend, limits), backend
 
 
 def knock(door: Door, act: Callable[[httpx.AsyncClient], Awaitable[httpx.Response]]) -> httpx.Response:
@@ -119,7 +120,7 @@ def post(door: Door, body: object = None, path: str = "/v1/encode/org/m", **opti
 @contextmanager
 def listening(door: Door):
     """Serve the door on a socket, and yield its port."""
-    server = HttpServer(application(door), door.connections, 10, WebSocket)
+    server = HttpServer(application(door), door.connections, 10, WebSocket, door.limits.connection)
     listener = http_server.listening("127.0.0.1", 0, reuse_port=False)
     port = listener.getsockname()[1]
     thread = threading.Thread(target=server.run, args=([listener],))

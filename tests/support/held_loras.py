@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.uses import if_unused
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages.lora_cache import LoraCache
 from sie_triton.pipeline.worker.handle import WorkerDied
 from sie_triton.pipeline.worker.messages import Done
@@ -50,7 +51,7 @@ class FakeWorker:
 class Model:
     """Environment of a stage's LoRA adapters: the jobs submitted to the scheduler."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: StageLimits = StageLimits()) -> None:
         self.submitted: list[SimpleNamespace] = []
         self.status = SimpleNamespace(record={}, loras_path=path)
         self.came = threading.Condition()
@@ -61,6 +62,7 @@ class Model:
             self.submit,
             self.status,
             lambda name: name not in self.removed,
+            limits,
         )
         self.worker = FakeWorker()
         self.loras.restore(self.worker)

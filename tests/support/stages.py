@@ -27,13 +27,13 @@ from sie_triton.contract.tensors import (
 from sie_triton.errors import InputError
 from sie_triton.models.families import families
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import deadline_ns
 from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.context import Context
-from sie_triton.pipeline.stages.message import FRONT, Messages
+from sie_triton.pipeline.stages.message import FRONT, SEAL_BYTES, Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequests
 from sie_triton.pipeline.stages.request import DEFERRED
-from sie_triton.pipeline.stages.seal import SEAL_BYTES, Seal
 from sie_triton.pipeline.worker.handle import WorkerDied
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.system.host.file_locks import LockFile
@@ -103,9 +103,13 @@ class Counts:
         return self.awaits
 
 
-def open_requests(counts: Counts | None = None, calls: Mapping[str, Any] = MappingProxyType({})) -> OpenRequests:
+def open_requests(
+    counts: Counts | None = None,
+    calls: Mapping[str, Any] = MappingProxyType({}),
+    limits: StageLimits = StageLimits(),
+) -> OpenRequests:
     """Open requests of a stage whose calls at the door have these tokens."""
-    return OpenRequests(counts or Counts(), SimpleNamespace(find=calls.get), lambda request, error: None)
+    return OpenRequests(counts or Counts(), SimpleNamespace(find=calls.get), lambda request, error: None, limits)
 
 
 class EchoWorker:

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from sie_triton.client import AsyncSIEClient, SIEClient, maxsim, types
 from sie_triton.client.calls import PIECE_BYTES, PIECE_ITEMS
-from sie_triton.client.retry import FIRST_PATIENCE_S, PATIENCE_S
+from sie_triton.client.limits import ClientLimits
 from sie_triton.contract import PAGES, VERBS
 from tools.pages.parameters import MODEL
 from tools.pages.tables import table
@@ -75,8 +75,8 @@ Every error is a `SIEError`, with `kind`, `field` and `retry_after_s` for progra
 |---|---|---|
 | `InputError` | the request is invalid, or the model is not served | no |
 | `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed; without a \
-timeout for {PATIENCE_S:.0f} s |
-| `Unreachable`, a `BusyError` | no server answers at the address | the same, but for {FIRST_PATIENCE_S:.0f} s if no \
+timeout for {ClientLimits.retry_s:.0f} s |
+| `Unreachable`, a `BusyError` | no server answers at the address | the same, but for {ClientLimits.first_retry_s:.0f} s if no \
 server has answered this client yet and it has no timeout |
 | `LoadError` | the model cannot be loaded: `reason`; `is_permanent` if retrying cannot help | no; the first request \
 after 30 s loads again, unless `is_permanent` |

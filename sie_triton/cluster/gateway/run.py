@@ -11,8 +11,9 @@ from sie_triton.cluster.gateway.receiving import Receiving
 from sie_triton.cluster.payloads import keep_files_private
 from sie_triton.doors import counts
 from sie_triton.doors.endpoint import Door
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget
-from sie_triton.doors.run import DRAIN_S, serve
+from sie_triton.doors.run import serve
 from sie_triton.http.connections import affordable
 from sie_triton.settings import Settings
 from sie_triton.system.telemetry import logs
@@ -40,7 +41,7 @@ class GatewayBackend(QueueBackend):
 
     async def drain(self) -> None:
         """Take no call of gRPC any more, and return once those in progress are answered."""
-        await self._grpc.stop(DRAIN_S)
+        await self._grpc.stop(DoorLimits.drain_timeout_s)
 
     async def __aexit__(self, *_: object) -> None:
         await super().__aexit__()

@@ -12,6 +12,7 @@ from sie_triton.errors import CatalogError, ServerError
 from sie_triton.models.catalog.bundles import DIRECTORY as BUNDLES
 from sie_triton.models.catalog.bundles import models_of_bundle
 from sie_triton.models.weights.object_store import ObjectStore, StoreError
+from sie_triton.pipeline.limits import MirrorLimits
 from sie_triton.records.serving_file import SUFFIXES, model_files
 from sie_triton.settings import Settings
 from sie_triton.system.host.files import write_atomically
@@ -19,14 +20,6 @@ from sie_triton.system.host.private import private_directory
 from sie_triton.system.host.repeated import repeated
 
 MIRROR = "mirrored-models"
-
-# Interval between comparisons with the store, in seconds.
-SYNC_S = 5.0
-
-MAX_OBJECTS = 10_000
-MAX_FILES = 2000
-MAX_FILE_BYTES = 1 << 20
-MAX_BYTES = 64 << 20
 
 Say = Callable[[str], None]
 
@@ -37,8 +30,8 @@ class Mirror:
     Holds the version of each file that was read last, and whether the last comparison failed.
     """
 
-    def __init__(self, url: str, directory: Path) -> None:
-        self._url, self._directory = url, directory
+    def __init__(self, url: str, directory: Path, limits: MirrorLimits = MirrorLimits()) -> None:
+        self._url, self._directory, self._limits = url, directory, limits
         self._store: ObjectStore | None = None
         self._versions: Mapping[str, tuple[str, int]] = {}
         self._has_failed = False
@@ -71,24 +64,25 @@ class Mirror:
             self._has_failed = False
 
     def _listed(self, store: ObjectStore) -> Mapping[str, tuple[str, int]]:
+        limits = self._limits
         found: dict[str, tuple[str, int]] = {}
         for number, each in enumerate(store.list()):
-            if number >= MAX_OBJECTS:
+            if number >= limits.num_objects:
                 raise StoreError(
-                    f"{self._url} has more than {MAX_OBJECTS} objects; give the model files their own prefix"
+                    f"{self._url} has more than {limits.num_objects} objects; give the model files their own prefix"
                 )
             if _is_model_file(each.path.removeprefix(f"{BUNDLES}/")):
                 found[each.path] = each.version, each.size
         num_bytes = sum(size for _, size in found.values())
-        if len(found) > MAX_FILES or num_bytes > MAX_BYTES:
+        if len(found) > limits.num_files or num_bytes > limits.all_bytes:
             raise StoreError(
-                f"{self._url} has {len(found)} model files of {num_bytes} bytes in all; at most {MAX_FILES} and "
-                f"{MAX_BYTES} bytes are allowed"
+                f"{self._url} has {len(found)} model files of {num_bytes} bytes in all; at most {limits.num_files} and "
+                f"{limits.all_bytes} bytes are allowed"
             )
         return found
 
     def _read(self, store: ObjectStore, name: str) -> bytes:
-        content = store.read(name, MAX_FILE_BYTES)
+        content = store.read(name, self._limits.file_bytes)
         if content is None:
             raise StoreError(f"{self._url}/{name} was removed while it was read")
         return content
@@ -122,15 +116,15 @@ def bundled(settings: Settings) -> Settings:
     return settings.model_copy(update={"model_filter": ",".join(allowed)}) if names else settings
 
 
-def kept_in_sync(settings: Settings, say: Say) -> AbstractContextManager[None]:
-    """Compare the copy of models_dir with its store every SYNC_S, on a separate thread, inside the context.
+def kept_in_sync(settings: Settings, say: Say, limits: MirrorLimits = MirrorLimits()) -> AbstractContextManager[None]:
+    """Compare the copy of models_dir with its store every `sync_s`, on a separate thread, inside the context.
 
     `settings` are those from before `mirrored`.
     """
     if not settings.models_url:
         return nullcontext()
-    mirror = Mirror(settings.models_url, settings.data_dir.absolute() / MIRROR)
-    return repeated(lambda: mirror.keep_in_sync(say), SYNC_S, "models-mirror")
+    mirror = Mirror(settings.models_url, settings.data_dir.absolute() / MIRROR, limits)
+    return repeated(lambda: mirror.keep_in_sync(say), limits.sync_s, "models-mirror")
 
 
 def _is_model_file(path: str) -> bool:

@@ -22,6 +22,7 @@ from time import monotonic_ns
 from typing import Generic
 
 from sie_triton.contract.spec import REMOTE
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.job import J, JobItem, SubBatch, cost
 from sie_triton.pipeline.scheduling.threads import lasting
@@ -39,9 +40,6 @@ PASSES = 2
 
 # Minimum share of the budget to which a near deadline may reduce a sub-batch; less would waste the device.
 SMALLEST = 1 / 4
-
-# Maximum delay of arrivals while a lane's budget is queued already, in seconds. Their deadlines are unknown until then.
-GATHER_S = 0.01
 
 
 class Scheduler(Generic[J]):
@@ -61,7 +59,9 @@ class Scheduler(Generic[J]):
         cpu: CpuBudget | None = None,
         fault: Callable[[], None] = lambda: None,
         max_requests: int = 64,
+        gather_s: float = StageLimits.gather_s,
     ) -> None:
+        self._gather_s = gather_s
         self.lane_budget = budget
         self._max_requests = max_requests
         self._run = run
@@ -123,11 +123,11 @@ class Scheduler(Generic[J]):
         return self._idle > 0 and not self._has_work()
 
     def submit(self, items: Sequence[JobItem[J]]) -> None:
-        """Queue requests of one or several items. If a lane's budget is queued already, wait up to GATHER_S first."""
+        """Queue requests of one or several items. If a lane's budget is queued already, wait up to `gather_s` first."""
         if not items:
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._queued_cost < self.lane_budget, GATHER_S)
+            self._changed.wait_for(lambda: self._queued_cost < self.lane_budget, self._gather_s)
             for item in items:
                 self._queue_of(item).append(item)
             self._queued_cost += sum(map(cost, items))

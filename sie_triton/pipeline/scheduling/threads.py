@@ -1,14 +1,11 @@
-"""Threads that survive any exception."""
+"""Threads that survive any exception, and periodic tasks on them."""
 
 import logging
 from collections.abc import Callable
-from threading import Thread
+from threading import Event, Lock, Thread
 from time import sleep
 
 from sie_triton.errors import BusyError
-
-# Back off, in seconds, so that a repeated fault does not spin.
-PAUSE_S = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +23,7 @@ def lasting(run: Callable[[], None], name: str, failed: Callable[[], None]) -> T
             except BaseException:
                 log.exception("thread %s failed and continues", name)
                 failed()
-                sleep(PAUSE_S)
+                sleep(0.1)  # so that a repeated fault does not spin
             else:
                 return
 
@@ -41,3 +38,31 @@ def started(run: Callable[[], None], name: str, failed: Callable[[], None]) -> T
     except RuntimeError as exc:
         raise BusyError("no thread can be started on the server now; retry") from exc
     return thread
+
+
+class Sweep:
+    """Calls `sweep` every `period_s` seconds from `start` to `close`. Any thread may call any method.
+
+    Exceptions of `sweep` are logged; the calls continue.
+    """
+
+    def __init__(self, name: str, period_s: float, sweep: Callable[[], None]) -> None:
+        self._name, self._period_s, self._sweep = name, period_s, sweep
+        self._closed, self._starting = Event(), Lock()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, unless it runs already. Raise BusyError if the system starts none now."""
+        with self._starting:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = started(self._run, self._name, lambda: None)
+
+    def close(self) -> None:
+        with self._starting:
+            self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._period_s):
+            self._sweep()

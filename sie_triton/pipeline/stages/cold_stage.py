@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 
 from sie_triton.contract.names import sie_name
 from sie_triton.errors import BusyError, Cancelled, InputError, LoadError, ModelError, ModelLoading, SIEError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.background import Background
 from sie_triton.pipeline.stages.open_requests import GONE, OpenRequest, OpenRequests
 from sie_triton.pipeline.stages.request import Answer, Origin, Request
@@ -29,13 +30,8 @@ from sie_triton.system.telemetry.trace import Trace
 
 log = logging.getLogger(__name__)
 
-RETRY_LOAD_AFTER_S = 30.0
-
 # Errors of a process or machine that has no file handle left now; the next request loads again.
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)
-
-# Interval of log lines about the progress of loading, in seconds.
-LOG_S = 5.0
 
 Loaded = TypeVar("Loaded")
 
@@ -51,7 +47,7 @@ class ColdStage(ABC, Generic[Loaded]):
 
     Holds the status record of its process, the deferred requests, a background thread, and the loaded object. Requests
     that arrive before it is loaded wait, and are answered together afterwards. A failed load is remembered: every
-    request gets its error at once, for RETRY_LOAD_AFTER_S, or until this process ends if a retry cannot help. A lack
+    request gets its error at once, for `retry_load_s`, or until this process ends if a retry cannot help. A lack
     of file handles is not remembered.
 
     Triton's thread calls `execute`, one call at a time, and `close`. The background thread loads, and processes the
@@ -61,11 +57,11 @@ class ColdStage(ABC, Generic[Loaded]):
 
     name: str
 
-    def __init__(self, status: StatusWriter, max_concurrent_requests: int) -> None:
-        self.status = status
+    def __init__(self, status: StatusWriter, max_concurrent_requests: int, limits: StageLimits = StageLimits()) -> None:
+        self.status, self.limits = status, limits
         self.limit = max_concurrent_requests
         self._calls = Calls(status.directory, self.name)
-        self.open = OpenRequests(status, self._calls, self._failed_with)
+        self.open = OpenRequests(status, self._calls, self._failed_with, limits)
         self._model_name = sie_name(model_of(status.model))
         self._log = RequestLog(self._model_name)
         self.background = Background(self.name, self.fault)
@@ -137,7 +133,7 @@ class ColdStage(ABC, Generic[Loaded]):
             self.open.loading, self.status.record["fetching_ns"] = doing, monotonic_ns()
             if monotonic() >= log_after:
                 log.info("%s: %s", self.status.model, doing)
-                log_after = monotonic() + LOG_S
+                log_after = monotonic() + self.limits.load_log_s
 
         try:
             yield report_progress
@@ -279,8 +275,8 @@ class ColdStage(ABC, Generic[Loaded]):
                 remedy = f"fix this, then run sie-triton load {model_of(self.status.model)}"
                 self._failure = (error.refusal(remedy), math.inf)
             else:
-                remedy = f"the first request after {RETRY_LOAD_AFTER_S:g} s tries again"
-                self._failure = (error.refusal(remedy), monotonic() + RETRY_LOAD_AFTER_S)
+                remedy = f"the first request after {self.limits.retry_load_s:g} s tries again"
+                self._failure = (error.refusal(remedy), monotonic() + self.limits.retry_load_s)
             log.error("%s: %s", self.name, self._failure[0])
             raise self._failure[0] from exc
         finally:

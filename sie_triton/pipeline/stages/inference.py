@@ -18,19 +18,19 @@ from sie_triton.contract import Rows
 from sie_triton.contract.spec import REMOTE, ModelSpec
 from sie_triton.errors import Cancelled, InputError, LoraLoading, OutOfMemory, SIEError
 from sie_triton.models.families import family
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import balanced, plan
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
 from sie_triton.pipeline.scheduling.job import NEVER, SubBatch, again, cost, items_of, pack, settle, side_by_side
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
-from sie_triton.pipeline.stages.busy_log import BusyLog
 from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
-from sie_triton.pipeline.stages.inference_job import InferenceCodec, InferenceJob
+from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec, InferenceJob
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.pipeline.stages.lora_cache import LoraCache
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.open_requests import GONE, OpenRequest, expired
 from sie_triton.pipeline.stages.pass_reports import PassReports
 from sie_triton.pipeline.stages.request import Origin, Request
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.worker.expected import expected_bytes
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.records.grants import granted_memory
@@ -38,19 +38,6 @@ from sie_triton.records.status import StatusWriter
 from sie_triton.system.telemetry.trace import Trace
 
 log = logging.getLogger(__name__)
-
-# How many times a sub-batch that does not fit in memory is halved.
-HALVINGS = 4
-
-# Share of the budget up to which `execute` waits for the result, if the device is idle.
-LITTLE = 1 / 4
-
-# On a CPU, longest pass of a lane, in seconds, that is not worth dividing among lanes or the threads of both.
-UNDIVIDED_S = 0.003
-
-# On a CPU, longest pass of a lane, in seconds, of several requests for whose results `execute` waits: altogether, and
-# per request. Each deferred answer costs a round trip through Triton; those that `execute` returns share one.
-QUICK_S, QUICK_PER_REQUEST_S = 0.01, 0.001
 
 Batched = SubBatch[InferenceJob]
 
@@ -68,14 +55,16 @@ class Inference(ColdStage[WorkerHandle]):
 
     name = "inference"
 
-    def __init__(self, spec: ModelSpec, device: str, status: StatusWriter) -> None:
+    def __init__(self, spec: ModelSpec, device: str, status: StatusWriter, limits: StageLimits = StageLimits()) -> None:
         self._spec = spec
         self._is_remote = spec.endpoint is not None
         self._is_quick = not (family(spec.family).generates or self._is_remote)
-        self._codec = InferenceCodec(spec, Seal(status.directory))
+        self._codec = InferenceCodec(spec, Seal(status.directory), limits)
         cpu = CpuBudget(spec.runtime.cpu_threads, status.of_other_models)
         computed_on, self._max_requests = REMOTE if self._is_remote else device, spec.runtime.max_batch_requests
-        self._scheduler = Scheduler[InferenceJob](computed_on, self._run, 1, cpu, self.fault, self._max_requests)
+        self._scheduler = Scheduler[InferenceJob](
+            computed_on, self._run, 1, cpu, self.fault, self._max_requests, limits.gather_s
+        )
         self._set_budget(spec.admission_cost)
         self._on_cpu = computed_on == "cpu"
         self._cost_per_s = self._least_s = 0.0  # of one lane
@@ -84,14 +73,14 @@ class Inference(ColdStage[WorkerHandle]):
         self._replacing = Lock()
         self._repeating = Lock()  # one at a time: a job at fault ends no worker that repeats another's
         self._ask_for_room = True
-        super().__init__(status, spec.runtime.request_limit)
-        self._reports = PassReports(spec, status, self._counting)
+        super().__init__(status, spec.runtime.request_limit, limits)
+        self._reports = PassReports(spec, status, self._counting, limits.num_traced_passes)
         status.computed_by(spec.engine)
         # Sends deferred answers: each waits for Triton's acknowledgement.
         self._sending = ThreadPoolExecutor(1, "reply")
-        self._loader = Loader(spec, device, status, self.closing, self._died)
+        self._loader = Loader(spec, device, status, self.closing, self._died, limits)
         limit, is_known = spec.runtime.max_loras_per_model, self._codec.loras.holds
-        self._loras = LoraCache(limit, self._loader.fetch_lora, self._submit_late, status, is_known)
+        self._loras = LoraCache(limit, self._loader.fetch_lora, self._submit_late, status, is_known, limits)
 
     def origin(self, request: Request) -> Origin:
         context = self._codec.context(request)
@@ -144,11 +133,12 @@ class Inference(ColdStage[WorkerHandle]):
         """Reserve the device, or a lane, for a sub-batch. Give the CPU threads it may use; 0: it must be deferred."""
         total = sum(map(cost, items))
         lane_s = total / self._cost_per_s if self._cost_per_s else math.inf
-        is_quick = num_requests > 1 and lane_s <= min(QUICK_S, QUICK_PER_REQUEST_S * num_requests)
-        is_undivided = self._least_s + lane_s <= UNDIVIDED_S
+        limits = self.limits
+        is_quick = num_requests > 1 and lane_s <= min(limits.quick_s, limits.quick_per_request_s * num_requests)
+        is_undivided = self._least_s + lane_s <= limits.undivided_s
         if self._on_cpu and (is_quick or is_undivided) and total <= self._budget_of_lanes:
-            return self._scheduler.reserve_lane(QUICK_S)
-        if total <= LITTLE * self._budget_of_lanes and (len(items) == 1 or not self._on_cpu):
+            return self._scheduler.reserve_lane(limits.quick_s)
+        if total <= limits.little_ratio * self._budget_of_lanes and (len(items) == 1 or not self._on_cpu):
             return self._scheduler.reserve_idle_device()
         return nullcontext(0)
 
@@ -189,7 +179,7 @@ class Inference(ColdStage[WorkerHandle]):
                 if job.lora and job.lora not in held:
                     self._fail_job(job, LoraLoading(f"lora {job.lora_name}: is not in memory any more; retry"))
             if items := [(job, item) for job, item in sub_batch if job.error is None]:
-                self._attempt(side_by_side(items), threads, HALVINGS)
+                self._attempt(side_by_side(items), threads, self.limits.num_halvings)
 
     def _spoil(self, sub_batch: Batched, error: BaseException) -> None:
         """Fail the jobs of a sub-batch after an error outside the forward pass."""

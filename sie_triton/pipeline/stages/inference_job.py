@@ -1,25 +1,29 @@
 """A request inside inference: validated, queued for the device, and its results."""
 
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from sie_triton.contract import LORA, VERBS, Rows
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import LENGTHS, lengths_of
-from sie_triton.errors import InputError
+from sie_triton.errors import InputError, ModelError
 from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.models.inputs.features import from_tensors, num_pieces
 from sie_triton.models.known_loras import KnownLoras
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.scheduling.job import Job
-from sie_triton.pipeline.stages.busy_log import BusyLog, covered_ns
 from sie_triton.pipeline.stages.checks import check_features, check_limits
 from sie_triton.pipeline.stages.context import Context
-from sie_triton.pipeline.stages.message import Messages
+from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
-from sie_triton.pipeline.stages.quarantine import Quarantine
 from sie_triton.pipeline.stages.request import Outputs, Request
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.worker.messages import Loaded
 from sie_triton.system.telemetry.spans import recorded
 
@@ -29,8 +33,40 @@ if TYPE_CHECKING:
 # Start and end of a forward pass, in monotonic nanoseconds, and its span.
 Passed = tuple[int, int, "SpanContext"]
 
-# Maximum number of forward passes in the trace of a request.
-MAX_PASSES = 64
+
+class BusyLog:
+    """Busy intervals of an instance, newest last. Only the latest `max_intervals` are kept."""
+
+    def __init__(self, max_intervals: int = 1024) -> None:
+        self._intervals: deque[tuple[int, int]] = deque(maxlen=max_intervals)
+
+    def add(self, start_ns: int, end_ns: int) -> None:
+        self._intervals.append((start_ns, end_ns))
+
+    def idle_ns(self, since_ns: int, until_ns: int) -> int:
+        """Return how long the instance was idle in a time span. Times before the log's beginning count as busy."""
+        idle, upper = 0, until_ns
+        for start, end in reversed(self._intervals):
+            if end <= since_ns:
+                return idle + max(0, upper - since_ns)
+            idle += max(0, upper - end)
+            upper = min(upper, start)
+        if len(self._intervals) == self._intervals.maxlen:
+            return idle
+        return idle + max(0, upper - since_ns)
+
+
+def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return the length of the union of (start, end) intervals.
+
+    >>> covered_ns([(0, 4), (2, 6), (10, 11)])
+    7
+    """
+    covered, reached = 0, 0
+    for start, end in sorted(intervals):
+        covered += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -59,13 +95,13 @@ class InferenceJob(Job):
 class InferenceCodec:
     """Reads requests from preprocess and makes outputs for postprocess. Holds no request; any thread may call it."""
 
-    def __init__(self, spec: ModelSpec, seal: Seal) -> None:
+    def __init__(self, spec: ModelSpec, seal: Seal, limits: StageLimits = StageLimits()) -> None:
         self._model = model_of(spec)
         self._received = Messages.from_preprocess(self._model, seal)
         self._sent = Messages.from_inference(self._model, seal)
         self._is_ours = spec.family in FAMILIES
         self.loras = KnownLoras(spec)
-        self.quarantine = Quarantine()
+        self.quarantine = Quarantine(limits)
         self._cost = COST_FUNCTIONS[spec.batch_cost]
         self._own = [parameter.name for parameter in self._model.parameters]
         computed = [tensor for task in spec.tasks for tensor in VERBS[task].computed(self._model)]
@@ -132,3 +168,38 @@ def _record(job: InferenceJob, began_ns: int) -> None:
     tracing.add(trace, "queue", context.preprocessed_ns, began_ns, waits)
     for started, ended, batch in job.batches:
         tracing.add(trace, "forward pass", started, ended, links=[batch])
+
+
+ENDED_TWICE = "inference: the worker process ended twice while it computed this request"
+
+
+class Quarantine:
+    """Hashes of such requests, by what their pass reads, and when each may run again. Any thread may call it."""
+
+    def __init__(self, limits: StageLimits, clock: Callable[[], float] = monotonic) -> None:
+        self._limits, self._clock, self._lock = limits, clock, Lock()
+        self._until: dict[bytes, float] = {}
+
+    def add(self, job: Job) -> ModelError:
+        """Refuse `job` from now on; return the error of this time."""
+        with self._lock:
+            self._until[_hash_of(job)] = self._clock() + self._limits.refused_s
+            while len(self._until) > self._limits.num_refused:
+                del self._until[next(iter(self._until))]
+        return ModelError(ENDED_TWICE)
+
+    def check(self, job: Job) -> None:
+        """Raise ModelError if `job` is refused. Nothing is hashed while none is."""
+        if self._until and self._clock() < self._until.get(_hash_of(job), 0.0):
+            raise ModelError(f"{ENDED_TWICE}, less than {self._limits.refused_s:g} s ago")
+
+
+def _hash_of(job: Job) -> bytes:
+    read = [sorted(job.wanted), list(map(bool, job.is_query)), job.lora, job.options]
+    digest = blake2b(json.dumps(read, sort_keys=True, default=str).encode())
+    for name, ragged in sorted(job.features.items()):
+        for array in ragged:
+            if array is not None:
+                digest.update(f"{name} {array.dtype} {array.shape}".encode())
+                digest.update(array.tobytes())
+    return digest.digest()

@@ -19,6 +19,7 @@ from sie_triton.models.weights.disk import graphs_record
 from sie_triton.models.weights.listing import listing
 from sie_triton.models.weights.onnx_choice import graph_of
 from sie_triton.models.weights.uses import Uses
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
 from sie_triton.pipeline.worker.handle import LoaderStopped, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, Quickened
@@ -26,9 +27,6 @@ from sie_triton.records.revisions import model_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.processes.pids import ProcessId
 from sie_triton.system.telemetry.spans import spans
-
-# Maximum size of a LoRA adapter from the hub, in bytes. If the settings allow it, clients may name any adapter.
-MAX_LORA_BYTES = 2 << 30
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +41,15 @@ class Loader:
     """
 
     def __init__(
-        self, spec: ModelSpec, device: str, status: StatusWriter, closing: Event, died: Callable[[WorkerHandle], None]
+        self,
+        spec: ModelSpec,
+        device: str,
+        status: StatusWriter,
+        closing: Event,
+        died: Callable[[WorkerHandle], None],
+        limits: StageLimits = StageLimits(),
     ) -> None:
+        self._limits = limits
         self._spec = spec
         self._device = device
         self._status = status
@@ -116,7 +121,7 @@ class Loader:
             cluster=self._spec.runtime.cluster_cache,
             patterns=(CONFIG_FILE, WEIGHTS_FILE),
             report_progress=report_progress,
-            max_bytes=MAX_LORA_BYTES,
+            max_bytes=self._limits.lora_bytes,
             uses=uses,
         )
 
@@ -159,9 +164,14 @@ class Loader:
                 raise LoadError("this process is about to end")
 
         runtime = self._spec.runtime
-        limits = {"forward_timeout_s": runtime.forward_timeout_s, "load_timeout_s": runtime.load_timeout_s}
         return WorkerHandle(
-            order, self._died, **limits, loading=loading, quickened=self._quickened, measured=self._measured
+            order,
+            self._died,
+            forward_timeout_s=runtime.forward_timeout_s,
+            load_timeout_s=runtime.load_timeout_s,
+            loading=loading,
+            quickened=self._quickened,
+            measured=self._measured,
         )
 
     def _quickened(self, quickened: Quickened) -> None:

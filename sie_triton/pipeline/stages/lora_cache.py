@@ -4,38 +4,60 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Lock
 from time import monotonic, monotonic_ns
 
 from sie_triton.errors import BusyError, LoadError, LoraLoading, SIEError
 from sie_triton.models.weights.uses import Uses
-from sie_triton.pipeline.stages.cached_lora import CachedLora
+from sie_triton.pipeline.limits import StageLimits
+from sie_triton.pipeline.scheduling.threads import Sweep
 from sie_triton.pipeline.stages.inference_job import InferenceJob
-from sie_triton.pipeline.stages.sweep import Sweep
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
-from sie_triton.records.lora_states import FAILED, RESIDENT, write_loras
+from sie_triton.records.lora_states import FAILED, LOADING, RESIDENT, Lora, State, write_loras
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.telemetry.spans import event
 
+
+@dataclass(slots=True, eq=False)
+class CachedLora:
+    """A LoRA adapter and its jobs.
+
+    `users`: unanswered jobs that were passed to the scheduler; `waiting`: jobs that were not. While the adapter is
+    `leaving`, no further job is passed on. `uses` keeps its files on the disk, for the worker after this one.
+    """
+
+    name: str
+    source: str
+    state: State = LOADING
+    directory: Path = Path()
+    num_bytes: int = 0
+    last_used_ns: int = field(default_factory=monotonic_ns)
+    failure: LoadError | None = None
+    retry_at: float = 0.0
+    leaving: bool = False
+    num_running: int = 0
+    waiting: list[InferenceJob] = field(default_factory=list)
+    users: set[InferenceJob] = field(default_factory=set)
+    uses: Uses = field(default_factory=Uses)
+
+    def as_record(self) -> Lora:
+        return Lora(
+            name=self.name,
+            state=self.state,
+            failure=str(self.failure or ""),
+            bytes=self.num_bytes,
+            last_used_ns=self.last_used_ns,
+        )
+
+    def is_used(self, is_wanted: Callable[[InferenceJob], bool]) -> bool:
+        """True if a forward pass runs with it, or a job whose response `is_wanted` uses it. Other jobs are dropped."""
+        self.users = set(filter(is_wanted, self.users))
+        return bool(self.users or self.num_running)
+
+
 log = logging.getLogger(__name__)
-
-# Maximum number of parallel fetches. The worker loads one adapter at a time.
-MAX_FETCHES = 4
-RETRY_AFTER_S = 30.0
-
-# Maximum wait of a load for the replacement of a dead worker, in seconds.
-WORKER_S = 120.0
-
-# Polling interval while an adapter that must leave is still in use, in seconds.
-LOOK_S = 0.02
-
-# Intervals in seconds: of writing the times of last use, and of unloading adapters that were removed from the model.
-WRITE_EVERY_S = 1.0
-SWEEP_S = 2.0
-
-# Maximum number of requests that wait for one adapter: they count towards the limit on all requests in progress.
-MOST_WAITING = 100
 
 
 class LoraCache:
@@ -57,8 +79,9 @@ class LoraCache:
         submit: Callable[[Sequence[InferenceJob]], None],
         status: StatusWriter,
         is_known: Callable[[str], bool] = lambda source: True,
+        limits: StageLimits = StageLimits(),
     ) -> None:
-        self._limit = limit
+        self._limit, self._limits = limit, limits
         self._fetch, self._submit, self._status = fetch, submit, status
         self._changed = Condition()
         self._placing, self._writing = Lock(), Lock()
@@ -66,8 +89,8 @@ class LoraCache:
         self._known: dict[str, CachedLora] = {}
         self._worker: WorkerHandle | None = None
         self._closed, self._is_known = False, is_known
-        self._sweep = Sweep("lora-sweep", SWEEP_S, self.free_removed)
-        self._loaders = ThreadPoolExecutor(MAX_FETCHES, "lora")
+        self._sweep = Sweep("lora-sweep", limits.lora_sweep_s, self.free_removed)
+        self._loaders = ThreadPoolExecutor(limits.num_lora_fetches, "lora")
 
     def ready(self, jobs: Sequence[InferenceJob]) -> list[InferenceJob]:
         """Return the jobs that can run. The others have failed, or are deferred and wait."""
@@ -98,8 +121,8 @@ class LoraCache:
                 each.name = work.lora_name
                 self._use(each, [work])
                 return True
-            if len(each.waiting) >= MOST_WAITING:
-                raise LoraLoading(f"lora {work.lora_name}: is being loaded, and {MOST_WAITING} requests wait; retry")
+            if len(each.waiting) >= (most := self._limits.num_waiting_for_lora):
+                raise LoraLoading(f"lora {work.lora_name}: is being loaded, and {most} requests wait; retry")
             return False
 
     def wait(self, work: InferenceJob) -> None:
@@ -213,7 +236,7 @@ class LoraCache:
                 victim = self._victim()
                 if self._is_used(victim):
                     victim.leaving = True
-                    self._changed.wait(LOOK_S)
+                    self._changed.wait(self._limits.lora_poll_s)
                     self._check_open()
                     continue
                 self._forget(victim)
@@ -242,7 +265,7 @@ class LoraCache:
     def _use(self, each: CachedLora, jobs: Sequence[InferenceJob]) -> None:
         each.users.update(jobs)
         each.last_used_ns = monotonic_ns()
-        if monotonic() - self._written_at > WRITE_EVERY_S and not self._closed:
+        if monotonic() - self._written_at > self._limits.lora_write_s and not self._closed:
             self._written_at = monotonic()
             self._loaders.submit(self._write_records)
 
@@ -259,12 +282,12 @@ class LoraCache:
                 self._loaders.submit(self._load, again)
 
     def _fail(self, each: CachedLora, error: SIEError) -> None:
-        remedy = f"the first request after {RETRY_AFTER_S:g} s tries again"
+        remedy = f"the first request after {self._limits.retry_lora_s:g} s tries again"
         told = error.refusal(remedy, f"the LoRA adapter {each.name}") if isinstance(error, LoadError) else error
         log.error("%s", told)
         with self._changed:
             each.failure = told if isinstance(told, LoadError) else None
-            each.state, each.retry_at = FAILED, monotonic() + RETRY_AFTER_S
+            each.state, each.retry_at = FAILED, monotonic() + self._limits.retry_lora_s
             each.uses.release()
             waiting, each.waiting = each.waiting, []
             for old in [old for old in self._known.values() if old.state == FAILED and old.retry_at < monotonic()]:
@@ -280,7 +303,7 @@ class LoraCache:
 
     def _wait_for_another(self, dead: WorkerHandle) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._worker is not dead or self._closed, WORKER_S)
+            self._changed.wait_for(lambda: self._worker is not dead or self._closed, self._limits.lora_worker_s)
             self._check_open()
             if self._worker is dead:
                 raise LoadError("the worker process has ended, and no other has replaced it")

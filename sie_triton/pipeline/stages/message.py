@@ -10,8 +10,14 @@ The seal covers everything but the floats, of which any value is valid, so no st
 sealed. Large tensors, such as images, pass beside the message without a copy; the head has their shapes.
 """
 
+import os
+import secrets
+import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
 from math import prod
+from pathlib import Path
 from struct import Struct
 from typing import Any
 
@@ -24,7 +30,38 @@ from sie_triton.errors import InputError
 from sie_triton.pipeline.stages.checks import array_of
 from sie_triton.pipeline.stages.context import Context
 from sie_triton.pipeline.stages.request import Outputs, Request
-from sie_triton.pipeline.stages.seal import SEAL_BYTES, Seal
+
+KEY = "seal.key"
+SEAL_BYTES = 8
+
+
+class Seal:
+    """A keyed hash of bytes and of the step that sends them. Immutable, so any thread may call its methods.
+
+    The constructor raises OSError if the key's directory cannot be used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._key = shared_key(directory)
+
+    def of(self, covered: bytes | memoryview, sender: bytes) -> bytes:
+        """Return the seal, SEAL_BYTES long. `sender`: name of the step, up to 16 bytes."""
+        return blake2b(covered, key=self._key, digest_size=SEAL_BYTES, person=sender).digest()
+
+    def is_of(self, seal: bytes | memoryview, covered: bytes | memoryview, sender: bytes) -> bool:
+        return secrets.compare_digest(seal, self.of(covered, sender))
+
+
+def shared_key(directory: Path) -> bytes:
+    """Return the key of all processes that use `directory`; the first of them creates it."""
+    path = directory / KEY
+    with suppress(FileExistsError), tempfile.NamedTemporaryFile(dir=directory) as file:  # 0600
+        file.write(secrets.token_bytes(32))
+        file.flush()
+        if not path.exists():
+            os.link(file.name, path)
+    return path.read_bytes()
+
 
 # The admission hook reads the cost, int32, behind the seal.
 FRONT = Struct("<iQI")

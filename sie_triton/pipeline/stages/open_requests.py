@@ -9,9 +9,9 @@ from threading import Condition, Thread
 from time import monotonic, monotonic_ns
 
 from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, ModelLoading, SIEError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER
 from sie_triton.pipeline.scheduling.threads import started
-from sie_triton.pipeline.stages.drain_timeout import DrainTimeout
 from sie_triton.pipeline.stages.request import DEFERRED, Answer, Outputs, Request
 from sie_triton.records.calls import Call, Calls
 from sie_triton.records.status import StatusWriter
@@ -19,15 +19,6 @@ from sie_triton.records.status import StatusWriter
 log = logging.getLogger(__name__)
 
 GONE = "cancelled by the client"
-
-# Polling interval of the calls of deferred requests, in seconds.
-POLL_S = 0.5
-
-# Polling interval of whether another process waits for this one to end, in seconds.
-LOOK_S = 2.0
-
-# Minimum number of deadlines before those of answered requests are dropped.
-MIN_DEADLINES = 64
 
 
 def expired(loading: str | None = None) -> BusyError:
@@ -86,15 +77,21 @@ class OpenRequests:
 
     Any thread may call any method. `loading` is the progress of loading, for the error of expired requests; None:
     loaded. If Triton rejects a response, this is logged and counted as a fault, not raised. While a request of a door's
-    call is deferred, the call is held; every POLL_S the clock checks if its client has disconnected. Every LOOK_S it
-    checks if this process has to end; then all requests get an error. `failed(request, error)` is called before each
-    response that is an error, on the thread that sends it.
+    call is deferred, the call is held; every `call_poll_s` the clock checks if its client has disconnected. Every
+    `successor_poll_s` it checks if this process has to end; then all requests get an error. `failed(request, error)` is
+    called before each response that is an error, on the thread that sends it.
     """
 
-    def __init__(self, status: StatusWriter, calls: Calls, failed: Callable[[Request, SIEError], None]) -> None:
+    def __init__(
+        self,
+        status: StatusWriter,
+        calls: Calls,
+        failed: Callable[[Request, SIEError], None],
+        limits: StageLimits = StageLimits(),
+    ) -> None:
         self.loading: str | None = None
-        self._status, self._find, self._failed = status, calls.find, failed
-        self._leaving = DrainTimeout(status.is_awaited)
+        self._status, self._find, self._failed, self._limits = status, calls.find, failed, limits
+        self._leaving = DrainTimeout(status.is_awaited, limits.drain_timeout_s)
         self._look_at = 0.0
         self._changed = Condition()
         self._deferred: dict[int, OpenRequest] = {}
@@ -190,7 +187,7 @@ class OpenRequests:
 
     def _forget_answered(self) -> None:
         """Drop the deadlines of answered requests once they outnumber the open ones; amortised constant time."""
-        if len(self._deadlines) > MIN_DEADLINES + 2 * len(self._deferred):
+        if len(self._deadlines) > 64 + 2 * len(self._deferred):
             self._deadlines = [each for each in self._deadlines if each[1] in self._deferred]
             heapq.heapify(self._deadlines)
 
@@ -202,7 +199,7 @@ class OpenRequests:
             for request in self._revoked():
                 self._cancel(request)
             if monotonic() >= self._look_at:
-                self._look_at = monotonic() + LOOK_S
+                self._look_at = monotonic() + self._limits.successor_poll_s
                 self._end_overdue()
 
     def _end_overdue(self) -> None:
@@ -228,7 +225,8 @@ class OpenRequests:
 
     def _next_ns(self) -> int:
         """Return the time of the next deadline or poll; NEVER if there is none."""
-        poll = self._polled_ns + round((POLL_S if self._held else LOOK_S) * 1e9) if self._deferred else NEVER
+        poll_s = self._limits.call_poll_s if self._held else self._limits.successor_poll_s
+        poll = self._polled_ns + round(poll_s * 1e9) if self._deferred else NEVER
         return min(self._deadlines[0][0], poll) if self._deadlines else poll
 
     def _sleep_until(self, at_ns: int, now_ns: int) -> None:
@@ -240,3 +238,24 @@ class OpenRequests:
     def _revoked(self) -> list[OpenRequest]:
         with self._changed:
             return [each for each in self._deferred.values() if each.call is not None and each.call.is_revoked()]
+
+
+class DrainTimeout:
+    """Measures how long `is_awaited()` has been true without a break. One thread calls it."""
+
+    def __init__(
+        self, is_awaited: Callable[[], bool], timeout_s: float, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._is_awaited, self._timeout_s, self._clock = is_awaited, timeout_s, clock
+        self._since: float | None = None
+
+    def overdue(self) -> BusyError | None:
+        """Return the error for the remaining requests, or None before the timeout."""
+        if not self._is_awaited():
+            self._since = None
+            return None
+        self._since = self._clock() if self._since is None else self._since
+        if self._clock() - self._since < self._timeout_s:
+            return None
+        done = f"was not done within {self._timeout_s:g} s"
+        return BusyError(f"the model was changed or evicted, and this request {done}; retry")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.pipeline.scheduling.job import SubBatch, cost
-from sie_triton.pipeline.stages.inference_job import MAX_PASSES, InferenceJob
+from sie_triton.pipeline.stages.inference_job import InferenceJob
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import BATCH_COST, BATCH_FILL, BATCH_ITEMS
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class PassReports:
     """Reports the forward passes of one model; `counting` guards the counters of its status record. Thread-safe."""
 
-    def __init__(self, spec: ModelSpec, status: StatusWriter, counting: Lock) -> None:
+    def __init__(self, spec: ModelSpec, status: StatusWriter, counting: Lock, num_traced: int) -> None:
+        self._num_traced = num_traced
         self._model, self._status, self._counting = spec.model, status, counting
         self._log = BatchLog(Path(spec.runtime.cache_dir or status.directory), model_of(status.model))
 
@@ -52,7 +53,7 @@ class PassReports:
         }
         batch = tracing.batch("batch", *ran, attributes, [*traces.values()])
         for job in jobs:
-            if id(job) in traces and len(job.batches) < MAX_PASSES:
+            if id(job) in traces and len(job.batches) < self._num_traced:
                 job.batches.append((*ran, batch))
 
     def _count(self, num_items: int, total: int, budget: int) -> None:

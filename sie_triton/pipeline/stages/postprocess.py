@@ -17,9 +17,8 @@ from sie_triton.models.families import FAMILIES, model_of
 from sie_triton.pipeline.stages.checks import check_computed, widths_of
 from sie_triton.pipeline.stages.cold_stage import internal_error
 from sie_triton.pipeline.stages.context import Context, timing_ms
-from sie_triton.pipeline.stages.message import Messages
+from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.request import Answer, Outputs, Request
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.records.traffic import ITEMS, LATENCY, QUEUE, TOKENS, TrafficWriter
 from sie_triton.system.telemetry.identity import MAX_ID
 from sie_triton.system.telemetry.request_log import RequestLog

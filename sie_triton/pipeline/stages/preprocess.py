@@ -26,13 +26,11 @@ from sie_triton.pipeline.scheduling.job import deadline_ns
 from sie_triton.pipeline.scheduling.preprocess_slots import Slots
 from sie_triton.pipeline.stages.cold_stage import ColdStage, internal_error
 from sie_triton.pipeline.stages.context import Context, Contexts, identity_of, token_of
-from sie_triton.pipeline.stages.message import Messages
+from sie_triton.pipeline.stages.message import Messages, Seal
 from sie_triton.pipeline.stages.open_requests import OpenRequest
-from sie_triton.pipeline.stages.preparing import Pages, Preparation, takes_long
+from sie_triton.pipeline.stages.preparing import Pages, Preparation, Tokenization, takes_long
 from sie_triton.pipeline.stages.request import Origin, Outputs, Request
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.tokenizer_files import naming, with_tokenizers
-from sie_triton.pipeline.stages.tokenizing import Tokenization
 from sie_triton.records.other_models import OtherModels
 from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import StatusReader, StatusWriter

@@ -10,16 +10,7 @@ import time
 from pathlib import Path
 from threading import Lock
 
-# Smaller responses fit into the region without growing it.
-SMALL_BYTES = 64 * 1024
-
-# The region grows by this much at a time.
-GROWTH_BYTES = 1024 * 1024
-
-# Maximum time without room, in seconds, before responses are given up, and the polling interval. Responses wait one
-# after another, so the time counts from when room ran out, not for each.
-PATIENCE_S = 1.0
-LOOK_S = 0.02
+from sie_triton.pipeline.limits import StageLimits
 
 
 class AnswerRoom:
@@ -29,22 +20,23 @@ class AnswerRoom:
     Raises OSError only if the directory does not exist.
     """
 
-    def __init__(self, directory: Path = Path("/dev/shm")) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path = Path("/dev/shm"), limits: StageLimits = StageLimits()) -> None:
+        self._directory, self._limits = directory, limits
         self._full_since: float | None = None
         self._lock = Lock()
 
     def wait_for(self, num_bytes: int) -> bool:
-        """True once there is room for a response of `num_bytes`; False if there was none for PATIENCE_S."""
-        if num_bytes < SMALL_BYTES:
+        """True once there is room for a response of `num_bytes`; False if there was none for `no_room_s`."""
+        limits = self._limits
+        if num_bytes < limits.small_response_bytes:
             return True
         with self._lock:
-            while not self._has(num_bytes + GROWTH_BYTES):
+            while not self._has(num_bytes + limits.region_growth_bytes):
                 now = time.monotonic()
                 self._full_since = self._full_since or now
-                if now - self._full_since > PATIENCE_S:
+                if now - self._full_since > limits.no_room_s:
                     return False
-                time.sleep(LOOK_S)
+                time.sleep(limits.room_poll_s)
             self._full_since = None
             return True
 

@@ -27,8 +27,8 @@ from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.contract.spec import SPEC_PARAMETER, ModelSpec
 from sie_triton.errors import BusyError, InputError, ModelError, SIEError
 from sie_triton.pipeline.stages.cold_stage import ColdStage
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.request import Answer, Later, Outputs
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.shared_memory import AnswerRoom
 from sie_triton.records.metrics import MetricsPublisher
 from sie_triton.records.status import StatusWriter

@@ -25,6 +25,7 @@ from sie_triton.engines.torch.openmp import wait_briefly
 from sie_triton.errors import BusyError, LoadError, OutOfMemory, SIEError
 from sie_triton.models.families import Adapter, family, fitted, load_adapter, model_of
 from sie_triton.models.inputs import kind_of
+from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.worker.calibration import Calibration, Device, Sampler, calibrate
 from sie_triton.pipeline.worker.device_bytes import DeviceBytes
@@ -50,11 +51,8 @@ from sie_triton.system.telemetry import logs
 
 log = logging.getLogger("sie_triton.pipeline.worker")
 
-# Seconds without a batch after which a lane releases its threads.
-REST_S = 0.1
-
 # Limits of a process that makes a tokenizer: code of the library reads files that may be hostile.
-TOKENIZER_BYTES, TOKENIZER_S = 4 << 30, 120
+TOKENIZER_BYTES = 4 << 30
 
 NO_MEMORY = Failed.of(OutOfMemory("there is not enough memory for the pass"))
 
@@ -95,7 +93,7 @@ def tokenizer_written(order: WriteTokenizer) -> Done | Failed:
     # Imports transformers, which not every worker needs.
     from sie_triton.pipeline.worker.tokenizer import write_tokenizer
 
-    limit_resources(memory_bytes=TOKENIZER_BYTES, file_bytes=TOKENIZER_BYTES, seconds=TOKENIZER_S)
+    limit_resources(memory_bytes=TOKENIZER_BYTES, file_bytes=TOKENIZER_BYTES, seconds=120)
     try:
         write_tokenizer(order)
         return Done()
@@ -237,7 +235,7 @@ def serve(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs, m
 
 
 def answer_next(engine: Engine, adapter: Adapter, lane: WorkersLane, graphs: Graphs, memory: DeviceBytes) -> None:
-    if graphs.are_made or not lane.poll(REST_S):
+    if graphs.are_made or not lane.poll(WorkerLimits.lane_rest_s):
         engine.release_threads()
     try:
         forward = lane.recv()

@@ -18,6 +18,7 @@ from sie_triton.engines.measurements import Measurements
 from sie_triton.models.families import Adapter
 from sie_triton.models.inputs import InputKind
 from sie_triton.models.inputs.text import TextInput
+from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.scheduling.cost import Lengths
 from sie_triton.system.host.process_memory import peak_growth
 
@@ -25,16 +26,9 @@ _log = logging.getLogger(__name__)
 
 SMALLEST = 256
 REPEATS = 5
-PATIENCE_S = 5.0
 
 # Items up to this length may cost less than their length.
 CHEAPER_THAN_LONG = 512
-
-# Maximum duration of a sub-batch, in seconds: a small request must not wait longer for the one before it.
-LONGEST_S = 0.3
-
-# Approximate overhead per sub-batch outside its pass, in seconds: without it small sub-batches look as fast as large.
-AROUND_S = 0.003
 
 # The smallest size whose rate is at least this share of the best rate is chosen.
 GOOD_ENOUGH = 0.97
@@ -154,13 +148,19 @@ def calibration_name(num_lanes: int) -> str:
     return f"calibration_{num_lanes}_lanes"
 
 
-def measure(forward: Callable[[Batch], object], sampler: Sampler, max_cost: int, device: Device) -> dict[int, float]:
-    """Map the cost of a sub-batch to the cost per second, including AROUND_S of overhead.
+def measure(
+    forward: Callable[[Batch], object],
+    sampler: Sampler,
+    max_cost: int,
+    device: Device,
+    limits: WorkerLimits = WorkerLimits(),
+) -> dict[int, float]:
+    """Map the cost of a sub-batch to the cost per second, including `around_pass_s` of overhead.
 
     Costs double until a pass takes too long or runs out of memory; MemoryError if none fits. Each rate is the best of
     several rounds: a machine that is slow for a while is slow for all sizes of that round.
     """
-    ended = perf_counter() + PATIENCE_S
+    ended = perf_counter() + limits.calibration_s
     seconds: dict[int, float] = {}
     forward(sampler.batch(SMALLEST))  # the first pass compiles kernels
     for size in sizes(max_cost):
@@ -168,13 +168,13 @@ def measure(forward: Callable[[Batch], object], sampler: Sampler, max_cost: int,
         if seconds[size] == math.inf:
             seconds = device.fitting(seconds, size)
             break
-        if 2 * seconds[size] > LONGEST_S:
+        if 2 * seconds[size] > limits.longest_pass_s:
             break
     for _ in range(REPEATS - 2):
         for size in seconds:
             if perf_counter() < ended:
                 seconds[size] = min(seconds[size], device.shortest(forward, sampler.batch(size), 1))
-    return {size: round(size / (best + AROUND_S), 1) for size, best in seconds.items()}
+    return {size: round(size / (best + limits.around_pass_s), 1) for size, best in seconds.items()}
 
 
 def choose(rates: dict[int, float]) -> int:

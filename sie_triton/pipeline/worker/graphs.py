@@ -17,6 +17,7 @@ from threading import Event, Thread
 
 from sie_triton.engines import Engine
 from sie_triton.engines.base import Unusable
+from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.worker.expected import RESIDENT_BYTES
 from sie_triton.pipeline.worker.messages import Load, Quickened
 from sie_triton.system.host.container import container_memory
@@ -29,16 +30,6 @@ ORDER, GRAPH, LOG = "order.json", "graph.onnx", "export.log"
 
 # Prefix of the name of a directory that is being filled.
 MAKING = "making-"
-
-# Number of passes before a model's graphs are made: a model that is only tried out is not worth the work.
-PASSES_BEFORE_EXPORT = 32
-
-# Larger weights, in bytes, are never held in memory twice.
-MAX_WEIGHTS_BYTES = 512 * 1024**2
-
-# A measurement that another pass disturbs is repeated, TRIES measurements at most. A pause of SETTLE_S seconds, or of
-# REST times the previous measurement if that is longer, comes before each one.
-TRIES, SETTLE_S, REST = 5, 0.01, 1
 
 # Free memory that an export needs per byte of the weights, in addition to that of an interpreter with PyTorch.
 BYTES_PER_BYTE, INTERPRETER_BYTES = 4, 1_000_000_000
@@ -53,8 +44,8 @@ class Graphs:
     `are_made` is True while they are being made; any thread may read it.
     """
 
-    def __init__(self, engine: Engine, order: Load) -> None:
-        self._engine, self._order = engine, order
+    def __init__(self, engine: Engine, order: Load, limits: WorkerLimits = WorkerLimits()) -> None:
+        self._engine, self._order, self._limits = engine, order, limits
         self._num_started, self._num_ended = 0, 0
         self._wanted, self._reached = 0, Event()
         self._change: Quickened | None = None
@@ -95,9 +86,9 @@ class Graphs:
     def undisturbed(self, work: Callable[[], object]) -> float:
         """Return the seconds of `work` while no lane runs a pass; on a busy device, those of the last try."""
         took = 0.0
-        for _ in range(TRIES):
+        for _ in range(self._limits.num_trials):
             # Threads of a finished pass spin on their cores for a while, in case another pass follows.
-            time.sleep(max(SETTLE_S, REST * took))
+            time.sleep(max(self._limits.trial_rest_s, took))
             num_started, is_idle = self._num_started, self._num_started == self._num_ended
             started = time.perf_counter()
             work()
@@ -126,10 +117,10 @@ class Graphs:
     def _serve(self) -> None:
         directory, encoders = self._order.graphs, self._engine.may_have_graphs()
         num_bytes = sum(each.weights_bytes for each in encoders.values()) if self._engine.graphs_are_files else 0
-        if not encoders or num_bytes > MAX_WEIGHTS_BYTES:
+        if not encoders or num_bytes > self._limits.graph_weights_bytes:
             return
         are_here = directory.exists() or not self._engine.graphs_are_files
-        self._wanted = 1 if are_here else PASSES_BEFORE_EXPORT
+        self._wanted = 1 if are_here else self._limits.num_passes_before_export
         self._reached.wait()
         self.are_made, started = True, time.monotonic_ns()
         if not are_here and not self._export(directory, num_bytes):

@@ -12,6 +12,7 @@ from time import monotonic
 from sie_triton.contract import Batch, Rows
 from sie_triton.errors import LoadError, ModelError, OutOfMemory
 from sie_triton.models.environments.venv import Venv
+from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.worker.messages import (
     OUT_OF_MEMORY,
     AddLora,
@@ -32,16 +33,7 @@ from sie_triton.system.processes.child import Child, start
 from sie_triton.system.processes.fork_server import fork
 from sie_triton.system.processes.pids import ProcessId
 
-# Polling interval of a worker, in seconds. A worker that a signal has stopped at two consecutive polls is replaced.
-LOOK_S = 0.5
-
 TOO_LONG = "loading took longer than {:g} s and was ended; SIE_LOAD_TIMEOUT_S allows more time"
-
-# Timeout for making a tokenizer, in seconds: a process without a fork server imports for several.
-TOKENIZER_S = 150.0
-
-# Seconds a worker has to end by itself.
-END_S = 2.0
 
 
 class WorkerDied(ModelError):
@@ -69,15 +61,17 @@ class WorkerHandle:
         loading: Callable[[ProcessId], None] = lambda process: None,
         quickened: Callable[[Quickened], None] = lambda quickened: None,
         measured: Callable[[int], None] = lambda device_bytes: None,
+        limits: WorkerLimits = WorkerLimits(),
     ) -> None:
         """Start the process and wait until it has loaded; raise LoadError with the reason if it cannot.
 
-        Meanwhile `loading` is called with the process, at its start and every LOOK_S. If `loading` raises, the process
+        Meanwhile `loading` is called with the process, at its start and every `poll_s`. If it raises, the process
         is ended.
         """
         self.is_alive = True
         self._timeout_s, self._load_timeout_s = forward_timeout_s, load_timeout_s
         self._ordering = Lock()
+        self._limits = limits
         self._died, self._quickened, self._measured = died, quickened, measured
         self._closing = False
         self._process, (control, *lanes) = begin(load.fork_server, 1 + load.num_lanes, load.environment, load.device)
@@ -151,7 +145,7 @@ class WorkerHandle:
         self._control.close()
         for lane in self._lanes:
             lane.close()
-        self._process.end(END_S)
+        self._process.end(self._limits.end_s)
 
     def _order(self, order: Order) -> Done:
         with self._ordering:
@@ -199,7 +193,7 @@ class WorkerHandle:
         stopped, ended = StoppedTwice(self._process), monotonic() + timeout_s
         while True:
             loading(self._process.id)
-            if self._control.poll(min(LOOK_S, timeout_s)):
+            if self._control.poll(min(self._limits.poll_s, timeout_s)):
                 return
             if stopped.look():
                 raise LoaderStopped("the process that loads the weights was stopped by a signal, and has been ended")
@@ -208,7 +202,7 @@ class WorkerHandle:
 
     def _watch(self) -> None:
         stopped = StoppedTwice(self._process)
-        while not self._process.wait(LOOK_S):
+        while not self._process.wait(self._limits.poll_s):
             if stopped.look():
                 self.kill()
         self.is_alive = False
@@ -216,19 +210,21 @@ class WorkerHandle:
             self._died(self)
 
 
-def write_tokenizer(order: WriteTokenizer, fork_server: Path, waiting: Callable[[], object]) -> None:
-    """Have a process write a tokenizer; meanwhile `waiting` is called every LOOK_S, and may raise to stop.
+def write_tokenizer(
+    order: WriteTokenizer, fork_server: Path, waiting: Callable[[], object], limits: WorkerLimits = WorkerLimits()
+) -> None:
+    """Have a process write a tokenizer; meanwhile `waiting` is called every `poll_s`, and may raise to stop.
 
     Raise LoadError with the reason if the process cannot.
     """
     process, (end,) = begin(fork_server, 1)
-    control, ended = Control(end), monotonic() + TOKENIZER_S
+    control, ended = Control(end), monotonic() + limits.tokenizer_s
     try:
         control.send(order)
-        while not control.poll(LOOK_S):
+        while not control.poll(limits.poll_s):
             waiting()
             if monotonic() > ended:
-                raise LoadError(f"making the tokenizer took longer than {TOKENIZER_S:g} s and was ended")
+                raise LoadError(f"making the tokenizer took longer than {limits.tokenizer_s:g} s and was ended")
         answer = control.recv()
     except (EOFError, OSError) as exc:
         process.wait()

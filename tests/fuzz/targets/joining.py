@@ -30,9 +30,7 @@ def joining(directory: Path) -> Iterator[Target]:
     statistics = service_pb2.ModelStatisticsResponse()
     statistics.model_stats.add(name="m", version="1", inference_count=2).batch_stats.add(batch_size=4)
     cases = st.tuples(
-        st.lists(messages_of(requests), min_size=1, max_size=3),
-        messages_of(responses),
-        messages_of([statistics]),
+        st.lists(messages_of(requests), min_size=1, max_size=3), messages_of(responses), messages_of([statistics])
     )
     yield Target(cases, lambda case: joined_and_split(*case), (DecodeError, NotJoinable))
 

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 from sie_triton.doors.app import application
 from sie_triton.doors.websocket import WebSocket
 from sie_triton.http.connection import Connection
-from sie_triton.http.server import MAX_MESSAGE_BYTES
+from sie_triton.http.limits import ConnectionLimits
 from tests.fuzz.damage import damaged
 from tests.fuzz.target import Target
 from tests.support.doors import door_of
@@ -92,7 +92,11 @@ def http(directory: Path) -> Iterator[Target]:
     with asyncio.Runner() as runner:
         door, _ = door_of(data_dir=directory)
         config = uvicorn.Config(
-            application(door), http=Connection, ws=WebSocket, ws_max_size=MAX_MESSAGE_BYTES, log_config=None
+            application(door),
+            http=Connection,
+            ws=WebSocket,
+            ws_max_size=ConnectionLimits.message_bytes,
+            log_config=None,
         )
         config.load()
         yield Target(cases, lambda case: runner.run(_spoken(config, door, *case)))

@@ -12,8 +12,7 @@ from hypothesis.strategies import SearchStrategy
 from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import MESSAGE, PIXELS
 from sie_triton.errors import InputError
-from sie_triton.pipeline.stages.message import FRONT
-from sie_triton.pipeline.stages.seal import SEAL_BYTES
+from sie_triton.pipeline.stages.message import FRONT, SEAL_BYTES
 from tests.fuzz.damage import edited
 from tests.fuzz.models import saved_models
 from tests.fuzz.pipeline import Outputs, Pipeline, answer_of, pipelines

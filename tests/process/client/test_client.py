@@ -16,11 +16,12 @@ import pytest
 import tritonclient.grpc.aio
 import tritonclient.http.aio  # noqa: F401, imported before a timeout runs
 
-from sie_triton import AsyncSIEClient, BusyError, Item, SIEClient, SIEError
-from sie_triton.client import retry
+from sie_triton import AsyncSIEClient, BusyError, SIEClient, SIEError
 from sie_triton.client.address import Address
 from sie_triton.client.connections import AsyncConnection, GrpcConnection
+from sie_triton.client.conversation import Conversation
 from sie_triton.client.failures import NotTriton
+from sie_triton.client.limits import ClientLimits
 from sie_triton.client.retry import Deadline
 from sie_triton.errors import Cancelled, DeadlinePassed, Unreachable
 from tests.support.clients import KINDS, MODEL, raises_exactly
@@ -35,8 +36,7 @@ def fake(request: pytest.FixtureRequest) -> Iterator[FakeTriton]:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.2)
-    monkeypatch.setattr(retry, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(Conversation, "_limits", ClientLimits(retry_s=0.5, first_retry_s=0.2))
 
 
 def address_of(server: socket.socket) -> str:
@@ -83,7 +83,7 @@ def test_an_abandoned_connection_is_not_reused():
 
 @KINDS
 def test_a_restarted_server_is_retried(kind, fake, monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.1)
+    monkeypatch.setattr(Conversation, "_limits", ClientLimits(first_retry_s=0.1))
     with kind(fake.url) as client:
         client.encode(MODEL, "a")
         fake.stop()
@@ -124,6 +124,7 @@ def test_a_server_that_never_comes_back(kind, fake, impatient):
 
 
 @KINDS
+@pytest.mark.parametrize("fake", ["grpc"], indirect=True)
 def test_a_pause_that_outlasts_the_deadline_hides_no_failure(kind, fake, monkeypatch):
     async def oversleep(self, seconds: float) -> None:
         time.sleep(1)
@@ -153,7 +154,7 @@ def test_a_server_that_was_not_reached_is_unreachable_also_without_time_to_ask_a
 
 @KINDS
 def test_a_server_that_is_not_running_is_reported_unreachable(kind, fake, monkeypatch):
-    monkeypatch.setattr(retry, "FIRST_PATIENCE_S", 0.2)
+    monkeypatch.setattr(Conversation, "_limits", ClientLimits(first_retry_s=0.2))
     fake.stop()
     with kind(fake.url) as client:
         raises_exactly(lambda: client.encode(MODEL, "a"), Unreachable, f"{fake.url}: no server answers")
@@ -310,12 +311,6 @@ def test_a_prefix_of_a_proxy_is_kept(kind):
         assert fake.paths == ["/triton/v2/models/org__model/infer"]
 
 
-@KINDS
-def test_an_empty_text_is_a_text(kind, fake):
-    with kind(fake.url) as client:
-        assert len(client.encode(MODEL, ["", Item(text="")])) == 2
-
-
 CLOSED_BY_THE_END = """
 import sys, torch
 from sie_triton import SIEClient
@@ -327,9 +322,8 @@ except Exception as exc:
 """
 
 
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_program_may_end_without_closing_its_client(transport):
+def test_a_program_may_end_without_closing_its_client():
     """PyTorch's modules make the interpreter end in another order."""
-    command = [sys.executable, "-c", CLOSED_BY_THE_END, f"{transport}://127.0.0.1:9"]
+    command = [sys.executable, "-c", CLOSED_BY_THE_END, "grpc://127.0.0.1:9"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Unreachable\n", "")

@@ -10,6 +10,7 @@ from sie_triton.client import known
 from sie_triton.client.address import Address
 from sie_triton.client.failures import NotServed
 from sie_triton.client.known import ControllerAddress, serve_known
+from sie_triton.client.limits import ClientLimits
 from sie_triton.errors import InputError, ModelLoading
 
 
@@ -106,7 +107,7 @@ def test_a_port_that_does_not_connect_is_given_up_before_the_deadline(monkeypatc
 
     monkeypatch.setattr(known.HTTPConnection, "connect", connect)
     assert not serve_known(ControllerAddress("host:8003"), "org/a", 600)
-    assert timeouts == [known.CONNECT_S]
+    assert timeouts == [ClientLimits.connect_controller_s]
 
 
 def test_a_wait_ends_with_the_deadline(controller):

@@ -9,7 +9,8 @@ import pytest
 from uvicorn.protocols.http import httptools_impl
 
 from sie_triton.doors import body_codec, endpoint
-from sie_triton.http import connection
+from sie_triton.doors.limits import DoorLimits
+from sie_triton.http.limits import ConnectionLimits
 from tests.support.controller import wait_for
 from tests.support.doors import door_of, listening
 
@@ -52,7 +53,7 @@ def test_requests_without_end_before_the_first_response_are_refused():
     door, backend = door_of()
     backend.seconds = 600
     with listening(door) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
-        client.sendall(REQUEST * (connection.MAX_PIPELINED + 2))
+        client.sendall(REQUEST * (ConnectionLimits.num_pipelined + 2))
         assert all_of(client).startswith(b"HTTP/1.1 400")
     assert backend.asked == []
 
@@ -92,7 +93,7 @@ def test_a_request_whose_client_disconnects_before_it_is_decoded_is_dropped(monk
         return body_codec.read(body, kind)
 
     monkeypatch.setattr(endpoint, "read", read_late)
-    body = b'{"items": ["%b"]}' % (b"a" * endpoint.SMALL_BODY_BYTES)
+    body = b'{"items": ["%b"]}' % (b"a" * DoorLimits.small_body_bytes)
     with listening(door) as port:
         with socket.create_connection(("127.0.0.1", port), 30) as client:
             client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
@@ -106,9 +107,8 @@ def test_trailers_are_not_headers(client):
     assert answer_to(client, HEAD + b"X-Request-ID: header\r\n" + body).headers["X-Trace-ID"] == "header"
 
 
-def test_the_start_of_a_next_request_has_time_while_the_first_is_answered(monkeypatch):
-    monkeypatch.setattr(connection, "HEAD_S", 0.1)
-    door, backend = door_of()
+def test_the_start_of_a_next_request_has_time_while_the_first_is_answered():
+    door, backend = door_of(DoorLimits(ConnectionLimits(head_timeout_s=0.1)))
     backend.seconds = 0.5
     with listening(door) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
         client.sendall(REQUEST + REQUEST[:20])
@@ -138,7 +138,7 @@ def test_headers_and_trailers_are_bounded(client, start):
         got = client.recv(100)
     except OSError:
         pass
-    assert sent < 4 * connection.MAX_HEAD_BYTES
+    assert sent < 4 * ConnectionLimits.head_bytes
 
 
 def test_a_proposal_of_http_2_is_ignored(client):
@@ -152,12 +152,13 @@ def test_a_proxy_s_request_is_refused(client):
     assert all_of(client).startswith(b"HTTP/1.1 400")
 
 
-def test_a_kept_connection_may_become_a_websocket(client, monkeypatch):
-    monkeypatch.setattr(connection, "HEAD_S", 0.2)
-    assert answer_to(client, LIVE).status == 200
+def test_a_kept_connection_may_become_a_websocket():
+    door, _ = door_of(DoorLimits(ConnectionLimits(head_timeout_s=0.2)))
     upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     key = b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-    client.sendall(b"GET /ws/status HTTP/1.1\r\nHost: localhost\r\n" + upgrade + key)
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
-        assert client.recv(2**16)
+    with listening(door) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
+        assert answer_to(client, LIVE).status == 200
+        client.sendall(b"GET /ws/status HTTP/1.1\r\nHost: localhost\r\n" + upgrade + key)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            assert client.recv(2**16)

@@ -12,15 +12,17 @@ import aiohttp
 import msgpack
 import pytest
 
-from sie_triton.doors import body, body_values, health, memory
+from sie_triton.doors import body, body_values
 from sie_triton.doors.body_codec import read_json, read_msgpack
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget
 from sie_triton.http.connections import RESERVED_DESCRIPTORS, affordable
 from tests.support.doors import door_of, knock, listening, post
 
 HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
 MSGPACK = {"Content-Type": "application/msgpack"}
+ALL_ARE_SLOW = DoorLimits(slow_upload_s=-1.0)
 
 
 def answers(port: int) -> int:
@@ -100,18 +102,16 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_msgpack_is_measured_before_it_is_decoded(name, monkeypatch):
-    monkeypatch.setattr(body_values, "MAX_VALUES", 40)
     monkeypatch.setattr(msgpack, "unpackb", lambda *_, **__: pytest.fail("it was decoded"))
-    door, backend = door_of()
+    door, backend = door_of(DoorLimits(num_values=40))
     assert post(door, json=None, content=BOMBS[name], headers=MSGPACK).status_code == 413
     assert backend.asked == []
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[1,[{"b":', b"[[],"])
 def test_json_is_measured_before_it_is_decoded(opening, monkeypatch):
-    monkeypatch.setattr(body_values, "MAX_VALUES", 40)
     monkeypatch.setattr("orjson.loads", lambda _: pytest.fail("it was decoded"))
-    assert post(door_of()[0], json=None, content=opening * 41).status_code == 413
+    assert post(door_of(DoorLimits(num_values=40))[0], json=None, content=opening * 41).status_code == 413
 
 
 def test_a_body_is_nested_as_deep_as_allowed_and_no_deeper():
@@ -163,9 +163,8 @@ def test_an_array_of_a_hostile_type_or_shape_is_refused(array):
     assert failure.value.status == 400
 
 
-def test_bodies_together_are_bounded_and_slow_ones_give_way(monkeypatch):
-    monkeypatch.setattr(memory, "SLOW_S", -1.0)
-    with listening(door_of(door_max_memory_bytes=5000)[0]) as port, ExitStack() as stack:
+def test_bodies_together_are_bounded_and_slow_ones_give_way():
+    with listening(door_of(ALL_ARE_SLOW, door_max_memory_bytes=5000)[0]) as port, ExitStack() as stack:
         slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(4)]
         for client in slow:
             client.sendall(HEAD.replace(b"1000", b"9999") + b"x" * 4000)
@@ -211,11 +210,9 @@ def test_an_upload_that_was_ended_takes_no_more():
     asyncio.run(run())
 
 
-def test_no_upload_is_ended_where_that_is_not_enough(monkeypatch):
-    monkeypatch.setattr(memory, "SLOW_S", -1.0)
-
+def test_no_upload_is_ended_where_that_is_not_enough():
     async def run():
-        all_memory = MemoryBudget(100)
+        all_memory = MemoryBudget(100, slow_s=-1.0)
         with all_memory.held() as done, all_memory.held() as slow, all_memory.held() as other:
             slow.end_upload = lambda: pytest.fail("it was ended")
             done.take(80)
@@ -226,11 +223,9 @@ def test_no_upload_is_ended_where_that_is_not_enough(monkeypatch):
     asyncio.run(run())
 
 
-def test_no_more_uploads_are_ended_than_needed(monkeypatch):
-    monkeypatch.setattr(memory, "SLOW_S", -1.0)
-
+def test_no_more_uploads_are_ended_than_needed():
     async def run():
-        all_memory, ended = MemoryBudget(100), []
+        all_memory, ended = MemoryBudget(100, slow_s=-1.0), []
         with all_memory.held() as oldest, all_memory.held() as later, all_memory.held() as other:
             for name, each in (("oldest", oldest), ("later", later)):
                 each.end_upload = lambda name=name: ended.append(name)
@@ -241,15 +236,14 @@ def test_no_more_uploads_are_ended_than_needed(monkeypatch):
     asyncio.run(run())
 
 
-def test_commas_in_strings_are_no_values(monkeypatch):
-    monkeypatch.setattr(body_values, "MAX_VALUES", 40)
+def test_commas_in_strings_are_no_values():
     strings = [r"a, b, [c], {d}, \"e\", \\\\" * 20, "", ",", "\\\\", "[{"]
     assert read_json(json.dumps({"items": strings}).encode())
-    assert body_values.json_values(json.dumps({"items": strings}).encode()) == 7
+    assert body_values.json_values(json.dumps({"items": strings}).encode(), 40) == 7
     for text in ('{"items": ["' + "," * 100 + '"]}', '["' + r"\"," * 100 + '"]'):
-        assert body_values.json_values(text.encode()) <= 4
+        assert body_values.json_values(text.encode(), 40) <= 4
     with pytest.raises(Failure):
-        body_values.json_values(b'["' + b"," * 100 + b'"' + b',"a"' * 50)
+        body_values.json_values(b'["' + b"," * 100 + b'"' + b',"a"' * 50, 40)
 
 
 def test_responses_count_towards_the_memory_limit():
@@ -309,9 +303,7 @@ def test_web_pages_call_where_their_origin_may(origins, origin, status):
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", None])
-def test_watchers_are_limited_and_foreign_origins_refused(origin, monkeypatch):
-    monkeypatch.setattr(health, "MAX_WATCHERS", 2)
-
+def test_watchers_are_limited_and_foreign_origins_refused(origin):
     async def watch(port: int) -> list[bool]:
         headers = {"Origin": origin} if origin else {}
         async with aiohttp.ClientSession() as session:
@@ -325,7 +317,7 @@ def test_watchers_are_limited_and_foreign_origins_refused(origin, monkeypatch):
                     told.append(False)
             return told
 
-    with listening(door_of()[0]) as port:
+    with listening(door_of(DoorLimits(num_watchers=2))[0]) as port:
         assert asyncio.run(watch(port)) == ([False] * 3 if origin else [True, True, False])
 
 
@@ -346,12 +338,9 @@ def test_a_large_body_is_decoded_beside_the_loop(monkeypatch):
     assert [each is threading.main_thread() for each in threads] == [True, False]
 
 
-def test_an_upload_ended_for_others_gets_the_reason(monkeypatch):
-    monkeypatch.setattr(body, "BODY_S", 600.0)
-    monkeypatch.setattr(memory, "SLOW_S", -1.0)
-
+def test_an_upload_ended_for_others_gets_the_reason():
     async def run():
-        all_memory = MemoryBudget(10)
+        all_memory = MemoryBudget(10, slow_s=-1.0)
         with all_memory.held() as slow, all_memory.held() as other:
             messages = iter([{"type": "http.request", "body": b"x" * 8, "more_body": True}])
 
@@ -362,16 +351,14 @@ def test_an_upload_ended_for_others_gets_the_reason(monkeypatch):
                 return await asyncio.Event().wait()
 
             with pytest.raises(Failure) as failure:
-                await body.read_body(receive, {}, 100, slow)
+                await body.read_body(receive, {}, 100, slow, DoorLimits(body_timeout_s=600.0))
             assert (failure.value.status, all_memory.used) == (503, 5)
 
     asyncio.run(run())
 
 
-def test_each_part_of_a_body_extends_its_time(monkeypatch):
+def test_each_part_of_a_body_extends_its_time():
     """The second part comes after the time of the body, but within that of the first part."""
-    monkeypatch.setattr(body, "BODY_S", 0.1)
-    monkeypatch.setattr(body, "BYTES_A_SECOND", 1)
     messages = [{"type": "http.request", "body": b"x" * 600, "more_body": True}, {"type": "http.request", "body": b"y"}]
 
     async def run():
@@ -381,6 +368,6 @@ def test_each_part_of_a_body_extends_its_time(monkeypatch):
             return messages.pop(0)
 
         with MemoryBudget(1000).held() as held:
-            return await body.read_body(receive, {}, 1000, held)
+            return await body.read_body(receive, {}, 1000, held, DoorLimits(body_timeout_s=0.1, body_bytes_per_s=1))
 
     assert asyncio.run(run()) == b"x" * 600 + b"y"

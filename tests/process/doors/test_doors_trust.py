@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from sie_triton.cli import cli
-from sie_triton.doors import body
 from sie_triton.doors.access import Access
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.errors import SettingsError
-from sie_triton.http import connection
+from sie_triton.http.limits import ConnectionLimits
 from sie_triton.settings import read_settings
 from tests.support.controller import wait_for
 from tests.support.doors import door_of, knock, listening, post
@@ -146,18 +146,17 @@ HEAD = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r
 
 
 @pytest.mark.parametrize(
-    ("limit", "sent", "answer"),
+    ("limits", "sent", "answer"),
     [
-        ((body, "BODY_S"), HEAD + b"\r\n{", b"HTTP/1.1 408"),
-        ((connection, "HEAD_S"), HEAD, b""),
-        ((connection, "HEAD_S"), b"", b""),
-        ((body, "BODY_S"), b"X-A: " + b"a" * 70_000, b"HTTP/1.1 400"),
+        (DoorLimits(body_timeout_s=0.3), HEAD + b"\r\n{", b"HTTP/1.1 408"),
+        (DoorLimits(ConnectionLimits(head_timeout_s=0.3)), HEAD, b""),
+        (DoorLimits(ConnectionLimits(head_timeout_s=0.3)), b"", b""),
+        (DoorLimits(body_timeout_s=0.3), b"X-A: " + b"a" * 70_000, b"HTTP/1.1 400"),
     ],
     ids=["body", "head", "nothing", "long head"],
 )
-def test_a_client_that_trickles_is_cut(monkeypatch, limit, sent, answer):
-    monkeypatch.setattr(*limit, 0.3)
-    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
+def test_a_client_that_trickles_is_cut(limits, sent, answer):
+    with listening(door_of(limits)[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         threading.Thread(target=trickle, args=(client, sent)).start()
         got = b""
         while chunk := received(client):
@@ -167,10 +166,10 @@ def test_a_client_that_trickles_is_cut(monkeypatch, limit, sent, answer):
 
 
 @pytest.mark.parametrize("path", [b"/v1/encode/m", b"/nowhere", b"/v1/models"])
-def test_an_unread_body_is_not_waited_for(monkeypatch, path):
-    monkeypatch.setattr(connection, "REST_S", 0.3)
+def test_an_unread_body_is_not_waited_for(path):
+    limits = DoorLimits(ConnectionLimits(rest_timeout_s=0.3))
     head = HEAD.replace(b"/v1/encode/m", path).replace(b"1000", b"1000000")
-    with listening(door_of(**TOKENS)[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
+    with listening(door_of(limits, **TOKENS)[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         threading.Thread(target=trickle, args=(client, head + b"\r\n{")).start()
         got = b""
         while chunk := received(client):
@@ -178,13 +177,12 @@ def test_an_unread_body_is_not_waited_for(monkeypatch, path):
     assert got.startswith(b"HTTP/1.1 4")
 
 
-def test_a_connection_goes_on_after_an_unread_body(monkeypatch):
+def test_a_connection_goes_on_after_an_unread_body():
     """The next request may be on its way; if none comes, the connection ends as an idle one."""
-    monkeypatch.setattr(connection, "REST_S", 600.0)
-    monkeypatch.setattr(connection, "HEAD_S", 600.0)
+    limits = DoorLimits(ConnectionLimits(rest_timeout_s=600.0, head_timeout_s=2.0))
     body = b'{"items": ["a"]}'
     asked = b"Host: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
-    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
+    with listening(door_of(limits)[0]) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         for line, status in ((b"POST /nowhere HTTP/1.1\r\n", b"404"), (b"POST /v1/encode/m HTTP/1.1\r\n", b"200")) * 2:
             client.sendall(line + asked)
             for sent in body[:8], body[8:]:
@@ -193,7 +191,6 @@ def test_a_connection_goes_on_after_an_unread_body(monkeypatch):
             assert answer_of(client).startswith(b"HTTP/1.1 " + status)
         client.sendall(b"POST /nowhere HTTP/1.1\r\n" + asked)
         assert answer_of(client).startswith(b"HTTP/1.1 404")
-        monkeypatch.setattr(connection, "HEAD_S", 0.1)
         client.sendall(body)
         assert received(client) == b""
 
@@ -210,12 +207,12 @@ def answer_of(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_a_client_that_does_not_read_its_answer_is_cut(monkeypatch, reads):
+def test_a_client_that_does_not_read_its_answer_is_cut(reads):
     """test_doors_connection.py has the speed at which a client must read."""
-    monkeypatch.setattr(connection, "READ_S", 600.0 if reads else 0.2)
+    limits = DoorLimits(ConnectionLimits(read_s=600.0 if reads else 0.2))
     body = orjson.dumps({"items": ["a" * 50] * 10_000})
     head = b"POST /v1/encode/m HTTP/1.1\r\nHost: localhost\r\nAccept: application/json\r\nContent-Length: %d\r\n\r\n"
-    door, backend = door_of(door_max_items=10_000)
+    door, backend = door_of(limits, door_max_items=10_000)
     backend.dims = 320  # more than the system keeps on the way
     with listening(door) as port, socket.create_connection(("127.0.0.1", port), 60) as client:
         client.sendall(head % len(body) + body)
@@ -260,16 +257,6 @@ def test_watchers_need_a_token_too(token, status):
 
     with listening(door_of(**TOKENS)[0]) as port:
         assert asyncio.run(watch(port)) == status
-
-
-def test_a_disconnected_clients_call_is_cancelled():
-    door, backend = door_of()
-    backend.seconds = 100
-    with listening(door) as port:
-        with socket.create_connection(("127.0.0.1", port), 60) as client:
-            client.sendall(HEAD.replace(b"1000", b"16") + b'\r\n{"items": ["a"]}')
-            wait_for(lambda: backend.asked)
-        wait_for(lambda: backend.was_cancelled)
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({}, 25.0), ({"X-Request-Timeout": "0.5"}, 0.5)])

@@ -26,7 +26,7 @@ GRAPH = "graph"
 BOUNDS = {"float32": 2e-6, "bfloat16": 2e-3, INT8: 2e-6, GRAPH: 1e-5}
 
 # Their products differ in the number of rows that a kernel takes at a time, their attention, and their positions.
-ARCHITECTURES = ("bert", "modernbert", "wide", "gpt2", "qwen3")
+ARCHITECTURES = ("bert", "modernbert", "wide", "qwen3")
 
 LENGTHS = np.array([1, 2, 5, 9, 17, 33, 64, 90, 128], np.int32)
 NUM_BATCHES, NUM_LANES = 12, 2

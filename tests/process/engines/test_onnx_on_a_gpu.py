@@ -7,16 +7,12 @@ import onnxruntime
 import pytest
 import torch
 
-from sie_triton.engines import Encoder
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.onnx.engine import OnnxEngine
 from sie_triton.engines.onnx.session import CPU, CUDA, open_session
 from sie_triton.errors import LoadError
-from sie_triton.pipeline.worker import __main__ as worker
-from sie_triton.pipeline.worker.graphs import Graphs
 from sie_triton.system.host.footprint import CUDA_CONTEXT_BYTES
 from sie_triton.system.host.process_memory import share_of
-from tests.support.family_double import OwnAdapter
 from tests.support.stages import spec
 
 
@@ -114,22 +110,3 @@ def test_a_cuda_error_seen_by_pytorch_makes_the_device_unusable(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=synchronize))
     assert OnnxEngine(spec(engine="onnx"), "cuda:0", Measurements()).is_broken(RuntimeError("another"))
     assert not OnnxEngine(spec(engine="onnx"), "cpu", Measurements()).is_broken(RuntimeError("another"))
-
-
-def test_a_worker_exits_after_a_cuda_failure(monkeypatch):
-    """Its stage then starts a replacement and repeats the pass."""
-
-    class Ended(BaseException):
-        """Raised instead of ending this process."""
-
-    class Adapter(OwnAdapter):
-        def forward(self, batch):
-            raise RuntimeError(FAILURES[0][0])
-
-    def end(status):
-        raise Ended
-
-    monkeypatch.setattr(worker.os, "_exit", end)
-    engine = OnnxEngine(spec(engine="onnx"), "cuda:0", Measurements())
-    with pytest.raises(Ended):
-        worker.compute(engine, Adapter(Encoder()), SimpleNamespace(loras=()), Graphs(engine, None))

@@ -1,6 +1,5 @@
 """Models that a remote server computes: accepted model files, and results equal to our engine's."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from sie_triton.contract.spec import Endpoint as Where
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines import open_engine
 from sie_triton.engines.measurements import Measurements
-from sie_triton.errors import CatalogError, InputError, LoadError
+from sie_triton.errors import CatalogError, LoadError
 from sie_triton.models.catalog import load_file
 from sie_triton.models.catalog.config import ModelConfig
 from sie_triton.models.families import Adapter, families, load_adapter, load_processor
@@ -193,10 +192,7 @@ def test_profiles_with_different_endpoints_are_models_of_their_own(tmp_path):
             r"endpoint\.api_key: unknown key; allowed keys are url, model, api_",
         ),
         ({"endpoint": {"url": URL, "api_key_env": "sk-1"}}, r"endpoint\.api_key_env: must match pattern"),
-        (
-            {"endpoint": {"url": URL, "api_key_env": "SIE_ADMIN_TOKEN"}},
-            "api_key_env: .*must not begin with SIE_",
-        ),
+        ({"endpoint": {"url": URL, "api_key_env": "SIE_ADMIN_TOKEN"}}, "api_key_env: .*must not begin with SIE_"),
         ({"endpoint": URL, "engine": "torch"}, "engine: with an endpoint, must be remote or left out .given 'torch'"),
         ({"engine": "remote"}, r"profiles\.default\.endpoint: is missing; the engine remote needs the URL of a server"),
     ],
@@ -240,12 +236,3 @@ def test_remote_families_do_not_import_torch():
     modules = [f"sie_triton.models.families.{name}.remote" for name in ("sentence_transformer", "llm_reranker")]
     code = f"import sie_triton.pipeline.worker.__main__, sie_triton.engines.remote.engine, {', '.join(modules)}"
     assert imported(code, "torch", "transformers") == []
-
-
-def test_an_input_error_during_load_has_the_reason_failed():
-    assert load_error(InputError("no")).reason == "failed"
-
-
-def test_the_spec_names_the_key_variable_only(tmp_path):
-    spec = config(tmp_path / "m", {"endpoint": {"url": URL, "api_key_env": "THE_KEY"}}).resolve(Runtime())
-    assert json.loads(spec.to_json())["endpoint"] == {"url": URL, "model": "test/far", "api_key_env": "THE_KEY"}

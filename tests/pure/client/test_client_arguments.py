@@ -10,7 +10,6 @@ pytestmark = KINDS
 NOBODY = "http://127.0.0.1:9"
 
 
-@pytest.mark.parametrize("transport", ["http", "grpc"])
 @pytest.mark.parametrize(
     ("items", "complaint"),
     [
@@ -56,8 +55,8 @@ NOBODY = "http://127.0.0.1:9"
         (5, "items: must be an item or a list of items, not int"),
     ],
 )
-def test_items(kind, transport, items, complaint):
-    with kind(f"{transport}://127.0.0.1:9") as client:
+def test_items(kind, items, complaint):
+    with kind(NOBODY) as client:
         for call in (
             lambda: client.encode(MODEL, items),
             lambda: client.score(MODEL, "query", items),

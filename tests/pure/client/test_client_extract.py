@@ -7,12 +7,10 @@ import pytest
 import tritonclient.grpc
 from pydantic import BaseModel
 
-from sie_triton.client.calls import EncodeCall, ExtractCall, ensemble_of
-from sie_triton.contract import VERBS
+from sie_triton.client.calls import EncodeCall, ExtractCall
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import InputError
 
-EXTRACT = VERBS["extract"]
 NONE = {"entities": [], "relations": [], "classifications": [], "objects": [], "data": {}}
 SPAN = {"start": 0, "end": 1, "label": "größe"}
 
@@ -66,10 +64,7 @@ class Person(BaseModel):
     [
         ({"threshold": 0.5, "flat_ner": False}, {"threshold": 0.5, "flat_ner": False}),
         ({"threshold": {"größe": 0.5}}, {"label_thresholds": '{"größe": 0.5}'}),
-        (
-            {"threshold": {"a": 1}, "options": {"threshold": 0.3}},
-            {"label_thresholds": '{"a": 1}', "threshold": 0.3},
-        ),
+        ({"threshold": {"a": 1}, "options": {"threshold": 0.3}}, {"label_thresholds": '{"a": 1}', "threshold": 0.3}),
         ({"threshold": 0.5, "options": {"threshold": 0.3, "more": 1}}, {"threshold": 0.5, "more": 1}),
         ({"threshold": None, "instruction": "find"}, {"instruction": "find"}),
         ({"label_descriptions": {"a": "b"}}, {"label_descriptions": '{"a": "b"}'}),
@@ -108,14 +103,6 @@ def test_one_item_one_result():
     (alone,) = call(["a"]).results([Response(NONE)])
     assert call("a").results([Response(NONE)]) == alone
     assert call({"text": "a", "id": "x"}).results([Response(NONE)]) == {**alone, "id": "x"}
-
-
-def test_extract_calls_the_tasks_own_ensemble_if_there_is_one():
-    inputs = {"inputs": [{"name": name} for name in ("text", "labels", "entities")]}
-    assert ensemble_of("org/model", EXTRACT, inputs, has_own=True) == "org__model-extract"
-    assert ensemble_of("org/model", EXTRACT, inputs, has_own=False) == "org__model"
-    with pytest.raises(InputError, match="org/model does not extract; it takes query, text"):
-        ensemble_of("org/model", EXTRACT, {"inputs": [{"name": "query"}, {"name": "text"}]}, has_own=False)
 
 
 def test_a_model_that_only_extracts_refuses_encode():

@@ -96,12 +96,6 @@ def test_models_are_listed_by_the_names_that_clients_call_them(as_json):
 # --- several requests
 
 
-def test_the_query_counts_with_each_text_of_a_request():
-    texts = ["x" * 1000] * 100
-    assert len(ScoreCall(tritonclient.grpc, "m", "q", texts, {}).pieces) == 2
-    assert len(ScoreCall(tritonclient.grpc, "m", "q" * 31_000, texts, {}).pieces) == 50
-
-
 def test_results_of_several_requests_are_in_the_order_of_the_items():
     call = EncodeCall(tritonclient.grpc, "m", ["x" * 40_000, "y" * 40_000], {})
     responses = []

@@ -1,6 +1,5 @@
 """Requests of SIEClient and its handling of responses, at tritonclient's own seam."""
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -118,21 +117,6 @@ def test_the_query_counts_beside_each_item(client, triton):
     assert sorted(each["items"] for each in triton.asked) == [1, 2, 2]
 
 
-def test_the_timing_of_a_score_is_that_of_its_slowest_request(client):
-    assert client.score(MODEL, "q", ["a"] * 513)["timing"]["total_ms"] == 512
-
-
-def test_scores_are_ranked_best_first(client, triton):
-    triton.infer_of = lambda _: Response(answer(4), scores=np.array([1, 3, 2, 3], np.float32))
-    scores = client.score(MODEL, "q", ["a", "b", {"text": "c", "id": "mine"}, "d"])["scores"]
-    assert [(each["item_id"], each["rank"]) for each in scores] == [
-        ("item-1", 0),
-        ("item-3", 1),
-        ("mine", 2),
-        ("item-0", 3),
-    ]
-
-
 def test_scoring_follows_a_change_of_the_models_ensemble(client, triton):
     for triton.scoring in ("org__model", "org__model-score", "org__model"):
         for _ in range(2):
@@ -166,33 +150,10 @@ def test_an_expired_deadline_is_never_sent_as_unlimited(client, triton):
     assert triton.asked == []
 
 
-def test_a_client_without_a_timeout_sends_none(client, triton):
-    client.encode(MODEL, "a")
-    assert "timeout" not in triton.asked[0]
-
-
-@pytest.mark.parametrize("status", ["UNAVAILABLE", "DEADLINE_EXCEEDED"])
-def test_a_busy_server_is_busy_for_the_caller_too(client, triton, status):
-    triton.infer_of = failing(status)
-    with pytest.raises(BusyError):
-        client.encode(MODEL, "a", timeout=0.3)
-
-
 def test_a_busy_server_is_retried_by_default(client, triton):
     triton.infer_of = failing("UNAVAILABLE", times=2)
     assert client.encode(MODEL, "a")["dense"].tolist() == [0]
     assert len(triton.asked) == 3
-
-
-def test_retrying_a_busy_server_ends_within_30_seconds(client, triton, monkeypatch):
-    """Only sleeping moves the clock."""
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    triton.infer_of = failing("UNAVAILABLE")
-    with pytest.raises(BusyError):
-        client.encode(MODEL, "a")
-    assert 20 < now[0] - 1000 <= 30
 
 
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "NOT_FOUND"])

@@ -6,18 +6,14 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.client.address import Address
-from sie_triton.client.calls import EncodeCall, ScoreCall, ensemble_of, pieces
+from sie_triton.client.calls import EncodeCall, ScoreCall, pieces
 from sie_triton.client.failures import NotServed, not_served, our_errors
 from sie_triton.client.results import encode_results, score_entries
-from sie_triton.contract import VERBS
-from sie_triton.contract.error_prefix import with_prefix
 from sie_triton.contract.tensors import TIMING_FIELDS
-from sie_triton.errors import BusyError, Cancelled, DeadlinePassed, InputError, LoadError, ModelError, SIEError
+from sie_triton.errors import BusyError, Cancelled, InputError, ModelError, SIEError
 
 ADDRESS = Address("grpc", "host:8001")
 ITEMS = ["a", {"text": "b", "id": "mine"}, {"text": "c", "id": ""}]
-
-SCORE = VERBS["score"]
 
 
 class Response(dict):
@@ -54,14 +50,6 @@ def test_a_request_says_what_its_items_are():
     assert (arguments["model_name"], arguments["parameters"]) == ("org__model", {"dimensions": 3})
     (text,) = arguments["inputs"]
     assert (text.name(), text.datatype(), text.shape()) == ("text", "BYTES", [2])
-
-
-def test_score_has_its_own_ensemble_if_the_model_also_encodes():
-    query = {"inputs": [{"name": "query"}, {"name": "text"}]}
-    assert ensemble_of("org/model", SCORE, query, has_own=True) == "org__model-score"
-    assert ensemble_of("org/model", SCORE, query, has_own=False) == "org__model"
-    with pytest.raises(InputError, match="org/model does not score; it takes text"):
-        ensemble_of("org/model", SCORE, {"inputs": [{"name": "text"}]}, has_own=False)
 
 
 # --- results
@@ -159,17 +147,6 @@ def test_a_missing_model_is_distinguished_from_a_wrong_request():
         "model: org/modle is not served; served models: org/model, a/b; sie-triton models add adds a model; sie-triton "
         "status lists model files with errors"
     )
-
-
-def test_a_load_that_failed_says_why():
-    refusal = LoadError("weights: gone", "corrupt").refusal("put it right")
-    told = failure(with_prefix(refusal), "StatusCode.UNAVAILABLE")
-    assert (type(told), told.reason, str(told)) == (LoadError, "corrupt", str(refusal))
-
-
-def test_a_passed_deadline_is_reported_with_its_time():
-    told = failure("Deadline Exceeded", "StatusCode.DEADLINE_EXCEEDED")
-    assert (type(told), str(told)) == (DeadlinePassed, "timeout: grpc://host:8001 did not answer within 5 s")
 
 
 def test_the_item_after_a_pdf_has_its_own_row():

@@ -12,7 +12,7 @@ from sie_triton.client.address import Address
 from sie_triton.client.connections import AsyncConnection
 from sie_triton.client.failures import NotServed
 from sie_triton.client.retry import Deadline
-from sie_triton.doors import triton as module
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.triton import TritonBackend
 from sie_triton.errors import BusyError
 from sie_triton.settings import read_settings
@@ -95,8 +95,7 @@ def test_a_cancelled_inference_is_ended_only_where_triton_survives_that(hangs_up
 @pytest.mark.parametrize(
     ("version", "hangs_up"), [("2.51.0", False), ("2.53.0", False), ("2.54.0", True), ("3.0", True)]
 )
-def test_tritons_version_is_queried_until_it_answers(monkeypatch, tmp_path, version, hangs_up):
-    monkeypatch.setattr(module, "LEARN_S", 0.0)
+def test_tritons_version_is_queried_until_it_answers(tmp_path, version, hangs_up):
     answers = [BusyError("not yet"), SimpleNamespace(version=version)]
 
     async def ask(method: str):
@@ -106,7 +105,7 @@ def test_tritons_version_is_queried_until_it_answers(monkeypatch, tmp_path, vers
         return answer
 
     async def run() -> bool:
-        async with TritonBackend(read_settings(data_dir=tmp_path)) as backend:
+        async with TritonBackend(read_settings(data_dir=tmp_path), DoorLimits(version_poll_s=0.0)) as backend:
             backend.ask = ask
             assert not backend._client._connection.hangs_up
             await asyncio.wait_for(backend._learning, 5)

@@ -11,7 +11,7 @@ import pytest
 
 from sie_triton.doors.app import application
 from sie_triton.doors.endpoint import Door
-from sie_triton.errors import LoadError, ModelError, ModelLoading
+from sie_triton.errors import LoadError, ModelLoading
 from sie_triton.records.request_limit import too_many
 from sie_triton.settings import Settings
 
@@ -109,13 +109,6 @@ def test_openais_client_does_not_retry_permanent_errors(waits):
     assert caught.value.body["permanent"]
 
 
-def test_a_fault_of_the_server(waits):
-    triton = Triton(*[ModelError("the forward pass failed")] * 9)
-    with pytest.raises(openai.InternalServerError, match="the forward pass failed") as caught:
-        asyncio.run(embedded(door_before(triton)))
-    assert (caught.value.status_code, caught.value.type, triton.num_asked) == (500, "server_error", 1)
-
-
 def test_openais_client_needs_a_valid_token():
     triton = Triton()
     door = door_before(triton, auth_mode="static", auth_tokens="good,better")
@@ -123,17 +116,3 @@ def test_openais_client_needs_a_valid_token():
     with pytest.raises(openai.AuthenticationError, match="bearer token is missing or wrong") as caught:
         asyncio.run(embedded(door, "bad"))
     assert (caught.value.code, triton.num_asked) == ("invalid_api_key", 1)
-
-
-def test_scores_go_to_their_documents():
-    found = asyncio.run(reranked(door_before(Triton()), "abcdefghijkl"))
-    assert [(each.index, each.relevance_score) for each in found.results] == [(i, i / 16) for i in reversed(range(12))]
-
-
-def test_more_texts_than_the_operator_allows():
-    triton = Triton()
-    door = door_before(triton, door_max_items=2)
-    assert len(asyncio.run(embedded(door, texts="ab")).data) == 2
-    with pytest.raises(openai.BadRequestError, match="input: has 3 entries; SIE_DOOR_MAX_ITEMS allows 2") as caught:
-        asyncio.run(embedded(door, texts="abc"))
-    assert (caught.value.param, triton.num_asked) == ("input", 1)

@@ -9,12 +9,7 @@ from sie_triton.client.failures import SEE_STATUS, not_served
 from sie_triton.doors.app import application
 from sie_triton.doors.backend import States
 from sie_triton.doors.failures import failure_of
-from sie_triton.errors import (
-    REASONS,
-    InputError,
-    LoadError,
-    Unreachable,
-)
+from sie_triton.errors import REASONS, InputError, LoadError, Unreachable
 from tests.support.doors import door_of, knock, post
 
 LOADS = {

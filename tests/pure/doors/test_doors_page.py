@@ -7,8 +7,8 @@ from time import monotonic
 import httpx
 import pytest
 
-from sie_triton.doors import health
 from sie_triton.doors.backend import States
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.status_page import FOLDER, INDEX
 from tests.support.doors import door_of, knock
 
@@ -110,9 +110,8 @@ def test_the_memory_of_the_status_has_the_use_beyond_which_models_are_evicted():
     assert memory == {"used_bytes": 3, "limit_bytes": 1000, "pressure_bytes": 800}
 
 
-def test_many_clients_cost_one_question_a_period(monkeypatch):
-    monkeypatch.setattr(health, "PERIOD_S", 1000)
-    door, backend = door_of()
+def test_many_clients_cost_one_question_a_period():
+    door, backend = door_of(DoorLimits(status_period_s=1000))
     num_asked, is_live = [], backend.is_live
 
     async def counted():
@@ -125,7 +124,7 @@ def test_many_clients_cost_one_question_a_period(monkeypatch):
         answers = await asyncio.gather(*(client.get("/status") for _ in range(20)))
         answers.append(await client.get("/status"))
         assert len({answer.json()["timestamp"] for answer in answers}) == len(num_asked) == 1
-        monkeypatch.setattr(health, "PERIOD_S", 0)
+        door.limits = DoorLimits(status_period_s=0)
         return await client.get("/status")
 
     knock(door, many)

@@ -35,17 +35,23 @@ def test_the_error_for_any_other_route_names_the_list_of_routes():
     assert "/docs" in post(door, {}, "/v1/no/such/route").json()["detail"]["message"]
 
 
-@pytest.mark.parametrize("accept", [None, "*/*", "text/html"])
-@pytest.mark.parametrize("sent", [JSON, MSGPACK])
-def test_a_response_has_the_type_of_the_request_unless_the_client_names_one(accept, sent):
+@pytest.mark.parametrize(
+    ("sent", "accept", "expected"),
+    [
+        *[(sent, accept, sent) for sent in (JSON, MSGPACK) for accept in (None, "*/*", "text/html")],
+        (MSGPACK, JSON, JSON),
+        ("application/x-msgpack", "application/x-msgpack", MSGPACK),
+    ],
+)
+def test_a_response_has_the_type_of_the_request_unless_the_client_names_one(sent, accept, expected):
     door, _ = door_of()
     body = {"items": [{"text": "a"}]}
     headers = {"Content-Type": sent, **({"Accept": accept} if accept else {})}
 
     async def act(client):
         del client.headers["Accept"]
-        content = msgpack.packb(body) if sent == MSGPACK else b'{"items": ["a"]}'
+        content = b'{"items": ["a"]}' if sent == JSON else msgpack.packb(body)
         return await client.post("/v1/encode/org/m", content=content, headers=headers)
 
     response = knock(door, act)
-    assert (response.status_code, response.headers["Content-Type"]) == (200, sent)
+    assert (response.status_code, response.headers["Content-Type"]) == (200, expected)

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import psutil
 from websockets.sync.client import ClientConnection, connect
 
-from sie_triton.doors import websocket
 from sie_triton.doors.health import LatestStatus
+from sie_triton.doors.limits import DoorLimits
+from sie_triton.http.limits import ConnectionLimits
 from tests.support.controller import wait_for
 from tests.support.doors import door_of, listening
 
@@ -42,9 +43,11 @@ def test_a_client_that_does_not_read_is_disconnected(monkeypatch):
     async def large(self) -> bytes:
         return b"a" * 2**24
 
-    monkeypatch.setattr(websocket, "READ_S", 0.05)
     monkeypatch.setattr(LatestStatus, "text", large)
-    with listening(door_of()[0]) as port, socket.create_connection(("127.0.0.1", port), 30) as client:
+    with (
+        listening(door_of(DoorLimits(ConnectionLimits(read_s=0.05)))[0]) as port,
+        socket.create_connection(("127.0.0.1", port), 30) as client,
+    ):
         client.sendall(UPGRADE)
         assert client.recv(12) == b"HTTP/1.1 101"
         own = client.getsockname()

@@ -64,122 +64,34 @@ def refused(reason: str, retry: str) -> Case:
     return Case(error, "UNAVAILABLE", prefix, "MODEL_LOAD_FAILED", (502, 502, 502, 424), "server_error", "Backend")
 
 
-REFUSED, LATER, BROKEN = "invalid_request_error", "server_error", "server_error"
+SERVER, RATE, REQUEST = "server_error", "rate_limit_error", "invalid_request_error"
+FULL, AWAY, BROKEN = (503, 429, 429, 429), (503,) * 4, (500, 500, 500, 424)
+BAD = InputError.at("text[2]", "not valid UTF-8")
+BUSY = BusyError("512 requests are in progress", retry_after_s=1)
+FAR, FAR_BUSY = EndpointAway("http://far: no answer", retry_after_s=1), EndpointBusy("http://far: 429", retry_after_s=7)
 SENT = [
-    Case(
-        InputError.at("text[2]", "not valid UTF-8"),
-        "INVALID_ARG",
-        "[input field=text[2]] ",
-        "INVALID_INPUT",
-        (400, 400, 400, 422),
-        REFUSED,
-        "Validation",
-    ),
-    Case(
-        BusyError("512 requests are in progress", retry_after_s=1),
-        "UNAVAILABLE",
-        "[busy retry=1] ",
-        "QUEUE_FULL",
-        (503, 429, 429, 429),
-        "rate_limit_error",
-        "Overloaded",
-    ),
-    Case(
-        OutOfMemory("the device has no memory"),
-        "UNAVAILABLE",
-        "[out_of_memory retry=5] ",
-        "RESOURCE_EXHAUSTED",
-        (503, 429, 429, 429),
-        "rate_limit_error",
-        "Overloaded",
-    ),
-    Case(
-        DeadlinePassed("timeout: passed"),
-        "UNAVAILABLE",
-        "[timeout retry=5] ",
-        "DEADLINE_EXCEEDED",
-        (504, 504, 504, 504),
-        LATER,
-        "Unhealthy",
-    ),
-    Case(
-        ModelLoading("timeout: passed while the model is being loaded"),
-        "UNAVAILABLE",
-        "[model_loading retry=5] ",
-        "MODEL_LOADING",
-        (503, 503, 503, 503),
-        LATER,
-        "Unhealthy",
-    ),
-    Case(
-        LoraLoading("lora x: is being loaded"),
-        "UNAVAILABLE",
-        "[lora_loading retry=1] ",
-        "LORA_LOADING",
-        (503, 503, 503, 503),
-        LATER,
-        "Unhealthy",
-    ),
-    Case(
-        EndpointAway("http://far: does not answer", retry_after_s=1),
-        "UNAVAILABLE",
-        "[endpoint_away retry=1] ",
-        "QUEUE_FULL",
-        (503, 502, 502, 503),
-        LATER,
-        "Unhealthy",
-    ),
-    Case(
-        EndpointBusy("http://far: answers 429", retry_after_s=7),
-        "UNAVAILABLE",
-        "[endpoint_busy retry=7] ",
-        "QUEUE_FULL",
-        (503, 503, 503, 503),
-        LATER,
-        "Unhealthy",
-    ),
-    Case(
-        Provisioning("pool x has no worker yet"),
-        "UNAVAILABLE",
-        "[provisioning retry=5] ",
-        "PROVISIONING",
-        (503, 503, 503, 503),
-        LATER,
-        "Unhealthy",
-    ),
-    Case(
-        Unreachable("x: no server"),
-        "UNAVAILABLE",
-        "[unreachable retry=2] ",
-        "QUEUE_UNAVAILABLE",
-        (503, 503, 503, 503),
-        LATER,
-        "Unhealthy",
-    ),
-    Case(
-        ModelError("inference failed"),
-        "INTERNAL",
-        "[model] ",
-        "INFERENCE_ERROR",
-        (500, 500, 500, 424),
-        BROKEN,
-        "Backend",
-    ),
-    Case(SIEError("?"), "INTERNAL", "[internal] ", "INFERENCE_ERROR", (500, 500, 500, 424), BROKEN, "Backend"),
+    Case(BAD, "INVALID_ARG", "[input field=text[2]] ", "INVALID_INPUT", (400, 400, 400, 422), REQUEST, "Validation"),
+    *[
+        Case(error, "UNAVAILABLE", f"[{prefix}] ", code, statuses, openai_type, tei_type)
+        for error, prefix, code, statuses, openai_type, tei_type in (
+            (BUSY, "busy retry=1", "QUEUE_FULL", FULL, RATE, "Overloaded"),
+            (OutOfMemory("no memory"), "out_of_memory retry=5", "RESOURCE_EXHAUSTED", FULL, RATE, "Overloaded"),
+            (DeadlinePassed("late"), "timeout retry=5", "DEADLINE_EXCEEDED", (504,) * 4, SERVER, "Unhealthy"),
+            (ModelLoading("cold"), "model_loading retry=5", "MODEL_LOADING", AWAY, SERVER, "Unhealthy"),
+            (LoraLoading("lora x: loads"), "lora_loading retry=1", "LORA_LOADING", AWAY, SERVER, "Unhealthy"),
+            (FAR, "endpoint_away retry=1", "QUEUE_FULL", (503, 502, 502, 503), SERVER, "Unhealthy"),
+            (FAR_BUSY, "endpoint_busy retry=7", "QUEUE_FULL", AWAY, SERVER, "Unhealthy"),
+            (Provisioning("no worker yet"), "provisioning retry=5", "PROVISIONING", AWAY, SERVER, "Unhealthy"),
+            (Unreachable("x: no server"), "unreachable retry=2", "QUEUE_UNAVAILABLE", AWAY, SERVER, "Unhealthy"),
+        )
+    ],
+    Case(ModelError("failed"), "INTERNAL", "[model] ", "INFERENCE_ERROR", BROKEN, SERVER, "Backend"),
+    Case(SIEError("?"), "INTERNAL", "[internal] ", "INFERENCE_ERROR", BROKEN, SERVER, "Backend"),
     *[refused(reason, "" if seconds is None else f" retry={seconds}") for reason, seconds in REASONS.items()],
 ]
-CANCELLED = Case(
-    Cancelled("cancelled by the client"),
-    "CANCELLED",
-    "[cancelled] ",
-    "QUEUE_UNAVAILABLE",
-    (503, 503, 503, 503),
-    LATER,
-    "Unhealthy",
-)
-CLIENTS = [
-    Case(NotServed("model: x"), "", "", "MODEL_NOT_FOUND", (404, 404, 404, 424), REFUSED, "Backend"),
-]
+GONE = Cancelled("cancelled by the client")
+CANCELLED = Case(GONE, "CANCELLED", "[cancelled] ", "QUEUE_UNAVAILABLE", AWAY, SERVER, "Unhealthy")
+CLIENTS = [Case(NotServed("model: x"), "", "", "MODEL_NOT_FOUND", (404, 404, 404, 424), REQUEST, "Backend")]
 
 
 def name(case: Case) -> str:

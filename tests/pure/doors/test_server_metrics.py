@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.ports import free_ports
 from sie_triton.cluster.sidecar.server import LocalServer
-from sie_triton.doors import server_metrics
 from sie_triton.doors.server_metrics import read_parts
 
 
@@ -58,10 +57,9 @@ def test_parts_that_do_not_answer_are_left_out_and_named(part):
 
 
 @pytest.mark.parametrize(("size", "is_up"), [(100, True), (101, False)])
-def test_a_part_that_answers_too_much_is_left_out(part, monkeypatch, size, is_up):
-    monkeypatch.setattr(server_metrics, "MAX_PART_BYTES", 100)
+def test_a_part_that_answers_too_much_is_left_out(part, size, is_up):
     part.text = b"#" * size
-    text = asyncio.run(read_parts({"triton": part.request}))
+    text = asyncio.run(read_parts({"triton": part.request}, max_bytes=100))
     assert f'sie_up{{part="triton"}} {int(is_up)}\n'.encode() in text
     assert (b"###" in text) == is_up
 

@@ -8,16 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sie_triton.client.failures import StageDied
-from sie_triton.doors import shared_encodes as module
 from sie_triton.doors.backend import forwarded, tenant
 from sie_triton.doors.failures import Failure
+from sie_triton.doors.limits import DoorLimits
 from sie_triton.doors.memory import MemoryBudget, hold
-from sie_triton.doors.shared_encodes import MAX_CALLS, MAX_TEXT, MAX_TEXTS, SharedEncodes
+from sie_triton.doors.shared_encodes import SharedEncodes
 from sie_triton.errors import BusyError, DeadlinePassed, InputError, ModelError, ModelLoading, OutOfMemory
 from sie_triton.system.telemetry.identity import REQUEST_ID, TRACEPARENT
 from tests.support.joiners import all_ran
 
 NUM_BYTES = 100
+LIMITS = DoorLimits()
+MAX_CALLS, MAX_TEXTS, MAX_TEXT = LIMITS.num_shared_calls, LIMITS.num_shared_texts, LIMITS.shared_text_length
 
 
 class Call:
@@ -63,9 +65,9 @@ class Triton:
 
 
 class Clients:
-    def __init__(self, max_waiting: int = 1000) -> None:
+    def __init__(self, max_waiting: int = 1000, limits: DoorLimits = LIMITS) -> None:
         self.triton = Triton()
-        self.shared = SharedEncodes(self.triton.encode, max_waiting)
+        self.shared = SharedEncodes(self.triton.encode, max_waiting, limits)
 
     async def send(self, *texts, model="m", seconds=60.0, id=None, tenant_of="", identity=None, **parameters):
         def start() -> asyncio.Task:
@@ -272,11 +274,9 @@ async def test_a_call_has_the_time_that_its_requests_have(clients):
     assert all(25 < each.seconds <= 30 for each in (clients.triton.calls[0], call))
 
 
-def test_triton_has_time_to_say_why_a_request_is_late(monkeypatch):
-    monkeypatch.setattr(module, "GRACE_S", 60.0)
-
+def test_triton_has_time_to_say_why_a_request_is_late():
     async def check() -> None:
-        clients = Clients()
+        clients = Clients(limits=DoorLimits(shared_grace_s=60.0))
         tasks, call = await clients.shared_call("a", "b", seconds=0.01)
         call.error = ModelLoading("fetching")
         await asyncio.sleep(0.05)
@@ -288,11 +288,9 @@ def test_triton_has_time_to_say_why_a_request_is_late(monkeypatch):
 
 
 @pytest.mark.parametrize("is_called", [True, False])
-def test_the_deadline_ends_a_request_wherever_it_is(monkeypatch, is_called):
-    monkeypatch.setattr(module, "GRACE_S", 0.0)
-
+def test_the_deadline_ends_a_request_wherever_it_is(is_called):
     async def check() -> None:
-        clients = Clients()
+        clients = Clients(limits=DoorLimits(shared_grace_s=0.0))
         first, *_ = await clients.occupy(seconds=0.2)
         task = await clients.send("a", seconds=0.2)
         if is_called:
@@ -304,12 +302,11 @@ def test_the_deadline_ends_a_request_wherever_it_is(monkeypatch, is_called):
     asyncio.run(check())
 
 
-def test_no_request_waits_long_for_another_call(monkeypatch):
+def test_no_request_waits_long_for_another_call():
     """A model loads: each request waits for it in Triton, so that its answer says so."""
-    monkeypatch.setattr(module, "MAX_WAIT_S", 0.02)
 
     async def check() -> None:
-        clients = Clients()
+        clients = Clients(limits=DoorLimits(shared_wait_s=0.02))
         await clients.occupy()
         for text in "ab":
             await clients.send(text)

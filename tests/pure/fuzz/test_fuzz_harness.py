@@ -13,12 +13,12 @@ FAULTY = "tests.pure.fuzz.faulty"
 
 
 def fuzzed_by_name(name: str, directory: Path) -> Outcome:
-    return fuzzed(name, f"{FAULTY}:{name}", directory / name, num_cases=100, start=1, hang_s=5.0)
+    return fuzzed(name, f"{FAULTY}:{name}", directory / name, num_cases=100, start=1, hang_s=2.0)
 
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [("raises", "KeyError in faulty.py:"), ("crashes", "SIGSEGV"), ("hangs", "no progress for 5 s in")],
+    [("raises", "KeyError in faulty.py:"), ("crashes", "SIGSEGV"), ("hangs", "no progress for 2 s in")],
 )
 def test_a_fault_is_found_with_its_input(name, place, tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "MAX_CHILDREN", 1)

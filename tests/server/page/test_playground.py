@@ -123,7 +123,7 @@ REQUESTS = [
 ]
 
 
-@pytest.mark.parametrize(("role", "options"), [("", {}), ("query", {"is_query": True}), ("none", {"instruction": ""})])
+@pytest.mark.parametrize(("role", "options"), [("", {}), ("query", {"is_query": True})])
 def test_role_and_dimensions_are_sent_as_options(page, role, options):
     choose(page, BGE_M3, "Encode")
     page.get_by_label("Texts").fill("one two")
@@ -136,7 +136,7 @@ def test_role_and_dimensions_are_sent_as_options(page, role, options):
     assert size == "8"
 
 
-@pytest.mark.parametrize(("model", "task"), [(BGE_M3, "Encode"), (BGE_M3, "Score"), (GLINER, "Extract")])
+@pytest.mark.parametrize(("model", "task"), [(BGE_M3, "Score"), (GLINER, "Extract")])
 def test_an_adapter_is_sent_with_each_task(page, tab, model, task):
     choose(page, model, task)
     page.get_by_label("LoRA adapter").fill("no-such")

@@ -152,7 +152,7 @@ def test_the_page_fits_and_is_legible(browser, service, width):
         page = tab.page
         page.goto(service.url)
         expect(page.locator("#main")).to_be_visible()
-        for model, task in WORK:
+        for model, task in WORK if width == 320 else WORK[:1]:
             choose(page, model, task)
             run(page, task)
             for scheme in ("light", "dark"):

@@ -23,7 +23,7 @@ from sie_triton.errors import LoadError
 from sie_triton.models.weights import download, locate
 from sie_triton.models.weights.locate import SMALL_FILES
 from sie_triton.models.weights.uses import Uses
-from sie_triton.pipeline.stages import loader as loader_module
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.records.status import StatusWriter
 from tests.support.hub import BIG, MODEL, contents, load
@@ -227,16 +227,16 @@ def test_a_file_of_unknown_size_is_limited(hub, tmp_path, monkeypatch):
     assert partial(tmp_path).stat().st_size == 0
 
 
-def test_an_adapter_that_is_too_large_is_not_fetched(hub, tmp_path, monkeypatch):
+def test_an_adapter_that_is_too_large_is_not_fetched(hub, tmp_path):
     hub.put("org/lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": BIG, "other.bin": BIG})
     loader = Loader(spec(runtime=Runtime()), "cpu", StatusWriter(tmp_path, "m", "inference", 0), Event(), print)
-    monkeypatch.setattr(loader_module, "MAX_LORA_BYTES", 2_000_000)
+    loader._limits = StageLimits(lora_bytes=2_000_000)
     with pytest.raises(
         LoadError, match=r"org/lora has 2 MB to fetch, and 2 MB are allowed; download it yourself"
     ) as told:
         loader.fetch_lora("hub://org/lora", Uses())
     assert (told.value.is_permanent, hub.sent) == (True, {})
-    monkeypatch.setattr(loader_module, "MAX_LORA_BYTES", 3_000_000)
+    loader._limits = StageLimits(lora_bytes=3_000_000)
     fetched = contents(loader.fetch_lora("hub://org/lora", Uses()))
     assert fetched.keys() == {"adapter_config.json", "adapter_model.safetensors"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from sie_triton.errors import ServerError, SettingsError
 from sie_triton.models.weights.object_store import StoreError
-from sie_triton.pipeline.render import models_mirror
+from sie_triton.pipeline.limits import MirrorLimits
 from sie_triton.pipeline.render.models_mirror import MIRROR, Mirror, kept_in_sync, mirrored
 from sie_triton.settings import read_settings
 from tests.support.controller import wait_for
@@ -79,16 +79,16 @@ def test_a_store_that_is_away_keeps_the_last_state_and_is_reported_once(mirror, 
 
 
 @pytest.mark.parametrize(
-    ("bound", "value", "said"),
+    ("limits", "said"),
     [
-        ("MAX_OBJECTS", 3, "more than 3 objects"),
-        ("MAX_FILES", 1, "2 model files of .* at most 1 and"),
-        ("MAX_BYTES", 5, "at most 2000 and 5 bytes"),
-        ("MAX_FILE_BYTES", 5, "at most 5 are allowed"),
+        (MirrorLimits(num_objects=3), "more than 3 objects"),
+        (MirrorLimits(num_files=1), "2 model files of .* at most 1 and"),
+        (MirrorLimits(all_bytes=5), "at most 2000 and 5 bytes"),
+        (MirrorLimits(file_bytes=5), "at most 5 are allowed"),
     ],
 )
-def test_a_store_is_bounded(mirror, tmp_path, monkeypatch, bound, value, said):
-    monkeypatch.setattr(models_mirror, bound, value)
+def test_a_store_is_bounded(mirror, tmp_path, limits, said):
+    mirror._limits = limits
     with pytest.raises(StoreError, match=said):
         mirror.sync()
     assert not (tmp_path / MIRROR).exists()
@@ -121,10 +121,9 @@ def test_a_directory_may_be_a_url(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
-def test_a_running_server_compares_again_and_again(mirror, s3, tmp_path, monkeypatch):
-    monkeypatch.setattr(models_mirror, "SYNC_S", 0.05)
+def test_a_running_server_compares_again_and_again(mirror, s3, tmp_path):
     settings = read_settings(data_dir=tmp_path, models_dir=s3.url, device="cpu")
-    with kept_in_sync(settings, print):
+    with kept_in_sync(settings, print, MirrorLimits(sync_s=0.05)):
         wait_for(lambda: (tmp_path / MIRROR / "a.yaml").exists())
         s3.write("late.yaml", b"text")
         wait_for(lambda: (tmp_path / MIRROR / "late.yaml").exists())

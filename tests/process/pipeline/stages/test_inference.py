@@ -12,6 +12,7 @@ from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.engine import TorchEngine
 from sie_triton.errors import InputError, LoadError, ModelError, OutOfMemory
 from sie_triton.models.families.sentence_transformer import SentenceTransformer
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records.status import FAILED, RESIDENT, StatusWriter, records_of
@@ -80,15 +81,9 @@ def test_a_failed_load_is_remembered(inference):
     assert loads == [1]
 
 
-@pytest.mark.parametrize(
-    ("reason", "expected"),
-    [
-        *((reason, 1) for reason in ("not found", "gated", "corrupt", "unsupported", "dependency", "too large")),
-        *((reason, 3) for reason in ("network", "out of memory", "failed")),
-    ],
-)
-def test_only_transient_load_failures_are_retried(inference, monkeypatch, reason, expected):
-    monkeypatch.setattr("sie_triton.pipeline.stages.cold_stage.RETRY_LOAD_AFTER_S", 0.0)
+@pytest.mark.parametrize(("reason", "expected"), [("not found", 1), ("network", 3)])
+def test_only_transient_load_failures_are_retried(inference, reason, expected):
+    inference.limits = StageLimits(retry_load_s=0.0)
     loads = []
 
     def fail():

@@ -12,19 +12,12 @@ from sie_triton.engines.torch.encoder import PACKED, PADDED
 from sie_triton.models.families import family
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
 from sie_triton.models.inputs import KINDS
+from sie_triton.pipeline.limits import WorkerLimits
 from sie_triton.pipeline.scheduling import COST_FUNCTIONS
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.worker import calibration
 from sie_triton.pipeline.worker.__main__ import load
-from sie_triton.pipeline.worker.calibration import (
-    AROUND_S,
-    Device,
-    Sampler,
-    calibrate,
-    calibration_name,
-    choose,
-    measure,
-)
+from sie_triton.pipeline.worker.calibration import Device, Sampler, calibrate, calibration_name, choose, measure
 from sie_triton.pipeline.worker.messages import Load
 from sie_triton.records.status import StatusWriter
 from tests.support.environments import loader_of
@@ -85,7 +78,7 @@ def test_the_size_is_measured_once_and_kept(tmp_path, timed_adapter):
     assert (
         again.cost_per_s
         == kept["cost_per_s"]["1024"]
-        == pytest.approx(1024 / (2e-3 + 1024 * 5e-6 + AROUND_S), rel=0.01)
+        == pytest.approx(1024 / (2e-3 + 1024 * 5e-6 + WorkerLimits.around_pass_s), rel=0.01)
     )
     assert again.least_s == kept["least_s"] == pytest.approx(2e-3 + 5e-6)  # one token
     calibrate(adapter, TOKENS, 4096, Measurements(path, redo=True), DEVICE)

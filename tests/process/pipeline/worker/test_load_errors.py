@@ -1,13 +1,10 @@
 """Reasons of failed loads are distinguished, and reach the client."""
 
-import pickle
-
 import pytest
 
-from sie_triton.contract.error_prefix import with_prefix, without_prefix
 from sie_triton.engines.measurements import Measurements
 from sie_triton.engines.torch.engine import TorchEngine
-from sie_triton.errors import REASONS, LoadError
+from sie_triton.errors import LoadError
 from sie_triton.models.weights import locate
 from sie_triton.pipeline.worker.__main__ import load_error, naming_out_of_memory
 from tests.support.stages import spec
@@ -31,10 +28,3 @@ def test_load_errors_of_the_worker_have_their_reason():
     assert load_error(ImportError("No module named 'einops'")).reason == "dependency"
     assert load_error(LoadError("x", "corrupt")).reason == "corrupt"
     assert load_error(ZeroDivisionError()).reason == "failed"
-
-
-@pytest.mark.parametrize("reason", REASONS)
-def test_the_reason_survives_the_way_to_the_client(reason):
-    error = pickle.loads(pickle.dumps(LoadError("details", reason))).refusal("what next")
-    assert str(error) == f"the model is not loaded ({reason}): details; what next"
-    assert without_prefix(with_prefix(error)).reason == reason

@@ -16,9 +16,7 @@ import pytest
 
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.errors import LoadError, ModelError
-from sie_triton.models.families.shared.token_batch import tokens as tokens_of
 from sie_triton.pipeline.stages.inference import Inference
-from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
 from sie_triton.pipeline.worker.messages import Load, PassResult
 from sie_triton.records.status import LOADING, RECORD, RESIDENT, VERSION, StatusWriter
@@ -29,13 +27,7 @@ from tests.support.loading import load_adapter, token_batch
 from tests.support.stages import run, tokens
 
 SPEC = ModelSpec(
-    "m",
-    "",
-    "sentence_transformer",
-    {"dense": 64},
-    512,
-    16384,
-    runtime=Runtime(device="cpu", max_sub_batch_cost=2048),
+    "m", "", "sentence_transformer", {"dense": 64}, 512, 16384, runtime=Runtime(device="cpu", max_sub_batch_cost=2048)
 )
 LIMITS = {"forward_timeout_s": 60, "load_timeout_s": 60}
 SMALL = token_batch(np.arange(1000, 1012, dtype=np.int32), np.array([5, 7], np.int32), np.zeros(2, np.int32))
@@ -131,9 +123,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV])
-def test_the_end_of_a_worker_is_noticed(worker, deaths, sent):
-    assert_end_is_noticed(worker, deaths, sent)
+def test_a_stopped_worker_is_noticed(worker, deaths):
+    assert_end_is_noticed(worker, deaths, signal.SIGSTOP)
 
 
 def assert_end_is_noticed(worker: WorkerHandle, deaths: list[WorkerHandle], sent: signal.Signals) -> None:
@@ -166,7 +157,7 @@ def test_the_result_of_a_pass_over_the_time_limit_is_discarded(
         patch.setattr(worker._process, "kill", lambda: None)
         with pytest.raises(ModelError, match="took longer"):
             worker.forward(LARGE, 1)
-        time.sleep(3)
+        time.sleep(1)
         with pytest.raises(WorkerDied):
             worker.forward(SMALL, 1)
     worker.close()
@@ -315,61 +306,6 @@ def test_gpu_memory_that_has_grown_goes_into_the_status_record(stage, monkeypatc
     monkeypatch.setattr(Channel, "recv", grown)
     assert run(stage, [tokens([14] * 10)])[0]["dense"].shape == (1, 64)
     assert stage.status.record["device_bytes"] == 7_000_000
-
-
-def test_a_request_that_kills_workers_kills_no_more_when_it_is_sent_again(stage, monkeypatch):
-    forward, killed = WorkerHandle.forward, []
-
-    def deadly(self, batch, threads):
-        if 14 in tokens_of(batch)[0]:
-            killed.append(self.pid)
-            os.kill(self.pid, signal.SIGKILL)
-        return forward(self, batch, threads)
-
-    monkeypatch.setattr(WorkerHandle, "forward", deadly)
-    for _ in range(3):
-        assert isinstance(run(stage, [tokens([14] * 10)])[0], ModelError)
-    assert len(set(killed)) == 2
-    assert run(stage, [tokens([15] * 10)])[0]["dense"].shape == (1, 64)
-
-
-def test_a_request_that_kills_every_worker_gets_an_error(tmp_path):
-    from sie_triton.pipeline.stages import inference as module
-    from tests.support.stages import EchoWorker, spec
-
-    stage = module.Inference(spec(), "cpu", StatusWriter(tmp_path, "m", "inference", 0))
-    made = []
-
-    def load():
-        made.append(EchoWorker())
-        made[-1].deaths = 1 if len(made) <= 2 else 0
-        return made[-1]
-
-    stage.load = load
-    stage.warm_up()
-    (bad,) = run(stage, [tokens([1, 2])])
-    assert isinstance(bad, ModelError)
-    assert "twice" in str(bad)
-    (good,) = run(stage, [tokens([5, 2])])
-    assert good["dense"].tolist() == [[5, 2]]
-    assert [worker.closed for worker in made] == [True, True, False]
-    stage.close()
-
-
-def test_requests_get_the_reason_if_no_worker_can_be_started(stage):
-    def gone():
-        raise LoadError("weights: gone")
-
-    stage.load = gone
-    requests = [tokens([1000] * 300) for _ in range(5)]
-    direct = stage.execute(requests)
-    os.kill(stage._loaded.pid, signal.SIGKILL)
-    answers = [request.answer(answer) for request, answer in zip(requests, direct, strict=True)]
-    assert all(isinstance(answer, dict) or "gone" in str(answer) for answer in answers)
-    wait_for(lambda: stage._loaded is None)
-    (later,) = run(stage, [tokens([1000])])
-    assert isinstance(later, LoadError)
-    assert direct.count(DEFERRED) > 0
 
 
 def wait_for(condition):

@@ -7,7 +7,7 @@ from sie_triton.contract.spec import ModelSpec, MuveraConfig, Runtime
 from sie_triton.contract.tensors import DENSE, DENSE_QUANTIZED, TEXT, TIMING_MS, TOKEN_COUNT, TRUNCATED
 from sie_triton.models.catalog import starter_set
 from sie_triton.pipeline.render.build import check_repository, write_repository
-from sie_triton.pipeline.render.pbtxt import composing_models, ensembles, from_text
+from sie_triton.pipeline.render.pbtxt import ensembles, from_text
 from sie_triton.pipeline.scheduling.hook import HOOK_NAME, NO_HOOK
 from sie_triton.settings import read_settings
 from tests.support.stages import spec
@@ -58,39 +58,6 @@ def test_the_ensemble_tells_the_size_of_each_output():
     (ensemble,) = ensembles(spec(family="bge_m3", dims=dims, muvera=muvera), "m", "m")
     sizes = {name: each.string_value for name, each in ensemble.parameters.items() if name.endswith("_dim")}
     assert sizes == {"sparse_dim": "500", "multivector_dim": "16", "muvera_dim": str(2 * 2**3 * 4)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "optional"),
-    [
-        ({}, set()),
-        ({"tasks": ("score",), "family": "cross_encoder", "dims": {}}, set()),
-        (
-            {"tasks": ("encode", "score"), "family": "bge_m3", "score_modes": ("dense",)},
-            {
-                ("preprocess", "encode_text"),
-                ("preprocess", "score_query"),
-                ("preprocess", "score_text"),
-            },
-        ),
-    ],
-)
-def test_tensors_of_a_single_task_are_optional(changes, optional):
-    models = composing_models(spec(**changes), "m", max_batch_requests=64, max_queue_delay_us=0, residency="cold")
-    found = {(model.name.removeprefix("m-"), t.name) for model in models for t in model.input if t.optional}
-    assert found == optional
-
-
-def test_steps_are_wired_by_tensors_that_exist(repository):
-    ensemble = config(repository, NAME)
-    written = {t.name for t in ensemble.input}
-    for step in ensemble.ensemble_scheduling.step:
-        model = config(repository, step.model_name)
-        assert set(step.input_map) == {t.name for t in model.input}
-        assert set(step.output_map) <= {t.name for t in model.output}
-        assert set(step.input_map.values()) <= written
-        written |= set(step.output_map.values())
-    assert {t.name for t in ensemble.output} <= written
 
 
 @pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])

@@ -9,8 +9,7 @@ import pytest
 
 from sie_triton.pipeline.render.pbtxt import composing_models
 from sie_triton.pipeline.scheduling import hook as build
-from sie_triton.pipeline.stages.message import FRONT
-from sie_triton.pipeline.stages.seal import SEAL_BYTES
+from sie_triton.pipeline.stages.message import FRONT, SEAL_BYTES
 from tests.pure.pipeline.render.test_render import SPEC
 
 FAKE_TRITON = Path(__file__).with_name("fake_triton.c")

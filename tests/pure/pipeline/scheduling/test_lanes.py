@@ -9,7 +9,7 @@ import pytest
 from sie_triton.contract.spec import REMOTE
 from sie_triton.pipeline.scheduling import scheduler as module
 from sie_triton.pipeline.scheduling.cpu_budget import CpuBudget
-from sie_triton.pipeline.scheduling.scheduler import PASSES, REMOTE_LANES, Pace, Scheduler, cost
+from sie_triton.pipeline.scheduling.scheduler import REMOTE_LANES, Pace, Scheduler, cost
 from tests.pure.pipeline.scheduling.test_scheduler import Slots, wait_for
 
 MS = 1_000_000
@@ -21,13 +21,13 @@ class Lanes:
     By the clock `now`, in ns, a pass takes `pass_time` per unit of cost.
     """
 
-    def __init__(self, budget: int, device: str = "cpu", cores: int = 1) -> None:
+    def __init__(self, budget: int, device: str = "cpu", cores: int = 1, gather_s: float = 0.0) -> None:
         self.ran: list[list[int]] = []
         self.threads: list[int] = []
         self.release = threading.Event()
         self.pass_time = 0
         self.now = 10**12
-        self.scheduler = Scheduler(device, self._run, budget, CpuBudget(cores, list))
+        self.scheduler = Scheduler(device, self._run, budget, CpuBudget(cores, list), gather_s=gather_s)
 
     def submit(self, *requests: list[int]) -> None:
         for costs in requests:
@@ -57,12 +57,6 @@ class Lanes:
         self.now += self.pass_time * sum(self.ran[-1])
 
 
-@pytest.fixture
-def short_wait(monkeypatch):
-    monkeypatch.setattr(module, "GATHER_S", 0.0)
-
-
-@pytest.mark.usefixtures("short_wait")
 def test_a_remote_server_gets_further_requests_while_it_answers():
     """A single request takes one lane and leaves the others to later requests."""
     lanes = Lanes(budget=10, device=REMOTE)
@@ -74,7 +68,6 @@ def test_a_remote_server_gets_further_requests_while_it_answers():
     assert len(lanes.finish()) == REMOTE_LANES + 1
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_a_pass_is_prepared_while_a_gpu_computes_another():
     """A single request leaves the other lane to later requests, which the calling thread must not compute itself."""
     lanes = Lanes(budget=10, device="cuda:0")
@@ -89,7 +82,6 @@ def test_a_pass_is_prepared_while_a_gpu_computes_another():
     assert lanes.finish() == [[1], [2], [3]]
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_a_pass_on_the_calling_thread_leaves_a_gpu_lane_free():
     lanes = Lanes(budget=10, device="cuda:0")
     with lanes.held():
@@ -98,7 +90,6 @@ def test_a_pass_on_the_calling_thread_leaves_a_gpu_lane_free():
     lanes.finish()
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_idle_lanes_of_a_gpu_do_not_divide_what_one_pass_can_take():
     """The GPU would compute the halves one after the other."""
     lanes = Lanes(budget=10, device="cuda:0")
@@ -117,21 +108,8 @@ def test_remote_pass_times_count_for_a_minimum_cost(monkeypatch, device, least):
     assert lanes.scheduler._pace.expected_ns(least) == 60 * MS
 
 
-@pytest.mark.usefixtures("short_wait")
-def test_a_bulk_request_beside_a_queue_of_single_ones_has_its_turn():
-    lanes = Lanes(budget=10)
-    with lanes.held():
-        lanes.scheduler.submit_bulk([list(Slots(99)), list(Slots(98))])
-        lanes.submit(*[[10]] * 20)
-    ran = lanes.finish()
-    assert ran.index([99]) == PASSES
-    assert ran.index([98]) == 2 * PASSES + 1
-    assert ran.count([10]) == 20
-
-
 def test_submit_blocks_while_a_full_budget_is_waiting(monkeypatch):
-    monkeypatch.setattr(module, "GATHER_S", 30.0)
-    lanes = Lanes(budget=10)
+    lanes = Lanes(budget=10, gather_s=30.0)
     with lanes.held():
         lanes.submit([10])
         next_one = threading.Thread(target=lanes.submit, args=([10],), daemon=True)
@@ -143,7 +121,6 @@ def test_submit_blocks_while_a_full_budget_is_waiting(monkeypatch):
     assert lanes.finish() == [[10], [10]]
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_lanes_that_are_idle_together_share_what_waits():
     lanes = Lanes(budget=10, device="cpu", cores=2)
     with lanes.held():
@@ -152,7 +129,6 @@ def test_lanes_that_are_idle_together_share_what_waits():
     assert lanes.finish() == [[1] * 3, [1] * 3]
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_a_lone_lane_gets_all_threads_and_concurrent_lanes_a_share():
     lanes = Lanes(budget=1, device="cpu", cores=8)
     assert [lanes.scheduler.threads(1), lanes.scheduler.threads(2)] == [4, 8]
@@ -194,7 +170,6 @@ def clocked(monkeypatch):
     lanes = Lanes(budget=8)
     lanes.pass_time = 20 * MS
     monkeypatch.setattr(module, "monotonic_ns", lambda: lanes.now)
-    monkeypatch.setattr(module, "GATHER_S", 0.0)
     lanes.release.set()
     lanes.submit([1])
     wait_for(lambda: len(lanes.ran) == 1)
@@ -249,7 +224,6 @@ def test_the_calling_thread_takes_an_idle_lane_with_its_threads():
     lanes.finish()
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_the_calling_thread_waits_until_a_lane_is_free_and_nothing_is_queued():
     lanes = Lanes(budget=10)
     lanes.submit([1])
@@ -262,7 +236,6 @@ def test_the_calling_thread_waits_until_a_lane_is_free_and_nothing_is_queued():
     lanes.finish()
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_an_idle_lane_is_left_to_queued_work():
     lanes = Lanes(budget=10)
     wait_for(lanes._all_idle)
@@ -272,7 +245,6 @@ def test_an_idle_lane_is_left_to_queued_work():
     assert lanes.finish() == [[1]]
 
 
-@pytest.mark.usefixtures("short_wait")
 def test_a_lane_is_not_granted_after_the_wait():
     lanes = Lanes(budget=10)
     lanes.submit([1])

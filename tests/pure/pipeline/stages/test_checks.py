@@ -8,8 +8,8 @@ from sie_triton.contract.tensors import DENSE, MULTIVECTOR, Tensor
 from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
 from sie_triton.pipeline.stages.checks import array_of, check_computed, check_features, widths_of
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.records.traffic import TrafficWriter
 from tests.support.family_double import NAME
 from tests.support.stages import FakeRequest, computed, run, spec

@@ -9,9 +9,9 @@ from time import monotonic_ns
 
 import pytest
 
-from sie_triton.errors import BusyError, InputError, LoadError
+from sie_triton.errors import BusyError, InputError, LoadError, ModelError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER, deadline_ns
-from sie_triton.pipeline.stages import cold_stage as module
 from sie_triton.pipeline.stages.cold_stage import ColdStage
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records.status import COLD, StatusWriter, status_path
@@ -19,7 +19,7 @@ from sie_triton.system.processes.pids import ProcessId
 from sie_triton.system.telemetry.options import Telemetry
 from sie_triton.system.telemetry.request_log import RequestLog
 from tests.support.controller import wait_for
-from tests.support.stages import FakeRequest, run
+from tests.support.stages import FakeRequest, run, tokens
 from tests.support.threads import no_thread
 
 LIMIT = 4
@@ -31,7 +31,7 @@ class Echo(ColdStage[str]):
     name = "preprocess"
 
     def __init__(self, status: StatusWriter) -> None:
-        super().__init__(status, LIMIT)
+        super().__init__(status, LIMIT, StageLimits(load_log_s=0.1))
         self.may_load = threading.Event()
         self.may_load.set()
         self.num_loads = 0
@@ -210,7 +210,6 @@ def fetching(tmp_path) -> Iterator[Fetching]:
 
 
 def test_errors_of_requests_that_waited_for_a_download_name_its_progress(fetching, caplog, monkeypatch):
-    monkeypatch.setattr(module, "LOG_S", 0.1)
     caplog.set_level("INFO", "sie_triton")
     hasty, patient = FakeRequest(timeout_us=300_000), FakeRequest()
     fetching.execute([hasty, patient])
@@ -241,3 +240,73 @@ def test_a_download_of_an_evicted_model_stops(fetching, tmp_path, pids):
     status_path(tmp_path, "m", "inference", pids[0]).write_bytes(successor.tobytes())
     assert "evicted while its weights were fetched; retry" in str(request.answer(DEFERRED))
     assert fetching.status.record["state"] == COLD
+
+
+class Failing(ColdStage[str]):
+    """A stage that answers the first request, defers the others, and fails."""
+
+    name = "inference"
+
+    def load(self):
+        return "loaded"
+
+    def process(self, loaded, requests):
+        for request in requests:
+            request.defer(NEVER)
+        requests[0].answer({"x": 1})
+        raise RuntimeError("secret detail")
+
+    def entry(self, request):
+        return NEVER, ""
+
+
+@pytest.fixture
+def failing(tmp_path):
+    stage = Failing(StatusWriter(tmp_path, "m", "inference", 0), 8)
+    yield stage
+    stage.close()
+
+
+def assert_told_once(stage, answers):
+    stage.close()  # requests answered in the background are counted afterwards
+    first, *others = answers
+    assert first == {"x": 1}
+    for answer in others:
+        assert isinstance(answer, ModelError)
+        assert str(answer) == "inference failed with RuntimeError; tritonserver.log has the details"
+    record = stage.status.record
+    assert (record["num_requests"], record["num_open"], record["num_faults"]) == (len(answers), 0, 1)
+
+
+def test_deferred_requests_get_the_failure_of_their_batch(failing):
+    failing.warm_up()
+    assert_told_once(failing, run(failing, [tokens([i]) for i in range(3)]))
+
+
+def test_requests_that_waited_for_the_load_get_the_failure_of_their_batch(failing):
+    assert_told_once(failing, run(failing, [tokens([i]) for i in range(3)]))
+
+
+def test_requests_that_waited_for_a_failed_load_get_its_error(failing, monkeypatch):
+    """The weights are there, and the next step fails."""
+
+    def fail():
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(failing.status, "loaded", fail)
+    requests = [tokens([i]) for i in range(3)]
+    assert failing.execute(requests) == [DEFERRED] * 3
+    for request in requests:
+        assert isinstance(request.answer(DEFERRED), ModelError)
+    failing.close()
+    assert failing.status.record["num_open"] == 0
+
+
+def test_a_request_that_the_stage_forgets_gets_an_error(failing, monkeypatch):
+    """Triton would wait for its answer for ever."""
+    monkeypatch.setattr(failing, "process", lambda loaded, requests: requests[0].answer({"x": 1}))
+    failing.warm_up()
+    first, forgotten = run(failing, [tokens([i]) for i in range(2)])
+    assert first == {"x": 1}
+    assert isinstance(forgotten, ModelError)
+    assert (failing.status.record["num_faults"], failing.status.record["num_open"]) == (1, 0)

@@ -8,9 +8,10 @@ import pytest
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import LoadError, ModelError, ModelLoading
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import Job
 from sie_triton.pipeline.stages.inference import Inference
-from sie_triton.pipeline.stages.quarantine import MAX_KNOWN, REFUSED_S, Quarantine
+from sie_triton.pipeline.stages.inference_job import Quarantine
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.pipeline.worker.handle import StoppedTwice, WorkerDied
 from sie_triton.records.status import StatusWriter
@@ -89,7 +90,7 @@ def test_no_worker_is_started_for_requests_that_are_answered(make):
 def test_the_same_request_again_ends_no_worker_for_a_while(make):
     """Another request is computed meanwhile; after a while this one is tried again."""
     stage, now = make(1), [0.0]
-    stage._codec.quarantine = Quarantine(lambda: now[0])
+    stage._codec.quarantine = Quarantine(StageLimits(), lambda: now[0])
     assert isinstance(run(stage, [tokens([POISON] * 10)])[0], ModelError)
     num_workers = len(stage.workers)
     refused, other, good = run(stage, [tokens([POISON] * 10), tokens([3] * 10), tokens([1] * 10)])
@@ -97,18 +98,21 @@ def test_the_same_request_again_ends_no_worker_for_a_while(make):
     assert str(refused).endswith("ended twice while it computed this request, less than 60 s ago")
     assert [each["dense"].tolist() for each in (other, good)] == [[[3, 10]], [[1, 10]]]
     assert len(stage.workers) == num_workers
-    now[0] = REFUSED_S
+    now[0] = StageLimits.refused_s
     assert isinstance(run(stage, [tokens([POISON] * 10)])[0], ModelError)
     assert len(stage.workers) == num_workers + 2
 
 
 def test_only_so_many_requests_are_remembered():
-    quarantine, jobs = Quarantine(lambda: 0.0), [Job({}, [False], [each], lora=str(each)) for each in range(300)]
+    quarantine, jobs = (
+        Quarantine(StageLimits(num_refused=2), lambda: 0.0),
+        [Job({}, [False], [i], lora=str(i)) for i in range(4)],
+    )
     for job in jobs:
         quarantine.add(job)
-    quarantine.check(jobs[300 - MAX_KNOWN - 1])
+    quarantine.check(jobs[1])
     with pytest.raises(ModelError, match="ended twice"):
-        quarantine.check(jobs[300 - MAX_KNOWN])
+        quarantine.check(jobs[2])
 
 
 def test_a_poisonous_request_spoils_none_on_another_lane(make):

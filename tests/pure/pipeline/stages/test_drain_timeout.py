@@ -3,20 +3,21 @@
 import pytest
 
 from sie_triton.errors import BusyError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.job import NEVER
-from sie_triton.pipeline.stages import drain_timeout
-from sie_triton.pipeline.stages import open_requests as module
-from sie_triton.pipeline.stages.drain_timeout import DRAIN_S, DrainTimeout
+from sie_triton.pipeline.stages.open_requests import DrainTimeout
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.clocks import Clock
 from tests.support.controller import wait_for
 from tests.support.stages import Counts, FakeRequest, open_requests
 
+DRAIN_S = 60.0
+
 
 def test_only_time_while_the_memory_is_awaited_counts():
     clock, awaited = Clock(), [True]
-    draining = DrainTimeout(lambda: awaited[0], clock)
+    draining = DrainTimeout(lambda: awaited[0], DRAIN_S, clock)
     assert draining.overdue() is None
     clock.now += DRAIN_S - 1
     assert draining.overdue() is None
@@ -30,11 +31,9 @@ def test_only_time_while_the_memory_is_awaited_counts():
     assert "retry" in str(draining.overdue())
 
 
-def test_remaining_requests_get_an_error_even_without_a_deadline(monkeypatch):
-    monkeypatch.setattr(module, "LOOK_S", 0.01)
-    monkeypatch.setattr(drain_timeout, "DRAIN_S", 0.0)
-    counts = Counts()
-    requests, waiting = open_requests(counts), [FakeRequest(), FakeRequest()]
+def test_remaining_requests_get_an_error_even_without_a_deadline():
+    counts, limits = Counts(), StageLimits(successor_poll_s=0.01, drain_timeout_s=0.0)
+    requests, waiting = open_requests(counts, limits=limits), [FakeRequest(), FakeRequest()]
     opened = [requests.enter(each) for each in waiting]
     for request, deadline in zip(opened, (NEVER, NEVER - 1), strict=True):
         request.defer(deadline)

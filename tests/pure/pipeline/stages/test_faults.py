@@ -10,13 +10,14 @@ import pytest
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from sie_triton.errors import Cancelled, InputError, ModelError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.scheduling.scheduler import Scheduler
 from sie_triton.pipeline.stages import shared_memory
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.open_requests import NEVER
 from sie_triton.pipeline.stages.postprocess import Postprocess
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.pipeline.stages.shared_memory import AnswerRoom
 from sie_triton.records.status import StatusWriter
 from sie_triton.records.traffic import TrafficWriter
@@ -159,7 +160,7 @@ def test_answers_share_one_wait_for_free_shared_memory(tmp_path, monkeypatch):
     assert room.wait_for(100)  # small ones never wait
     slept.clear()
     assert [room.wait_for(10**6) for _ in range(5)] == [False] * 5
-    assert sum(slept) == pytest.approx(shared_memory.PATIENCE_S, abs=2 * shared_memory.LOOK_S)
+    assert sum(slept) == pytest.approx(StageLimits.no_room_s, abs=2 * StageLimits.room_poll_s)
 
 
 FOUND = b"[[[0, 3, 0, 0.5]], [], [], null, [], []]"

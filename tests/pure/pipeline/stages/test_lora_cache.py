@@ -9,14 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sie_triton.errors import BusyError, LoadError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages import lora_cache
 from tests.support.controller import wait_for
 from tests.support.held_loras import SIZE, FakeWorker, Model
 
 
 @pytest.fixture
-def model(tmp_path):
-    made = Model(tmp_path / "m-inference.1.loras")
+def model(tmp_path, request):
+    made = Model(tmp_path / "m-inference.1.loras", getattr(request, "param", StageLimits()))
     yield made
     made.loras.close()
 
@@ -49,17 +50,14 @@ def test_held_adapters_are_in_the_record(model):
     assert model.status.record == {"weights_bytes": 5 + 2 * SIZE, "device_bytes": 7}
     assert {
         name: (each["state"], each["bytes"]) for name, each in json.loads(model.status.loras_path.read_text()).items()
-    } == {
-        "a": ("resident", SIZE),
-        "b": ("resident", SIZE),
-    }
+    } == {"a": ("resident", SIZE), "b": ("resident", SIZE)}
 
 
-def test_loading_and_reused_adapters_are_in_the_record(model, monkeypatch):
+@pytest.mark.parametrize("model", [StageLimits(lora_write_s=0.0)], indirect=True)
+def test_loading_and_reused_adapters_are_in_the_record(model):
     def written():
         return {each["name"]: each for each in json.loads(model.status.loras_path.read_text()).values()}
 
-    monkeypatch.setattr(lora_cache, "WRITE_EVERY_S", 0.0)
     model.worker.may_add.clear()
     job = model.ask("a")
     wait_for(lambda: model.status.loras_path.exists())
@@ -148,8 +146,8 @@ def test_a_failure_is_reported_remembered_and_retried(model, monkeypatch):
     assert "bad" not in model.loras._known, "clients may name any number of them"
 
 
-def test_the_number_of_requests_waiting_for_an_adapter_is_limited(model, monkeypatch):
-    monkeypatch.setattr(lora_cache, "MOST_WAITING", 2)
+@pytest.mark.parametrize("model", [StageLimits(num_waiting_for_lora=2)], indirect=True)
+def test_the_number_of_requests_waiting_for_an_adapter_is_limited(model):
     model.worker.may_add.clear()
     model.ask("a"), model.ask("a")
     with pytest.raises(BusyError, match="lora a: is being loaded, and 2 requests wait; retry"):
@@ -238,8 +236,8 @@ def test_an_adapter_added_just_before_the_worker_died_goes_to_the_next_worker(mo
     assert (model.worker.held, other.held) == (["a"], ["a"])
 
 
-def test_waiting_requests_get_an_error_if_no_worker_can_be_started(model, monkeypatch):
-    monkeypatch.setattr(lora_cache, "WORKER_S", 0.05)
+@pytest.mark.parametrize("model", [StageLimits(lora_worker_s=0.05)], indirect=True)
+def test_waiting_requests_get_an_error_if_no_worker_can_be_started(model):
     model.worker.is_dead = True
     job = model.ask("a")
     model.wait_for(lambda: job.request.told is not None)
@@ -288,10 +286,8 @@ def test_an_adapter_that_was_removed_goes_as_soon_as_it_is_idle(model, monkeypat
     assert model.worker.orders == ["+a", "+b", "-b", "+b"]
 
 
-def test_removed_adapters_are_looked_for_without_any_request(tmp_path, monkeypatch):
-    monkeypatch.setattr(lora_cache, "SWEEP_S", 0.01)
-    model = Model(tmp_path / "m-inference.1.loras")
+@pytest.mark.parametrize("model", [StageLimits(lora_sweep_s=0.01)], indirect=True)
+def test_removed_adapters_are_looked_for_without_any_request(model):
     model.use("a")
     model.removed = {"a"}
     wait_for(lambda: model.worker.held == [])
-    model.loras.close()

@@ -9,8 +9,7 @@ from sie_triton.contract import VERBS
 from sie_triton.contract.tensors import Tensor
 from sie_triton.errors import InputError
 from sie_triton.pipeline.stages.context import Context
-from sie_triton.pipeline.stages.message import FRONT, Messages
-from sie_triton.pipeline.stages.seal import SEAL_BYTES, Seal
+from sie_triton.pipeline.stages.message import FRONT, SEAL_BYTES, Messages, Seal
 from tests.support.stages import FakeRequest
 
 TENSORS = [
@@ -104,3 +103,12 @@ def test_the_message_of_another_step_is_refused():
     outputs = messages("inference").write(CONTEXT, ROWS)
     with pytest.raises(InputError, match=NOT_SEALED):
         messages("preprocess").read(request_of(outputs), copy=True)
+
+
+def test_processes_of_one_directory_share_a_key_that_only_this_user_can_read(tmp_path, own_keys):
+    first, again = Seal(tmp_path), Seal(tmp_path)
+    (tmp_path / "other").mkdir()
+    of_first = first.of(b"bytes", b"a")
+    assert again.is_of(of_first, b"bytes", b"a")
+    assert not Seal(tmp_path / "other").is_of(of_first, b"bytes", b"a")
+    assert (tmp_path / "seal.key").stat().st_mode & 0o077 == 0

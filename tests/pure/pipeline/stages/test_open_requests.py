@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from sie_triton.errors import BusyError, Cancelled, InputError
+from sie_triton.pipeline.limits import StageLimits
 from sie_triton.pipeline.stages import open_requests as module
 from sie_triton.pipeline.stages.open_requests import NEVER, OpenRequest, OpenRequests
 from tests.support.stages import Counts, FakeRequest, open_requests
@@ -208,9 +209,9 @@ def test_disconnected_clients_are_found_by_polling(clock):
     requests, request = open_requests(calls={"": call}), Request(clock)
     deferred(requests, request, NEVER)
     assert clock.is_waited_for.wait(30)
-    assert clock._until == clock.now + module.POLL_S * 1e9
+    assert clock._until == clock.now + StageLimits.call_poll_s * 1e9
     call.is_gone = True
-    clock.advance(round(module.POLL_S * 1e9))
+    clock.advance(round(StageLimits.call_poll_s * 1e9))
     assert request.answered.wait(30)
     assert isinstance(request.answers[0], Cancelled)
     requests.close()

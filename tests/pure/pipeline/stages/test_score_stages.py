@@ -5,11 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from sie_triton.errors import BusyError, InputError, OutOfMemory
+from sie_triton.errors import BusyError
 from sie_triton.models.families.shared.token_batch import prompt_tokens
 from sie_triton.models.families.shared.token_batch import tokens as tokens_of
+from sie_triton.pipeline.stages.message import Seal
 from sie_triton.pipeline.stages.postprocess import Postprocess
-from sie_triton.pipeline.stages.seal import Seal
 from sie_triton.records.traffic import TrafficWriter
 from tests.support.stages import computed, run, spec, tokens
 
@@ -52,25 +52,6 @@ def test_scores_survive_out_of_memory_at_any_query_position(inference, memory):
 
 
 @by_outputs
-def test_a_query_that_never_fits_fails_only_its_request(inference):
-    inference.warm_up()
-    inference.worker.memory = 20
-    bad, good = run(inference, [asking([9] * 30, [1]), asking([9], [1], [2])])
-    assert isinstance(bad, OutOfMemory)
-    assert len(good["scores"]) == 2
-
-
-@by_outputs
-def test_bulk_scores_are_deferred_and_complete(inference):
-    inference.warm_up()
-    items = [[i % 12 + 1] * 4 for i in range(200)]
-    request = asking([3] * 6, *items)
-    (answer,) = run(inference, [request])
-    assert request.is_deferred
-    np.testing.assert_allclose(answer["scores"], [cosine([3] * 6, item) for item in items], rtol=1e-5)
-
-
-@by_outputs
 def test_a_deadline_that_has_passed(inference):
     inference.warm_up()
     before = len(inference.worker.batches)
@@ -78,23 +59,6 @@ def test_a_deadline_that_has_passed(inference):
     (answer,) = run(inference, [asking([3], [1], arrived_ns=long_ago, timeout_us=1000)])
     assert isinstance(answer, BusyError)
     assert len(inference.worker.batches) == before
-
-
-@by_outputs
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"query": [100]}, "input_ids: must be at most 99"),
-        ({"query": [1] * 65}, "lengths: must be at most 64"),
-    ],
-)
-def test_inference_refuses_score_inputs_that_the_loaded_model_cannot_read(inference, changes, complaint):
-    inference.warm_up()
-    bad = tokens([1], **changes)
-    answer, good = run(inference, [bad, asking([5], [1])])
-    with pytest.raises(InputError, match=complaint):
-        raise answer
-    assert len(good["scores"]) == 1
 
 
 @by_outputs
