@@ -1,7 +1,6 @@
 """Vectors of images and texts equal those of transformers and sentence-transformers on the same weights and files."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -116,39 +115,6 @@ def test_pixels_are_those_of_the_processor(tmp_path, settings):
         values = (found * plan.scale - plan.mean) / plan.std
         expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
         assert np.abs(values - expected).max() < 1e-5
-
-
-SMALL = {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}}
-OLD = {**SMALL, "do_center_crop": True, "resample": 3}
-NEW = {**OLD, "image_mean": [0.5] * 3, "image_std": [0.3] * 3, "resample": 2, "size": {"shortest_edge": 72}}
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"preprocessor_config.json": OLD, "processor_config.json": {"image_processor": NEW}},
-        {"preprocessor_config.json": NEW, "processor_config.json": {"image_processor": None}},
-        {"preprocessor_config.json": {**OLD, "image_processor_type": "BitImageProcessor", "image_mean": 0.4}},
-        {"preprocessor_config.json": {"size": 64, "image_processor_type": "ViTImageProcessorFast"}},
-        {"preprocessor_config.json": {"size": 64, "image_processor_type": "ConvNextImageProcessor"}},
-        {"preprocessor_config.json": {"size": [64, 64], "feature_extractor_type": "SiglipFeatureExtractor"}},
-        {"preprocessor_config.json": {"size": 64, "crop_size": 64, "default_to_square": True}},
-        {"preprocessor_config.json": {"size": {"max_height": 70, "max_width": 90}, "crop_size": 64}},
-    ],
-)
-def test_the_files_and_the_class_decide_as_in_the_library(tmp_path, directory, files):
-    copied(directory, tmp_path, files)
-    found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": file} for file in pictures()])["dense"]
-    assert np.allclose(found, Library(tmp_path).images(pictures()), atol=1e-5)
-
-
-def copied(directory, target, files):
-    """Copy the directory, with other files of the processor."""
-    for path in directory.iterdir():
-        if "processor" not in path.name:
-            (target / path.name).write_bytes(path.read_bytes())
-    for name, content in files.items():
-        (target / name).write_text(json.dumps(content))
 
 
 def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):

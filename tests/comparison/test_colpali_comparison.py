@@ -56,12 +56,6 @@ def test_texts_and_images_in_one_request(ours, library):
         assert np.allclose(vectors_of(ours.encode([item]))[0], together, atol=1e-5)
 
 
-def test_a_text_that_holds_the_token_of_images(ours):
-    """The states of an image in the same batch do not replace those of the text."""
-    alone, together = ours.encode(["an <image>"]), ours.encode([{"image": FILES[0]}, "an <image>"])
-    assert np.allclose(vectors_of(alone)[0], vectors_of(together)[1], atol=1e-5)
-
-
 def test_a_truncated_text_keeps_its_suffix(ours, library):
     text = "page " * 400
     (found,) = vectors_of(ours.encode([text]))
@@ -104,13 +98,6 @@ def test_tokens_without_their_image_are_refused(ours):
     features[INPUT_IDS.name] = features[INPUT_IDS.name]._replace(values=ids[1:], lengths=lengths - 1)
     with pytest.raises(ValueError, match="as many tokens as states"):
         ours.adapter.forward(Batch(features, np.zeros(1, np.bool_)))
-
-
-def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):
-    """Negative control: another filter."""
-    changed(tmp_path, directory, "processor_config.json", '"resample": 3', '"resample": 0')
-    (found,) = vectors_of(Served("colpali", tmp_path, **OPTIONS).encode([{"image": FILES[0]}]))
-    assert not same(found, library.image(FILES[0]))
 
 
 def test_causal_attention_fails_the_same_comparison(tmp_path, directory, library, monkeypatch):

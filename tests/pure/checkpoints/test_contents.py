@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sie_triton.checkpoints import contents
-from sie_triton.checkpoints.contents import MAX_HEADER, check_headers, check_safetensors, converted_bytes
+from sie_triton.checkpoints.contents import check_headers, check_safetensors, converted_bytes
 from sie_triton.checkpoints.files import read_bytes, read_json
 from sie_triton.errors import LoadError
 
@@ -31,11 +31,6 @@ def test_a_longer_header_is_not_read(tmp_path, monkeypatch):
             check(where)
         assert error.value.reason == "unsupported"
     assert converted_bytes(path, 4) == path.stat().st_size
-
-
-def test_headers_of_known_models_are_far_shorter():
-    """Of a hundred bytes for each tensor."""
-    assert 1_000_000 < MAX_HEADER < 10_000_000
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])

@@ -19,8 +19,8 @@ from sie_triton.models.inputs.tokenizer import TextTokenizer
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.settings import read_settings
 from tests.conftest import MINILM, model_file, tiny_model_file
-from tests.support.loading import Tokens, load_adapter
-from tests.support.models import save_bge_m3, save_pylate, save_splade
+from tests.support.loading import Tokens
+from tests.support.models import save_pylate, save_splade
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
 
@@ -93,42 +93,6 @@ def test_options_without_effect_are_warned_of(tmp_path, minilm_directory):
     assert write_repository(tmp_path / "repository", settings, [], hook=False) == [
         f"{where}.default.adapter_options.runtime.pooling: has no effect in the family splade"
     ]
-
-
-def test_profiles_with_different_muvera_are_refused(tmp_path):
-    profiles = {"other": {"muvera": {"num_repetitions": 3}}}
-    tasks = {"encode": {"multivector": {"dim": 32}}}
-    text = model_file("my/m", tmp_path, "multivector", tasks, runtime={"muvera": {}}, profiles=profiles)
-    with pytest.raises(CatalogError, match="profiles: default and other must have the same muvera options"):
-        load_file(dense_file(tmp_path, text)).resolve(Runtime())
-
-
-def test_a_dim_mismatch_is_refused_at_start_up(tmp_path, tiny_directory):
-    models = tmp_path / "models"
-    models.mkdir()
-    path = dense_file(models, tiny_model_file("my/m", tiny_directory, dim=7))
-    with pytest.raises(CatalogError, match=f"{path}: tasks.encode.dense.dim: must be 64, as in .* \\(given 7\\)"):
-        write_repository(tmp_path / "repository", read_settings(models_dir=models), [], hook=False)
-
-
-def test_a_dim_mismatch_is_refused_when_weights_are_loaded(tmp_path, minilm_directory, tiny_directory):
-    tasks = {"encode": {"dense": {"dim": 64}, "sparse": {"dim": 30522}, "multivector": {"dim": 32}}}
-    bge_m3 = save_bge_m3(tmp_path / "bge-m3", minilm_directory, 32)
-    colbert = save_pylate(tmp_path / "colbert", minilm_directory)
-    for family, directory, output, dim, real in (
-        ("sentence_transformer", tiny_directory, "dense", 7, 64),
-        ("multivector", colbert, "multivector", 128, 32),
-        ("bge_m3", bge_m3, "sparse", 1, 30522),
-        ("bge_m3", bge_m3, "multivector", 33, 32),
-    ):
-        encode = tasks["encode"] if family == "bge_m3" else {}
-        text = model_file("my/m", directory, family, {"encode": {**encode, output: {"dim": dim}}})
-        spec = load_file(dense_file(tmp_path, text)).resolve(Runtime())
-        with pytest.raises(
-            LoadError, match=f"{output}.dim: the model file says {dim}, but the weights give {real}"
-        ) as caught:
-            load_adapter(spec, directory)
-        assert caught.value.reason == "unsupported"
 
 
 def test_colbert_query_padding_is_limited_by_the_maximum_length(tmp_path, minilm_directory, caplog):

@@ -25,7 +25,7 @@ from tests.conftest import model_file
 from tests.support.environments import ARRAYS, SITE_PACKAGES, SOURCE, env, loader_of, spec_of
 from tests.support.models import save_frames
 
-BAD_NAMES = ["../x", "a/b", "/etc", ".hidden", "-x", "", "a" * 101, "ä", "a b", "a\n"]
+BAD_NAMES = ["../x", ".hidden", "-x", "", "a" * 101, "a\n"]
 
 
 def in_it(venv: Venv, program: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

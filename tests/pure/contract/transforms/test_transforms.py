@@ -105,10 +105,6 @@ def test_muvera_of_a_batch_is_that_of_each_item():
         np.testing.assert_allclose(row, alone[0], rtol=1e-6, atol=1e-7)
 
 
-def test_the_native_muvera_is_built_here():
-    assert module.library(module.MUVERA) is not None
-
-
 def test_muvera_approximates_maxsim():
     """On vectors with neighbours, like those of texts, the product ranks documents like MaxSim."""
     rng = np.random.default_rng(3)

@@ -43,23 +43,6 @@ def stage(tmp_path, minilm_directory, request):
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("prompts", "is_query", "expected"),
-    [
-        ({"query": "q ", "document": "d "}, None, "d "),
-        ({"query": "q ", "document": "d "}, False, "d "),
-        ({"query": "q ", "document": "d "}, True, "q "),
-        ({"query": "q "}, None, "usual "),
-        ({"query": "q ", "document": ""}, None, "usual "),
-        ({"query": "q "}, False, ""),
-        ({"document": "d "}, True, ""),
-        ({"passage": "p ", "corpus": "c "}, False, ""),
-    ],
-)
-def test_a_text_without_a_role_is_a_document(prompts, is_query, expected):
-    assert prompt_of(prompts, "usual ", Part("text", [], is_query=is_query)).before == expected
-
-
 @pytest.mark.parametrize("profile", [Profile(), TEMPLATES])
 def test_a_prompt_is_chosen_by_its_name(profile):
     prompts = {"STS": "s ", "query": "q "}
@@ -100,14 +83,9 @@ def texts_of(stage, answer):
     ("verb", "parameters", "expected", "kept_out"),
     [
         ("encode", {}, ["document : a", "document : b c"], [3, 3]),
-        ("encode", {"prompt_name": "query"}, ["query : a", "query : b c"], [3, 3]),
         ("encode", {"is_query": True}, ["query : a", "query : b c"], [3, 3]),
-        ("encode", {"is_query": False}, ["document : a", "document : b c"], [3, 3]),
-        ("encode", {"instruction": "see: "}, ["see : a", "see : b c"], [3, 3]),
         ("encode", {"instruction": ""}, ["a", "b c"], [0, 0]),
         ("encode", {"profile": "all"}, ["find : a", "find : b c"], [3, 3]),
-        ("encode", {"profile": "all", "instruction": "one two"}, ["one twoa", "one twob c"], [3, 3]),
-        ("encode", {"profile": "templates"}, ["passage : a end", "passage : b c end"], [3, 3]),
         (
             "encode",
             {"profile": "templates", "is_query": True},
