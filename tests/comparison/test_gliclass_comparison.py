@@ -160,9 +160,7 @@ def part(labels):
 def test_requests_without_valid_labels_are_refused(ours):
     with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
-    with pytest.raises(
-        InputError, match=r"labels: labels and instruction have \d+ tokens; this model reads at most 511"
-    ):
+    with pytest.raises(InputError, match=r"labels: labels and instruction have \d+ tokens; this model reads at most"):
         ours(["x"], [f"label {i}" for i in range(1000)])
 
 

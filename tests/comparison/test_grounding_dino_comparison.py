@@ -176,11 +176,7 @@ def test_an_image_too_narrow_for_its_places(tmp_path, directory):
     [
         ("preprocessor_config.json", {"do_resize": False}, "do_resize false cannot be served"),
         ("preprocessor_config.json", {"pad_size": {"height": 9, "width": 9}}, "pad_size cannot be served"),
-        (
-            "preprocessor_config.json",
-            {"size": {"longest_edge": 9}},
-            "size: must have shortest_edge and longest_edge or",
-        ),
+        ("preprocessor_config.json", {"size": {"longest_edge": 9}}, "size: must have shortest_edge and longest_edge"),
         ("config.json", {"two_stage": False}, "two_stage false cannot be served"),
         ("config.json", {"backbone_config": {"model_type": "resnet"}}, "resnet.* unknown; supported are swin"),
     ],

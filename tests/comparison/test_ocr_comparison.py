@@ -157,9 +157,7 @@ def test_wrong_requests_get_the_reason(case, ours):
     with pytest.raises(InputError, match=r"image\[1\]: is not an image that can be read"):
         ours([FILES[0], b"no image"])
     image = ours.processor._tokenizer.id_to_token(ours.adapter.encoder.image_token)
-    with pytest.raises(
-        InputError, match=r"parameter instruction: contains .*, which stands for an image; leave it out"
-    ):
+    with pytest.raises(InputError, match=r"parameter instruction: contains .*, which stands for an image; leave it"):
         ours(FILES[:1], instruction=f"Read {image}")
     with pytest.raises(InputError, match="parameter instruction: has 16385 characters; at most 16384 are allowed"):
         ours(FILES[:1], instruction="x" * 16385)

@@ -157,10 +157,7 @@ def changed(**parts):
     ("config", "said"),
     [
         (changed(multimodal_cfg={"width": 64}), "multimodal_cfg .* cannot be served: CoCa and similar models"),
-        (
-            changed(text_cfg={"hf_model_name": "roberta-base"}),
-            "hf_model_name 'roberta-base' cannot be served: the text",
-        ),
+        (changed(text_cfg={"hf_model_name": "roberta-base"}), "hf_model_name 'roberta-base' cannot be served: the"),
         (changed(vision_cfg={"layers": [3, 4, 6, 3]}), "layers .* cannot be served: the image tower is a ResNet"),
         (changed(vision_cfg={"timm_model_name": "convnext_base"}), "timm_model_name 'convnext_base' cannot be served"),
         (changed(vision_cfg={"attentional_pool": True}), "attentional_pool True cannot be served: it is not supported"),
@@ -169,15 +166,9 @@ def changed(**parts):
         (changed(text_cfg={"pool_type": "last"}), "text_cfg: pool_type 'last' cannot be served"),
         (changed(text_cfg={"no_causal_mask": True}), "no_causal_mask True cannot be served"),
         (changed(text_cfg={"tokenizer_kwargs": {"strip_sep_token": True}}), "strip_sep_token True cannot be served"),
-        (
-            changed(vision_cfg={"image_size": [64, 96]}),
-            r"image_size \[64, 96\] cannot be served: images must be square",
-        ),
+        (changed(vision_cfg={"image_size": [64, 96]}), r"image_size \[64, 96\] cannot be served: images must be"),
         (changed(embed_dim="many"), "embed_dim: must be a whole number"),
-        (
-            {"embed_dim": 48, "vision_cfg": TIMM, "text_cfg": TEXT},
-            "text_cfg: pool_type: is missing; supported is 'last'",
-        ),
+        ({"embed_dim": 48, "vision_cfg": TIMM, "text_cfg": TEXT}, "text_cfg: pool_type: is missing; supported is"),
         (
             {"embed_dim": 48, "vision_cfg": {**TIMM, "timm_pool": "avg"}, "text_cfg": SIGLIP_TEXT},
             "timm_pool 'avg' cannot be served: supported is 'map'",
@@ -233,11 +224,7 @@ def test_pickled_weights_are_refused_or_converted(copied, tmp_path):
     ("hf_id", "loadtime", "said"),
     [
         ("org/m", {"backend": "open_clip", "open_clip_model_id": "hf-hub:org/m", "dense_dim": 48}, None),
-        (
-            "org/m",
-            {"open_clip_model_id": "hf-hub:org/other"},
-            "must be hf-hub:org/m, like hf_id .given hf-hub:org/other",
-        ),
+        ("org/m", {"open_clip_model_id": "hf-hub:org/other"}, "must be hf-hub:org/m, like hf_id .given"),
         ("org/m", {"open_clip_model_id": "ViT-B-16-SigLIP"}, "must be hf-hub:org/m, like hf_id .given ViT-B-16-SigLIP"),
         ("org/m", {"dense_dim": 47}, "dense_dim: must be 48, like tasks.encode.dense.dim .given 47"),
     ],

@@ -158,16 +158,10 @@ def another_package(venv: Venv) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (
-            lambda venv: shutil.rmtree(venv.directory),
-            "does not exist in .*; create it: sie-triton env add empty PACKAGE...",
-        ),
+        (lambda venv: shutil.rmtree(venv.directory), "does not exist in .*; create it: sie-triton env add empty"),
         (lambda venv: (venv.directory / RECORD).unlink(), "is incomplete"),
         (broken_record, "is incomplete"),
-        (
-            lambda venv: (venv.directory / "bin/python").unlink(),
-            "its interpreter .*/bin/python is missing; recreate it: ",
-        ),
+        (lambda venv: (venv.directory / "bin/python").unlink(), "its interpreter .*/bin/python is missing; recreate"),
         (lambda venv: venv.package.unlink(), "it uses the sie_triton in .*, but this server runs that in"),
         (another_package, "it uses the sie_triton in .*, but this server runs that in .*; recreate it: "),
         (lambda venv: venv.directory.chmod(0o777), "can be written by other users"),

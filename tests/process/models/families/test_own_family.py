@@ -83,10 +83,7 @@ def test_files_of_an_own_family_count_as_weights(directory):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda dense: {"dense": dense.astype(np.float64)},
-            "returns float64 of 2 dimensions, but declares float32 of 2",
-        ),
+        (lambda dense: {"dense": dense.astype(np.float64)}, "returns float64 of 2 dimensions, but declares float32 of"),
         (lambda dense: {"dense": dense[0]}, "returns float32 of 1 dimensions"),
         (lambda dense: {}, "output dense: the family returns nothing"),
     ],

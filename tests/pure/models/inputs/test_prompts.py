@@ -47,9 +47,7 @@ def stage(tmp_path, minilm_directory, request):
 def test_a_prompt_is_chosen_by_its_name(profile):
     prompts = {"STS": "s ", "query": "q "}
     assert prompt_of(prompts, "", Part("text", [], profile, prompt_name="STS")).around("x") == "s x"
-    with pytest.raises(
-        InputError, match=r"^parameter prompt_name: the model has no prompt 'web'; its prompts are 'STS'"
-    ):
+    with pytest.raises(InputError, match=r"^parameter prompt_name: the model has no prompt 'web'; its prompts are"):
         prompt_of(prompts, "", Part("text", [], profile, prompt_name="web"))
 
 
@@ -149,9 +147,7 @@ def test_inputs_of_several_verbs_or_of_none_are_refused(stage):
     both._tensors.update(asked("score", query=["who"], text=["a"])._tensors)
     none = asked("other", text=["a"])
     for answer in run(stage, [both, none]):
-        with pytest.raises(
-            InputError, match=r"inputs: send those of exactly one task \(encode: encode_text; score: score_query"
-        ):
+        with pytest.raises(InputError, match=r"inputs: send those of exactly one task \(encode: encode_text; score:"):
             raise answer
 
 
