@@ -89,13 +89,6 @@ def test_each_task_is_answered_as_the_library_does(ours, library, task):
         assert any(each[task]["bboxes"] for each in expected)
 
 
-def test_prompts_equal_the_processors(ours, library):
-    for task, added in NEEDS_INPUT.items():
-        batch = ours.batch([(FILES[:1], {"task": task, **added})])
-        ids = library.inputs(FILES[0], task + added.get("instruction", ""))[1]["input_ids"][0].tolist()
-        assert [ours.adapter._files.image_token] * 5 + batch.features["input_ids"].values.tolist() == ids
-
-
 def test_tasks_labels_and_lengths_in_one_batch_as_alone(ours, library):
     requests = [
         (FILES[:2], {**OD, "max_new_tokens": 12}),

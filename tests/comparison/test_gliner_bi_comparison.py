@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import Batch
-from sie_triton.contract.tensors import PIECE
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
@@ -157,19 +156,6 @@ def test_of_very_many_runs_the_best_are_kept(monkeypatch):
     assert set(zip(*(each.tolist() for each in best), strict=True)) <= known
 
 
-@pytest.mark.parametrize(
-    ("texts", "labels", "given", "said"),
-    [
-        (["a"], [], {}, "labels: is empty"),
-        (["a"], ["x", " "], {}, r"labels\[1\]: is empty"),
-        (["a"], ["x"], {"label_thresholds": '{"y": 1}'}, "'y' is not one of the labels"),
-    ],
-)
-def test_invalid_requests_are_refused(ours, texts, labels, given, said):
-    with pytest.raises(InputError, match=said):
-        ours(texts, labels, **given)
-
-
 def test_labels_that_are_too_much_for_so_many_texts(ours, monkeypatch):
     monkeypatch.setattr(processor, "MAX_LABEL_TOKENS", 20)
     ours(TEXTS[:1], ["person", "date"])
@@ -193,17 +179,6 @@ def test_a_labels_description_is_read_instead_of_its_name(ours):
     named = ours(TEXTS[:1], ["x"], threshold=0, label_descriptions='{"x": "person"}')[0]["entities"]
     plain = ours(TEXTS[:1], ["person"], threshold=0)[0]["entities"]
     assert [(e["start"], e["end"], e["score"]) for e in named] == [(e["start"], e["end"], e["score"]) for e in plain]
-
-
-def test_a_long_text_is_read_in_pieces(saved, tmp_path_factory, ours):
-    text = " ".join(TEXTS)
-    option = Extractor("gliner_bi", saved[1], options={"max_len": 60})
-    counts = [len(each.processor.encode([(processor.NO_PROMPT, text)])[PIECE.name].values) for each in (ours, option)]
-    assert counts[0] < counts[1]
-    whole, pieces = (each([text], LABELS, threshold=0.9)[0]["entities"] for each in (ours, option))
-    assert pieces
-    assert {e["text"] for e in pieces} & {e["text"] for e in whole}
-    assert all(text[e["start"] : e["end"]] == e["text"] for e in pieces)
 
 
 def test_labels_that_do_not_match_their_tokens_are_refused(ours):

@@ -179,25 +179,6 @@ def test_a_stanford_checkpoint_that_cannot_be_used_says_why(tmp_path, minilm_dir
         assert (name in str(error), error.reason) == (True, "corrupt")
 
 
-def test_queries_and_documents_share_a_forward_pass(tmp_path, minilm_directory):
-    directory = save_pylate(tmp_path, minilm_directory)
-    adapter = load_adapter(spec(directory), directory)
-    tokenizer = MultiVectorTokenizer.of(read_multi_vector(directory), 512)
-    query = Tokens.of(tokenizer.encode(["[unused0] who?"], is_query=True))
-    document = Tokens.of(tokenizer.encode(["[unused1] I, you."]))
-    batch = token_batch(
-        np.concatenate([query.input_ids, document.input_ids]),
-        np.concatenate([query.lengths, document.lengths]),
-        np.zeros(2, np.int32),
-        np.array([True, False]),
-        frozenset({"multivector"}),
-    )
-    rows = adapter.forward(batch)
-    assert rows["multivector_lengths"].tolist() == [32, document.lengths[0] - 2]
-    (alone,) = vectors(adapter, tokenizer, [" who?"], is_query=True)
-    np.testing.assert_allclose(rows["multivector"][:32], alone, atol=1e-5)
-
-
 def test_attending_to_expansion_tokens_changes_vectors(tmp_path, minilm_directory):
     """Negative control: attending to expansion tokens, against the model's configuration, changes vectors."""
     directory = save_pylate(tmp_path, minilm_directory)

@@ -70,25 +70,6 @@ def test_an_input_that_the_family_reads_is_read_although_the_file_denies_it(tmp_
     assert f"inputs.{denied}: false has no effect; the family {family} reads it" in model.warnings()[0]
 
 
-def test_options_without_effect_are_warned_of(tmp_path, minilm_directory):
-    directory = save_splade(tmp_path / "splade", minilm_directory)
-    text = model_file(
-        "my/m",
-        directory,
-        "splade",
-        {"encode": {"sparse": {"dim": 30522}}},
-        runtime={"pooling": "cls"},
-    )
-    models = tmp_path / "models"
-    models.mkdir()
-    path = dense_file(models, text)
-    settings = read_settings(models_dir=models)
-    where = f"warning: {path}: profiles"
-    assert write_repository(tmp_path / "repository", settings, [], hook=False) == [
-        f"{where}.default.adapter_options.runtime.pooling: has no effect in the family splade"
-    ]
-
-
 def test_colbert_query_padding_is_limited_by_the_maximum_length(tmp_path, minilm_directory, caplog):
     directory = save_pylate(tmp_path, minilm_directory)
     with caplog.at_level(logging.WARNING):

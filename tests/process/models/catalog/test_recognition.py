@@ -55,7 +55,6 @@ def dense_layout(build: Build, length: int, reason: str, pooling: str | None, **
 
 
 NO_NORMALIZE = {"normalize": False}
-PLAIN_SETTINGS = {"model_type": None, "prompts": {}}
 NO_TYPE = changed(save_pylate, SETTINGS, model_type=None, query_prefix="[unused0]")
 OWN_ACTIVATION = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh", "version": "4.0.1"}}
 OLD_ACTIVATION = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}

@@ -57,14 +57,13 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_arrays_cross_between_two_versions_of_python_and_numpy(arrays, message):
+def test_arrays_cross_between_two_versions_of_python_and_numpy(arrays):
     ours, theirs = socket.socketpair()
     command = [*arrays.command, "-c", ECHO, str(theirs.fileno())]
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.DEVNULL) as peer:
         theirs.close()
         channel = Channel(ours)
-        for _ in range(2):
+        for message in MESSAGES * 2:
             channel.send(message)
             assert same(channel.recv(), message)
         channel.close()
