@@ -12,9 +12,7 @@ from PIL import Image, ImageOps
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.donut import findings
-from sie_triton.models.families.donut.files import DonutFiles
 from sie_triton.models.families.donut.json_tokens import parsed
-from sie_triton.models.families.donut.processor import page
 from sie_triton.models.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
 from tests.support.deadlines import given_up, tokens_in
 from tests.support.pictures import picture, pictures, saved
@@ -132,30 +130,6 @@ def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
 
 def test_generation_ends_between_two_tokens(ours, monkeypatch):
     assert tokens_in(2, ours, (FILES[1:2], CORD), monkeypatch) == [3]
-
-
-@pytest.mark.parametrize("size", [(97, 61), (40, 90), (33, 33), (300, 31), (31, 300), (48, 64), (5, 7), (640, 480)])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"size": {"height": 64, "width": 48}},
-        {"size": {"height": 40, "width": 64}, "do_align_long_axis": True},
-        {"size": {"height": 64, "width": 48}, "do_align_long_axis": True, "resample": 3},
-        {"size": [48, 64], "do_normalize": False},
-    ],
-)
-def test_pages_of_all_shapes(tmp_path, settings, size):
-    (tmp_path / "config.json").write_text('{"encoder": {}, "decoder": {}}')
-    processor = transformers.DonutImageProcessorPil(**settings)
-    processor.save_pretrained(tmp_path)
-    assert_same_page(tmp_path, processor, picture(*size))
-
-
-def assert_same_page(directory, processor, image):
-    files = DonutFiles.read(directory)
-    values = (page(image, files) * files.plan.scale - files.plan.mean) / files.plan.std
-    expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-    assert np.abs(values - expected).max() < 1e-5
 
 
 def test_fields_in_any_order_are_parsed_as_the_library_parses_them(library):

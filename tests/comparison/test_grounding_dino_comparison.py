@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import transformers
 
 from sie_triton.contract import Label
 from sie_triton.contract.spec import Runtime
@@ -105,21 +104,6 @@ def test_without_the_mask_that_keeps_labels_apart_it_fails(directory, library):
     finder = Finder("grounding_dino", directory)
     finder.adapter._model.model.text_backbone.set_attn_implementation("eager")
     assert not same(finder(FILES[:1], LABELS)[0], library(FILES[0], LABELS))
-
-
-@pytest.mark.parametrize(
-    "size",
-    [{"shortest_edge": 96, "longest_edge": 128}, {"height": 64, "width": 80}, {"max_height": 64, "max_width": 80}],
-)
-def test_pixels_are_those_of_the_processor(tmp_path, minilm_directory, size):
-    """Pixels are bitwise equal."""
-    save_dino(tmp_path, minilm_directory, size=size)
-    reading = DinoProcessor(DinoFiles.read(tmp_path), Runtime())
-    processor = transformers.GroundingDinoImageProcessorPil(size=size, do_normalize=False, do_rescale=False)
-    for seed, shape in enumerate([(97, 61), (40, 90), (33, 33), (300, 131), (96, 96), (128, 96), (129, 96)]):
-        image = picture(*shape, seed=seed)
-        expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-        assert np.array_equal(reading.pixels(image, "image[0]"), expected)
 
 
 def test_a_phrase_belongs_to_the_label_with_the_best_score():

@@ -119,9 +119,9 @@ def test_texts_without_a_role_take_the_default_route(default_route, looked_up, t
     ],
     ids=str,
 )
-def test_lengths_by_role_are_obeyed_outside_late_interaction(settings, tmp_path, minilm_directory, plain):
+def test_lengths_by_role_are_obeyed_outside_late_interaction(settings, tmp_path, minilm_directory, usual):
     directory = changed(dense(), BERT, **settings)(tmp_path / "saved", minilm_directory)
-    usual, found = ours(plain), ours(directory)
+    found = ours(directory)
     for role, expected in theirs(directory).items():
         compare(found[role], expected)
     different = [role for role in found if not np.allclose(found[role], usual[role], atol=1e-3)]
@@ -238,6 +238,12 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory, minilm_directory):
     return dense()(tmp_path_factory.mktemp("plain"), minilm_directory)
+
+
+@pytest.fixture(scope="module")
+def usual(plain):
+    """Results without further settings."""
+    return ours(plain)
 
 
 @pytest.mark.parametrize(("file", "keys"), [(file, keys) for file, each in REFUSED.items() for keys in each], ids=str)

@@ -10,15 +10,13 @@ import torch
 import transformers
 from PIL import Image, ImageOps
 
-from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.engines.torch import packed_vision
 from sie_triton.engines.torch.attention import Segments, attending
 from sie_triton.errors import LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.inputs.images import ImageFile
-from sie_triton.models.inputs.pixels import resized_for_patches
 from tests.support.items import Served
-from tests.support.pictures import picture, pictures
+from tests.support.pictures import pictures
 from tests.support.towers import save_gemma_tokenizer, save_naflex, save_siglip
 
 TEXTS = ["a photo of a Cat", "two dogs!", "", "naïve 😀 " * 60]
@@ -155,19 +153,6 @@ def test_the_first_siglips_tokenizer_cleans_texts(directories, tmp_path):
     features = Served("siglip", other, dims={"dense": 48}).processor.encode([{"text": "a Cat, (that) sits."}])
     plain = Served("siglip", directories["siglip"], dims={"dense": 48}).processor.encode([{"text": "a cat that sits"}])
     assert features["input_ids"].values.tolist() == plain["input_ids"].values.tolist()
-
-
-def test_pixels_are_those_of_the_processor(directories, library):
-    plan = NaflexPlan.read(directories["siglip2"])
-    for seed, size in enumerate(SHAPES):
-        image = picture(*size, seed=seed)
-        pixels = resized_for_patches(image, plan)
-        rows, columns = (side // 8 for side in pixels.shape[:2])
-        scaled = (pixels * plan.scale - plan.mean) / plan.std
-        patches = scaled.reshape(rows, 8, columns, 8, 3).swapaxes(1, 2).reshape(rows * columns, -1)
-        expected = library["siglip2"].processor(image, return_tensors="np")
-        assert expected["spatial_shapes"].tolist() == [[rows, columns]]
-        assert np.abs(expected["pixel_values"][0, : rows * columns] - patches).max() < 1e-5
 
 
 def copy(directory, target, name, **changes):

