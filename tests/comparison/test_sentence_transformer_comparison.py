@@ -60,7 +60,10 @@ class Ours:
         return normalize(dense) if profile.parameters.get("normalize", True) else dense
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+PADDED_TOO = ("bert", "roberta", "xlm-roberta", "mpnet")  # compared below
+
+
+@pytest.mark.parametrize("architecture", [each for each in CONFIGS if each not in ("wide", *PADDED_TOO)])
 def test_architecture(tmp_path, minilm_directory, architecture):
     library = build(tmp_path / "encoder", minilm_directory, architecture)
     library.save(str(tmp_path / "model"))
@@ -68,7 +71,7 @@ def test_architecture(tmp_path, minilm_directory, architecture):
     assert_parity(ours, library.encode(TEXTS))
 
 
-@pytest.mark.parametrize("architecture", ["roberta", "xlm-roberta", "mpnet", "bert"])
+@pytest.mark.parametrize("architecture", PADDED_TOO)
 def test_padding_written_in_a_text_has_the_position_that_it_has_in_the_library(
     tmp_path, minilm_directory, architecture
 ):
