@@ -71,10 +71,11 @@ def test_the_layout_is_the_documented_one(store):
 
 FETCH = """
 import sys
-from functools import partial
-from sie_triton.models.weights import cluster, locate
+from functools import partialmethod
+from sie_triton.models.weights import locate
+from sie_triton.models.weights.cluster import Cluster
 from sie_triton.models.weights.limits import WeightLimits
-cluster.ObjectStore = partial(cluster.ObjectStore, limits=WeightLimits(piece_bytes=1 << 19))
+Cluster.__init__ = partialmethod(Cluster.__init__, limits=WeightLimits(piece_bytes=1 << 19))
 locate("hub://org/name", allow_hub=False, cluster=sys.argv[1])
 """
 
