@@ -69,7 +69,7 @@ def pieces_of(extractor, text):
 
 def test_entities_of_a_document_match_those_of_its_pieces(gliner):
     """An entity is where its text is; those of a document are what its pieces have as texts of their own, told once."""
-    texts, labels = list(documents(300)), LABELS[:2]
+    texts, labels = list(documents(100)), LABELS[:2]
     options: Any = {"threshold": 0.5, "flat_ner": False, "multi_label": True}
     num_pieces = num_found = 0
     for start in range(0, len(texts), 50):
