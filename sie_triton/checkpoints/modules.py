@@ -29,8 +29,6 @@ from sie_triton.errors import LoadError
 # MLMTransformer is the name before sentence-transformers 6 of a transformer with a masked-language-model head.
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 
-# More layers than any model has; building them takes minutes before a single weight is read.
-
 
 # Names of the same setting in different architectures.
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")

@@ -13,9 +13,6 @@ from sie_triton.checkpoints.files import Fields, shortened
 from sie_triton.checkpoints.limits import LIMITS, FileLimits
 from sie_triton.errors import LoadError
 
-# The largest tokenizers have a million tokens of eight characters, and six thousand added ones.
-
-
 # The longest that each makes of a character, as İ, 중 or ﷺ.
 FACTORS = {"Strip": 1, "StripAccents": 1, "Nmt": 1, "Lowercase": 2, "NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}
 FACTORS |= {"BertNormalizer": 3, "ByteLevel": 4}

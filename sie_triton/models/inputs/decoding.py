@@ -38,16 +38,14 @@ PEAK_BYTES: Mapping[str, int] = {
 # Pixels composited on white at once.
 BAND = 1 << 18
 
-# Pillow reads containers in Python, part by part: at most so many parts before the pixels, and after that.
-# Most parts cost nothing, whatever their size. These cost up to 50 ms a megabyte, or 2.5 ms each: segments of a JPEG
-# whose content is decoded in Python, by marker (headers, tables, resources; also EXIF), and compressed chunks of a PNG.
+# Pillow reads containers in Python, part by part. Most parts cost nothing, whatever their size. These cost up to 50 ms
+# a megabyte, or 2.5 ms each: segments of a JPEG whose content is decoded in Python, by marker (headers, tables,
+# resources; also EXIF), and compressed chunks of a PNG.
 DEAR_MARKERS, DEAR_CHUNKS = (*range(0xC0, 0xD0), 0xDB, 0xED), (b"iCCP", b"zTXt", b"iTXt")
-# Maximum size of a TIFF's tags that are numbers, 200 ms a megabyte; tags of these types stay bytes.
+# Types of a TIFF's tags that stay bytes; the others become numbers, 200 ms a megabyte.
 BYTE_TYPES = (1, 2, 7)
 # Sizes of an entry of a TIFF's directory; of two bytes for its type, one is zero.
 TIFF_ENTRIES = (12, 20)
-# Maximum size of EXIF data; its tags are decoded in Python.
-
 # Beginning of a PNG.
 PNG = b"\x89P"
 

@@ -14,10 +14,8 @@ from sie_triton.models.inputs.limits import LIMITS
 OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 FORMATS = ("pdf", *OFFICE.values(), "html", "md")
 
-# Start of each entry in the directory of an archive, and their maximum number: zipfile reads them in Python.
+# Start of each entry in the directory of an archive.
 ENTRY = b"PK\1\2"
-
-# Maximum size of an archive's content: times its own size, and bytes. Libraries unpack no more than an archive lists.
 
 LOOKED_AT = 1024
 

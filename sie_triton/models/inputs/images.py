@@ -22,14 +22,10 @@ from sie_triton.system.host.file_locks import Line, LockFile
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# A progressive JPEG is decoded again for each of its scans. Cameras and editors write about ten. Maximum number of
-# scans, and of the pixels of all of them.
 START_OF_SCAN = b"\xff\xda"
 
 # In the directory of status records.
 MEMORY_FILE = "images.memory"
-
-# Limits of the sides in pixels, and of the ratio of the sides: real pictures keep them, and resizing others takes long.
 
 
 class ImageFile(File):

@@ -32,9 +32,6 @@ from sie_triton.models.weights.uses import shared
 log = logging.getLogger(__name__)
 
 
-# Consecutive attempts that may transfer nothing, and the pause between attempts in seconds.
-
-
 ReportProgress = Callable[[str], None]
 MakeRoom = Callable[[int], object]
 Item = TypeVar("Item")

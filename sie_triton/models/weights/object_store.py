@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Bytes of one request; each has a timeout of its own, so that a slow connection still makes progress.
-
 # Timeout of a call of AsyncObjectStore, in seconds, and the bytes for each of which it has one second more.
 ANSWER_S, LEAST_BYTES_PER_S = 10.0, 4 << 20
 

@@ -42,8 +42,6 @@ VERSION = "1"
 
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
-# Polling interval while waiting, in seconds.
-
 ReportProgress = Callable[[str], None]
 
 

@@ -13,8 +13,6 @@ from sie_triton.models.families.gliner2.checked import LIMITS, description_of, n
 from sie_triton.models.families.gliner2.output_schema import Schema, read_schema
 from sie_triton.models.families.shared.thresholds import THRESHOLD
 
-# Each step of the ensemble gets the parameters of a request.
-
 # Size of the cache of parsed parameters, in requests.
 KEPT = 64
 
