@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import Batch
+from sie_triton.contract.limits import RequestLimits
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
@@ -137,7 +138,7 @@ def test_a_thousand_labels(saved, ours, encoded, monkeypatch):
 def test_of_very_many_spans_the_best_are_looked_at(ours, monkeypatch):
     options = {"flat_ner": False, "multi_label": True}
     expected = ours(TEXTS[3:5], MANY[:60], threshold=0.99, **options)
-    monkeypatch.setattr("sie_triton.models.families.gliner.heads.MAX_CANDIDATES", 5)
+    monkeypatch.setattr(heads, "LIMITS", RequestLimits(max_candidates=5))
     few = ours(TEXTS[3:5], MANY[:60], threshold=0, **options)
     for found, best in zip(few, expected, strict=True):
         assert 0 < len(found["entities"]) <= 5 * 5
@@ -147,8 +148,7 @@ def test_of_very_many_spans_the_best_are_looked_at(ours, monkeypatch):
 def test_of_very_many_runs_the_best_are_kept(monkeypatch):
     scores, none = np.random.default_rng(0).random((30, 20, 3), np.float32), np.zeros(20, np.float32)
     everything = heads._runs(scores, none)
-    monkeypatch.setattr(heads, "MAX_CANDIDATES", 50)
-    monkeypatch.setattr(heads, "HELD_RUNS", 100)
+    monkeypatch.setattr(heads, "LIMITS", RequestLimits(max_candidates=50))
     best = heads._runs(scores, none)
     assert (len(everything.score), len(best.score)) == (30 * 31 // 2 * 20, 50)
     assert sorted(best.score)[-20:] == sorted(everything.score)[-20:]

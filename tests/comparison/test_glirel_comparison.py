@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import Batch, Relation
+from sie_triton.contract.limits import RequestLimits
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
-from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relations
+from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, heads, relations
 from sie_triton.models.weights.locate import loadable
 from tests.support.extraction import Extractor
 from tests.support.gliners import TEXTS
@@ -161,7 +162,7 @@ def test_only_the_best_of_very_many_findings_are_reported(ours, monkeypatch):
     assert len(known[0]) == 256
     everything = ours([text], LABELS[:1], entities=known, threshold=0)[0]["relations"]
     assert len(everything) == 20_000
-    monkeypatch.setattr("sie_triton.models.families.glirel.heads.MAX_CANDIDATES", 100)
+    monkeypatch.setattr(heads, "LIMITS", RequestLimits(max_candidates=100))
     best = ours([text], LABELS[:1], entities=known, threshold=0)[0]["relations"]
     assert sorted(each["score"] for each in best) == sorted(each["score"] for each in everything)[-100:]
     assert best == [each for each in everything if each in best]

@@ -18,9 +18,6 @@ from sie_triton.contract.limits import LIMITS
 SPAN_NUMBERS = 2_000_000
 PAIR_NUMBERS = 8_000_000
 
-# Number of runs at which all but the best are dropped.
-HELD_RUNS = 10 * LIMITS.max_candidates
-
 Ints = npt.NDArray[np.int64]
 
 
@@ -184,7 +181,7 @@ def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) 
         worst = np.minimum(worst, np.minimum(scores[lasts, label, 1], scores[first, label, 0]))
         held.append(Candidates(np.full_like(lasts, first), lasts, np.full_like(lasts, label), worst))
         num_held += len(lasts)
-        if num_held > HELD_RUNS:
+        if num_held > 10 * LIMITS.max_candidates:  # drop all but the best
             held = [_joined(held).best()]
             num_held = LIMITS.max_candidates
     return _joined(held).best()
