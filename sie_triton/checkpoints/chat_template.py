@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, first_line, has_file, read_bytes, read_fields
 from sie_triton.checkpoints.image_processor import NESTED
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.transformer_settings import settings_of
 from sie_triton.errors import LoadError
 
@@ -13,15 +14,15 @@ KEY = "chat_template"
 # In transformers' order of preference.
 FILES = (NESTED, "chat_template.json", FILE, "tokenizer_config.json")
 
-MAX_BYTES = 256 * 1024
-
 
 def read_chat_template(directory: Path) -> tuple[str, str]:
     """Return the template and the file that holds it; raise LoadError if no file does."""
     for file in FILES:
         where, text = str(directory / file), _text(directory / file)
-        if len(text.encode()) > MAX_BYTES:
-            raise LoadError(f"{where}: {KEY}: must be at most {MAX_BYTES} bytes long", "unsupported")
+        if len(text.encode()) > LIMITS.max_chat_template_bytes:
+            raise LoadError(
+                f"{where}: {KEY}: must be at most {LIMITS.max_chat_template_bytes} bytes long", "unsupported"
+            )
         if text:
             return text, where
     raise LoadError(f"{FILE} is missing in {directory}: prompts cannot be written without it", "not found")
@@ -40,7 +41,7 @@ def _text(path: Path) -> str:
     if not has_file(path):
         return ""
     try:
-        return read_bytes(path, MAX_BYTES).decode()
+        return read_bytes(path, LIMITS.max_chat_template_bytes).decode()
     except (OSError, ValueError) as exc:
         raise LoadError(f"{path}: cannot be read: {first_line(exc)}", "corrupt") from exc
 

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from sie_triton.checkpoints.architecture import CLASSIFIER, architecture, head
 from sie_triton.checkpoints.files import Fields, read_fields
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.modules import TextFiles, modules_of
 from sie_triton.errors import LoadError
 
 SINGLE, MULTI = "single_label_classification", "multi_label_classification"
-
-# The default of transformers if config.json gives no number.
-MAX_CLASSES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def labels_of(config: Fields) -> tuple[str, ...]:
     """Return the labels that config.json names, or else transformers' default names."""
     named = config.text_map("id2label")
     if not named:
-        count = config.integer("num_labels", 2, least=1, most=MAX_CLASSES)
+        count = config.integer("num_labels", 2, least=1, most=LIMITS.max_classes)
         return tuple(f"LABEL_{i}" for i in range(count))
     if set(named) != {str(i) for i in range(len(named))}:
         raise LoadError(f"{config.where}: id2label: must have the keys 0 to {len(named) - 1}", "corrupt")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sie_triton.checkpoints.files import Fields, has_file, inside, opened, read_fields, shortened
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.onnx import PATTERNS, graphs
 from sie_triton.checkpoints.special_tokens import has_vocabulary
 from sie_triton.errors import LoadError
@@ -53,10 +54,8 @@ OTHER_INPUTS = {
 # Weights of a model and of its modules.
 SAFETENSORS = ("*.safetensors", "*/*.safetensors")
 
-# A safetensors file begins with the length of its header, an integer of this many bytes. The largest headers of models
-# have 2 MB. A header of 73 MB took 25 s and 850 MB to read.
+# A safetensors file begins with the length of its header, an integer of this many bytes.
 LENGTH_BYTES = 8
-MAX_HEADER = 8_000_000
 # Bytes of a number in it, of those that are converted to another format.
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
 MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -153,8 +152,10 @@ def _header(file: BinaryIO, path: Path, size: int) -> tuple[int, Any]:
 
 def _length_of_header(file: BinaryIO, path: Path, size: int) -> int:
     length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-    if MAX_HEADER < length < size:
-        raise LoadError(f"{path}: its header has {length} bytes; at most {MAX_HEADER} are read", "unsupported")
+    if LIMITS.max_header_bytes < length < size:
+        raise LoadError(
+            f"{path}: its header has {length} bytes; at most {LIMITS.max_header_bytes} are read", "unsupported"
+        )
     return length
 
 

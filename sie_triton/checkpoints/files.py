@@ -13,19 +13,16 @@ from pathlib import Path, PurePosixPath
 from reprlib import Repr
 from typing import Any, BinaryIO
 
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
 # Larger than any real length, size or token id.
 MOST = 10_000_000
 
-# Larger than any real file of settings, or index of weights. Parsed JSON takes up to 24 times as much memory.
-MAX_JSON_BYTES = 16 << 20
 
 # Value of `allow_pickle` in a model file that permits converting pickled weights.
 TENSORS = "tensors"
 
-MAX_PATH = 255
-MAX_MESSAGE = 300
 
 # Shows a given value in error messages, cut to one line.
 _SHORT = Repr()
@@ -111,12 +108,12 @@ class Fields:
         return LoadError(f"{self.where}: {key}: must be {allowed} ({given})", "corrupt")
 
 
-def read_fields(path: Path, *, required: bool = True, most: int = MAX_JSON_BYTES) -> Fields:
+def read_fields(path: Path, *, required: bool = True, most: int = LIMITS.max_json_bytes) -> Fields:
     """Read the object in a file of `most` bytes at most. A missing file is an error if `required`, else empty."""
     return Fields.of(str(path), read_json(path, default=None if required else {}, most=most))
 
 
-def read_json(path: Path, default: Any = None, *, most: int = MAX_JSON_BYTES) -> Any:
+def read_json(path: Path, default: Any = None, *, most: int = LIMITS.max_json_bytes) -> Any:
     """Read a JSON file of at most `most` bytes; `default` if it does not exist. LoadError if missing or unreadable."""
     try:
         return json.loads(read_bytes(path, most).decode())
@@ -159,8 +156,13 @@ def has_file(path: Path) -> bool:
 def inside(directory: Path, relative: str, where: str) -> Path:
     """Return the path of `relative`, which the file `where` names, below `directory`; LoadError if it leads outside."""
     path = PurePosixPath(relative)
-    if path.is_absolute() or ".." in path.parts or not relative.isprintable() or len(relative) > MAX_PATH:
-        allowed = f"a path inside the model's directory, of at most {MAX_PATH} characters"
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or not relative.isprintable()
+        or len(relative) > LIMITS.max_path_characters
+    ):
+        allowed = f"a path inside the model's directory, of at most {LIMITS.max_path_characters} characters"
         raise LoadError(f"{where}: must be {allowed} (given {shortened(relative)})", "unsupported")
     return directory / path
 
@@ -179,4 +181,4 @@ def only_pickled(where: str, names: Sequence[str]) -> LoadError:
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, shortened; the error's class if it has no message."""
     lines = str(error).splitlines()
-    return lines[0][:MAX_MESSAGE] if lines else type(error).__name__
+    return lines[0][: LIMITS.max_message_characters] if lines else type(error).__name__

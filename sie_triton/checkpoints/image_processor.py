@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.processor_classes import DEFAULTS, NULL_SIZES, OF_ONE_SIZE, RENAMED
-from sie_triton.checkpoints.resizing import EXACT, KEPT, MAX_SIDE, SHORTEST, Resizing, form_of, size_fields
+from sie_triton.checkpoints.resizing import EXACT, KEPT, SHORTEST, Resizing, form_of, size_fields
 from sie_triton.errors import LoadError
 
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"
@@ -19,8 +20,6 @@ PARTS = {IMAGES: ("image_processor",), SOUNDS: ("feature_extractor", "audio_proc
 # Number of Pillow's filters.
 FILTERS = 6
 
-# Larger than any real mean, deviation, factor or frequency.
-LARGEST = 1e9
 
 # ConvNext crops images whose shortest edge is shorter.
 WARPED = 384
@@ -151,15 +150,15 @@ def _of_convnext(fields: Fields, crop: tuple[int, int] | None) -> tuple[Resizing
         raise LoadError(f"{fields.where}: do_center_crop true cannot be served with crop_pct", "unsupported")
     share = number(fields, "crop_pct")
     longer = edge / share if share > 0 else 0
-    if not 1 <= longer <= MAX_SIDE:
-        raise LoadError(f"{fields.where}: crop_pct: must make edges of 1 to {MAX_SIDE} pixels", "corrupt")
+    if not 1 <= longer <= LIMITS.max_image_side:
+        raise LoadError(f"{fields.where}: crop_pct: must make edges of 1 to {LIMITS.max_image_side} pixels", "corrupt")
     return Resizing(SHORTEST, (int(longer),)), (edge, edge)
 
 
 def _height_and_width(fields: Fields, key: str) -> tuple[int, int]:
     size = size_fields(fields, key, to_square=True)
     form_of(size, (EXACT,))
-    height, width = (size.integer(name, least=1, most=MAX_SIDE) for name in EXACT)
+    height, width = (size.integer(name, least=1, most=LIMITS.max_image_side) for name in EXACT)
     return height, width
 
 
@@ -204,4 +203,4 @@ def three(fields: Fields, key: str) -> tuple[float, float, float]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LIMITS.max_number

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from sie_triton.checkpoints.contents import ADAPTER, check_safetensors
 from sie_triton.checkpoints.files import Fields, has_file, read_fields, shortened
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
 WEIGHTS, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
@@ -38,8 +39,6 @@ CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga", "mica")
 # Patterns are matched against module names: they must consist of these characters, with few repetitions, so that
 # matching ends soon.
 PATTERN = re.compile(r"[\w.^$|\\\[\]*-]{1,255}")
-MAX_REPETITIONS = 2
-MAX_PATTERNS = 1000
 
 N = TypeVar("N", int, float)
 
@@ -129,19 +128,20 @@ def _rank(fields: Fields, key: str, default: int | None = None) -> int:
 
 
 def _by_pattern(fields: Fields, read: Callable[[Fields, str], N]) -> dict[str, N]:
-    if len(fields.values) > MAX_PATTERNS:
-        message = f"has {len(fields.values)} patterns; at most {MAX_PATTERNS} are read"
+    if len(fields.values) > LIMITS.max_lora_patterns:
+        message = f"has {len(fields.values)} patterns; at most {LIMITS.max_lora_patterns} are read"
         raise LoadError(f"{fields.where}: {message}", "unsupported")
     return {_pattern(fields, name): read(fields, name) for name in fields.values}
 
 
 def _pattern(fields: Fields, pattern: str) -> str:
     try:
-        if not PATTERN.fullmatch(pattern) or pattern.count("*") > MAX_REPETITIONS:
+        if not PATTERN.fullmatch(pattern) or pattern.count("*") > LIMITS.max_lora_repetitions:
             raise re.error("not allowed")
         re.compile(pattern)
     except re.error as exc:
-        allowed = f"a module's name, or a pattern of letters, digits and ^ $ . | [ ] with at most {MAX_REPETITIONS} *"
+        most = LIMITS.max_lora_repetitions
+        allowed = f"a module's name, or a pattern of letters, digits and ^ $ . | [ ] with at most {most} *"
         raise LoadError(f"{fields.where}: {shortened(pattern)}: must be {allowed}", "unsupported") from exc
     return pattern
 

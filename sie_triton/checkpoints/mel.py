@@ -5,11 +5,10 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, shortened
 from sie_triton.checkpoints.image_processor import SOUNDS, number, processor_fields
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
 CLASS = "ClapFeatureExtractor"
-
-MAX_RATE = 384_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class MelPlan:
     def read(cls, directory: Path) -> "MelPlan":
         """Read the settings; raise LoadError naming the key that cannot be used."""
         fields = processor_fields(directory, SOUNDS, CLASS, (CLASS,))
-        rate = fields.integer("sampling_rate", least=1000, most=MAX_RATE)
+        rate = fields.integer("sampling_rate", least=1000, most=LIMITS.max_sampling_rate_hz)
         window = rate * fields.integer("max_length_s", least=1, most=600)
         plan = cls(
             rate,

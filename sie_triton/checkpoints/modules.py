@@ -13,6 +13,7 @@ from sie_triton.checkpoints.architecture import CLASSIFIER, head, is_bare
 from sie_triton.checkpoints.contents import read_config
 from sie_triton.checkpoints.files import Fields, has_file, inside, read_fields, read_json, shortened
 from sie_triton.checkpoints.library_keys import KEYS, LENIENT, OF_ALL, SAVED, check_keys, class_of
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.transformer_settings import (
     FILL_MASK,
     STATES,
@@ -28,15 +29,6 @@ from sie_triton.errors import LoadError
 # MLMTransformer is the name before sentence-transformers 6 of a transformer with a masked-language-model head.
 TRANSFORMERS = ("Transformer", "MLMTransformer")
 
-# More layers than any model has; building them takes minutes before a single weight is read.
-MAX_LAYERS = 1000
-MAX_WIDTH = 1_000_000
-
-# Characters of a prompt. Those of known models have hundreds.
-MAX_PROMPT = 20_000
-
-# More modules than any model has, and a longer key of a route than any has.
-MAX_MODULES, MAX_KEY = 20, 100
 
 # Names of the same setting in different architectures.
 LAYER_KEYS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
@@ -84,7 +76,7 @@ class TextFiles:
         transformer = only(kinds, TRANSFORMERS, directory)
         config = read_config(transformer)
         for name in (*LAYER_KEYS, *WIDTH_KEYS, *HEAD_KEYS):
-            config.integer(name, 1, least=1, most=MAX_LAYERS if name in LAYER_KEYS else MAX_WIDTH)
+            config.integer(name, 1, least=1, most=LIMITS.max_layers if name in LAYER_KEYS else LIMITS.max_width)
         is_saved = _settings_count(directory, kinds, config)
         settings = checked(settings_of(transformer)) if is_saved else Fields(str(transformer), {})
         saved = saved_settings(directory) if is_saved else Fields(str(directory), {})
@@ -150,8 +142,8 @@ class DenseLayer:
             raise LoadError(f"{path}: only Dense layers on {on} are supported", "unsupported")
         return cls(
             directory=path,
-            in_features=config.integer("in_features", least=1, most=MAX_WIDTH),
-            out_features=config.integer("out_features", least=1, most=MAX_WIDTH),
+            in_features=config.integer("in_features", least=1, most=LIMITS.max_width),
+            out_features=config.integer("out_features", least=1, most=LIMITS.max_width),
             bias=config.flag("bias", True),
             activation=config.text("activation_function", "torch.nn.modules.activation.Tanh"),
         )
@@ -175,8 +167,8 @@ def modules_of(directory: Path, route: str | None = "document") -> list[tuple[st
     entries = read_json(path, default=[])
     if not has_file(path):
         return [("Transformer", directory)]
-    if not isinstance(entries, list) or not 1 <= len(entries) <= MAX_MODULES:
-        raise LoadError(f"{path}: must be a list of 1 to {MAX_MODULES} modules", "corrupt")
+    if not isinstance(entries, list) or not 1 <= len(entries) <= LIMITS.max_modules:
+        raise LoadError(f"{path}: must be a list of 1 to {LIMITS.max_modules} modules", "corrupt")
     kinds = [_module(f"{path}: module {i}", entry, directory) for i, entry in enumerate(entries)]
     return kinds if [kind for kind, _ in kinds] != ["Router"] else _routed(kinds[0][1], route)
 
@@ -190,8 +182,10 @@ def _routed(home: Path, task: str | None) -> list[tuple[str, Path]]:
     route = _route(check_keys(router.fields("parameters"), KEYS["Router"]), tuple(routes.values), task)
     named = routes.texts(route)
     where = f"{routes.where}: {shortened(route)}"
-    if set(named) - set(types) or len(named) > MAX_MODULES:
-        raise LoadError(f"{where}: names modules that are missing in types, or more than {MAX_MODULES}", "corrupt")
+    if set(named) - set(types) or len(named) > LIMITS.max_modules:
+        raise LoadError(
+            f"{where}: names modules that are missing in types, or more than {LIMITS.max_modules}", "corrupt"
+        )
     return [(_class_name(types[each], where), inside(home, each, where)) for each in named]
 
 
@@ -211,7 +205,7 @@ def _route(parameters: Fields, routes: tuple[str, ...], task: str | None) -> str
 def _mapped(key: str) -> Any:
     """Return the task and the modality of a key of route_mappings, which is a tuple in Python's notation."""
     try:
-        found = ast.literal_eval(key) if len(key) <= MAX_KEY else None
+        found = ast.literal_eval(key) if len(key) <= LIMITS.max_route_characters else None
         return found if isinstance(found, tuple) and hash(found) else None
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
@@ -294,16 +288,19 @@ def hidden_size(config: Fields) -> int:
     name = next(filter(config.has, WIDTH_KEYS), None)
     if name is None:
         raise LoadError(f"{config.where}: hidden_size is missing", "corrupt")
-    return config.integer(name, least=1, most=MAX_WIDTH)
+    return config.integer(name, least=1, most=LIMITS.max_width)
 
 
 def prompts_of(saved: Fields) -> dict[str, str]:
     """Return the prompts by name; raise LoadError if one is very long: it is put before each text."""
     prompts = saved.text_map("prompts")
     for name, prompt in prompts.items():
-        if len(prompt) > MAX_PROMPT:
+        if len(prompt) > LIMITS.max_prompt_characters:
             given = f"{shortened(name)} has {len(prompt)} characters"
-            raise LoadError(f"{saved.where}: prompts: {given}; at most {MAX_PROMPT} are allowed", "unsupported")
+            raise LoadError(
+                f"{saved.where}: prompts: {given}; at most {LIMITS.max_prompt_characters} are allowed",
+                "unsupported",
+            )
     return prompts
 
 

@@ -5,8 +5,8 @@ from math import ceil
 from pathlib import Path
 
 from sie_triton.checkpoints.image_processor import FILTERS, image_fields, scaling
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.processor_classes import BILINEAR
-from sie_triton.checkpoints.resizing import MAX_SIDE
 
 # The range, and the precision, of the library's binary search for an image's scale.
 SCALES, CLOSE = (1e-6, 100.0), 1e-5
@@ -32,7 +32,7 @@ class NaflexPlan:
         """Read the settings; raise LoadError if they cannot be served."""
         fields = image_fields(directory, "Siglip2ImageProcessor")
         return cls(
-            patch_size=fields.integer("patch_size", least=1, most=MAX_SIDE),
+            patch_size=fields.integer("patch_size", least=1, most=LIMITS.max_image_side),
             max_num_patches=fields.integer("max_num_patches", least=1, most=100_000),
             resample=fields.integer("resample", BILINEAR, most=FILTERS - 1),
             **scaling(fields),

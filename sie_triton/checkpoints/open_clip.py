@@ -11,9 +11,9 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields, shortened
 from sie_triton.checkpoints.image_processor import ImagePlan, three
-from sie_triton.checkpoints.modules import MAX_WIDTH
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.processor_classes import BICUBIC, BILINEAR, CLIP_MEAN, CLIP_STD
-from sie_triton.checkpoints.resizing import EXACT, MAX_SIDE, SHORTEST, Resizing
+from sie_triton.checkpoints.resizing import EXACT, SHORTEST, Resizing
 from sie_triton.errors import LoadError
 
 CONFIG = "open_clip_config.json"
@@ -82,7 +82,7 @@ class OpenClipFiles:
         vision, text = model.fields("vision_cfg"), model.fields("text_cfg")
         kind = SIGLIP if vision.has("timm_model_name") else CLIP
         _check(kind, model, vision, text)
-        width = model.integer("embed_dim", least=1, most=MAX_WIDTH)
+        width = model.integer("embed_dim", least=1, most=LIMITS.max_width)
         towers = {
             "vision_config": _timm(vision) if kind == SIGLIP else _vision(vision, model.flag("quick_gelu", False)),
             "text_config": _text(kind, text, width, model.flag("quick_gelu", False)),
@@ -139,13 +139,13 @@ def _unserved(fields: Fields, key: str, why: str) -> LoadError:
 
 
 def _vision(vision: Fields, quick_gelu: bool) -> dict[str, Any]:
-    width = vision.integer("width", 768, least=1, most=MAX_WIDTH)
+    width = vision.integer("width", 768, least=1, most=LIMITS.max_width)
     return {
         "hidden_size": width,
         "num_hidden_layers": vision.integer("layers", 12, least=1),
         "num_attention_heads": width // vision.integer("head_width", 64, least=1, most=width),
         "image_size": _side(vision, "image_size"),
-        "patch_size": vision.integer("patch_size", 16, least=1, most=MAX_SIDE),
+        "patch_size": vision.integer("patch_size", 16, least=1, most=LIMITS.max_image_side),
         **_perceptron(vision, width, quick_gelu),
     }
 
@@ -167,7 +167,7 @@ def _timm(vision: Fields) -> dict[str, Any]:
 
 
 def _text(kind: str, text: Fields, dim: int, quick_gelu: bool) -> dict[str, Any]:
-    width = text.integer("width", 512, least=1, most=MAX_WIDTH)
+    width = text.integer("width", 512, least=1, most=LIMITS.max_width)
     # In CLIP, the token with the largest id ends a text. transformers expresses this by the id 2.
     own = {"projection_size": dim} if kind == SIGLIP else {"eos_token_id": 2, "bos_token_id": 0, "pad_token_id": 0}
     return {
@@ -184,7 +184,7 @@ def _text(kind: str, text: Fields, dim: int, quick_gelu: bool) -> dict[str, Any]
 def _perceptron(tower: Fields, width: int, quick_gelu: bool) -> dict[str, Any]:
     """Return the feed-forward settings of the tower's blocks; `act_kwargs` give SigLIP's approximation of GELU."""
     ratio, eps = tower.values.get("mlp_ratio", 4.0), tower.fields("norm_kwargs").values.get("eps", 1e-5)
-    if not isinstance(ratio, (int, float)) or not isinstance(eps, (int, float)) or not 0 < ratio < MAX_WIDTH:
+    if not isinstance(ratio, (int, float)) or not isinstance(eps, (int, float)) or not 0 < ratio < LIMITS.max_width:
         raise LoadError(f"{tower.where}: mlp_ratio and norm_kwargs.eps: must be numbers", "corrupt")
     exact = tower.fields("act_kwargs").text("approximate", "none") == "none"
     activation = "quick_gelu" if quick_gelu else "gelu" if exact else "gelu_pytorch_tanh"
@@ -200,7 +200,7 @@ def _side(fields: Fields, key: str) -> int:
         raise LoadError(
             f"{fields.where}: {key} {shortened(value)} cannot be served: images must be square", "unsupported"
         )
-    return Fields(fields.where, {key: value}).integer(key, least=1, most=MAX_SIDE)
+    return Fields(fields.where, {key: value}).integer(key, least=1, most=LIMITS.max_image_side)
 
 
 def _plan(given: Fields, side: int) -> ImagePlan:

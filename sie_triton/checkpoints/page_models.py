@@ -10,7 +10,7 @@ from pathlib import Path
 from sie_triton.checkpoints.contents import read_any_config
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import NESTED
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
 # Names of the same setting in different towers.
@@ -54,7 +54,7 @@ class PageFiles:
         # Before transformers 4.52, some had the fields of the language model at the top level, beside vision_config.
         text, vision = vlm.fields("text_config") if vlm.has("text_config") else vlm, vlm.fields("vision_config")
         for part in (text, vision):
-            for names, most in ((LAYERS, MAX_LAYERS), (WIDTHS, MAX_WIDTH)):
+            for names, most in ((LAYERS, LIMITS.max_layers), (WIDTHS, LIMITS.max_width)):
                 for name in names:
                     part.integer(name, 1, least=1, most=most)
         key = next(filter(vlm.has, IMAGE_TOKENS), IMAGE_TOKENS[0])
@@ -63,7 +63,7 @@ class PageFiles:
             vlm,
             text,
             vision,
-            config.integer("embedding_dim", 128, least=1, most=MAX_WIDTH),
+            config.integer("embedding_dim", 128, least=1, most=LIMITS.max_width),
             text.integer("max_position_embeddings", longest, least=2),
             vlm.integer(key),
             read_fields(directory / NESTED, required=False),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.image_processor import IMAGES, image_fields, resample, scaling
-from sie_triton.checkpoints.resizing import MAX_SIDE
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 
 
@@ -39,7 +39,7 @@ class PatchPlan:
         fields = image_fields(directory, usual)
         least, most = _pixels(fields)
         plan = cls(
-            patch=fields.integer("patch_size", least=1, most=MAX_SIDE),
+            patch=fields.integer("patch_size", least=1, most=LIMITS.max_image_side),
             merge=fields.integer("merge_size", least=1, most=64),
             frames=fields.integer("temporal_patch_size", least=1, most=64),
             min_pixels=least,
@@ -86,7 +86,7 @@ def _pixels(fields: Fields) -> tuple[int, int]:
     for own, of_size in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
         is_own = fields.has(own) and fields.text(IMAGES) != "Glm46VImageProcessor"
         source, key = (fields, own) if is_own else (size, own if size.has(own) else of_size)
-        found.append(source.integer(key, least=1, most=MAX_SIDE * MAX_SIDE))
+        found.append(source.integer(key, least=1, most=LIMITS.max_image_side * LIMITS.max_image_side))
     least, most = found
     if least > most:
         message = f"{fields.where}: the minimum of {least} pixels is larger than the maximum of {most}"

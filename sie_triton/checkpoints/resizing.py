@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from sie_triton.checkpoints.files import Fields, shortened
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
-
-MAX_SIDE = 8192
 
 # The keys that a size may have together.
 EXACT, SHORTEST, BOTH_EDGES = ("height", "width"), ("shortest_edge",), ("shortest_edge", "longest_edge")
@@ -28,7 +27,7 @@ class Resizing:
         """Read `size`; raise LoadError unless it has one of the `supported` forms."""
         size = size_fields(fields, "size")
         form = form_of(size, supported)
-        return cls(form, tuple(size.integer(key, least=1, most=MAX_SIDE) for key in form))
+        return cls(form, tuple(size.integer(key, least=1, most=LIMITS.max_image_side) for key in form))
 
     @property
     def exact(self) -> tuple[int, int] | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sie_triton.checkpoints.architecture import MASKED_LM, default_pooling, head, is_bare
 from sie_triton.checkpoints.files import Fields, inside
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.modules import (
-    MAX_WIDTH,
     TRANSFORMERS,
     WIDTH_KEYS,
     DenseLayer,
@@ -172,7 +172,7 @@ def _dim(text: TextFiles, pooling: Fields, modes: tuple[str, ...], dense: tuple[
             check_widths(dense, len(modes) * hidden_size(text.config))
         return dense[-1].out_features
     name = next(filter(pooling.has, ("embedding_dimension", "word_embedding_dimension")), None)
-    width = hidden_size(text.config) if name is None else pooling.integer(name, least=1, most=MAX_WIDTH)
+    width = hidden_size(text.config) if name is None else pooling.integer(name, least=1, most=LIMITS.max_width)
     return len(modes) * width
 
 

@@ -10,23 +10,8 @@ from itertools import islice
 from typing import Any
 
 from sie_triton.checkpoints.files import Fields, shortened
+from sie_triton.checkpoints.limits import LIMITS, FileLimits
 from sie_triton.errors import LoadError
-
-MAX_STEPS, MAX_DEPTH, MAX_PATTERN = 200, 8, 20_000
-
-# Characters that normalizers may make of one, in theory: ALBERT's are NFKD, lowercase and a character map, 18 × 2 × 18.
-# What they make of a text is bounded again when it is read (`models/inputs/growth.py`).
-MAX_GROWTH = 700
-
-# The same for pre-tokenizers. Those of known models make four of one.
-MAX_SPLIT_GROWTH = 16
-
-# The largest tokenizers have a million tokens of eight characters, and six thousand added ones.
-MAX_TOKENS, MAX_CHARACTERS = 4_000_000, 16_000_000
-MAX_ADDED, MAX_ADDED_CHARACTERS = 100_000, 1_000_000
-
-# Tokens around a text, and characters of a word, for which WordPiece takes quadratic time. Models have 2, and 100.
-MAX_AROUND, MAX_WORD = 100, 1000
 
 # The longest that each makes of a character, as İ, 중 or ﷺ.
 FACTORS = {"Strip": 1, "StripAccents": 1, "Nmt": 1, "Lowercase": 2, "NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}
@@ -41,9 +26,9 @@ _ONE = r"(?:\\[sSdDwWnrt]|\[(?:\\.|[^\\\[\]&])+\]|[^\\\[\](){}|?*+.^$])(?:\+|\{[
 NOT_EMPTY = re.compile(rf"(?:{_ONE})+(?:\|(?:{_ONE})+)*")
 
 
-def check_tokenizer(tokenizer: Fields) -> None:
+def check_tokenizer(tokenizer: Fields, limits: FileLimits = LIMITS) -> None:
     """Raise LoadError if a tokenizer.json can make much more of a text than it has, or is too large to be read."""
-    for key, most in (("normalizer", MAX_GROWTH), ("pre_tokenizer", MAX_SPLIT_GROWTH)):
+    for key, most in (("normalizer", limits.max_growth), ("pre_tokenizer", limits.max_split_growth)):
         steps = _steps(tokenizer, key)
         grown = growth(steps) if key == "normalizer" else _product(steps)
         if grown > most:
@@ -51,10 +36,10 @@ def check_tokenizer(tokenizer: Fields) -> None:
             raise LoadError(message, "unsupported")
     for step in _steps(tokenizer, "post_processor"):
         _check_around(step)
-    _check_size(tokenizer, "added_tokens", _contents(tokenizer), MAX_ADDED, MAX_ADDED_CHARACTERS)
+    _check_size(tokenizer, "added_tokens", _contents(tokenizer), limits.max_added_tokens, limits.max_added_characters)
     model = tokenizer.fields("model")
-    _check_size(tokenizer, "model: vocab", _vocabulary(model), MAX_TOKENS, MAX_CHARACTERS)
-    model.integer("max_input_chars_per_word", 0, most=MAX_WORD)
+    _check_size(tokenizer, "model: vocab", _vocabulary(model), limits.max_tokens, limits.max_token_characters)
+    model.integer("max_input_chars_per_word", 0, most=limits.max_word_characters)
 
 
 def growth(steps: Sequence[Fields]) -> float:
@@ -93,9 +78,9 @@ def growth(steps: Sequence[Fields]) -> float:
 
 def steps_of(step: Fields) -> list[Fields]:
     """Return the steps of a step, which may be a sequence of others. Raise LoadError if they are too many."""
-    found = list(islice(_steps_in(step, MAX_DEPTH), MAX_STEPS + 1))
-    if len(found) > MAX_STEPS:
-        raise LoadError(f"{step.where}: may have at most {MAX_STEPS} steps", "unsupported")
+    found = list(islice(_steps_in(step, LIMITS.max_step_depth), LIMITS.max_steps + 1))
+    if len(found) > LIMITS.max_steps:
+        raise LoadError(f"{step.where}: may have at most {LIMITS.max_steps} steps", "unsupported")
     return found
 
 
@@ -106,7 +91,7 @@ def _steps_in(step: Fields, depth: int) -> Iterator[Fields]:
         return
     values = step.values[nested]
     if not isinstance(values, list) or not depth:
-        raise LoadError(f"{step.where}: {nested}: must be a list, at most {MAX_DEPTH} deep", "unsupported")
+        raise LoadError(f"{step.where}: {nested}: must be a list, at most {LIMITS.max_step_depth} deep", "unsupported")
     for i, each in enumerate(values):
         yield from _steps_in(Fields.of(f"{step.where}: {i}", each), depth - 1)
 
@@ -116,8 +101,8 @@ def _steps(tokenizer: Fields, key: str) -> list[Fields]:
     for step in found:
         pattern = step.values.get("pattern")
         written = pattern.get("Regex") if isinstance(pattern, dict) else None
-        if isinstance(written, str) and len(written) > MAX_PATTERN:
-            message = f"{step.where}: pattern: may have at most {MAX_PATTERN} characters"
+        if isinstance(written, str) and len(written) > LIMITS.max_pattern_characters:
+            message = f"{step.where}: pattern: may have at most {LIMITS.max_pattern_characters} characters"
             raise LoadError(message, "unsupported")
     return found
 
@@ -150,14 +135,17 @@ def _check_around(step: Fields) -> None:
     tokens = step.fields("special_tokens")
     for key in ("single", "pair"):
         pieces = step.values.get(key)
-        if not isinstance(pieces, list) or len(pieces) > MAX_AROUND:
-            raise LoadError(f"{step.where}: {key}: must be a list of at most {MAX_AROUND} pieces", "unsupported")
+        if not isinstance(pieces, list) or len(pieces) > LIMITS.max_around_tokens:
+            raise LoadError(
+                f"{step.where}: {key}: must be a list of at most {LIMITS.max_around_tokens} pieces", "unsupported"
+            )
         read = [Fields.of(f"{step.where}: {key}", piece) for piece in pieces]
         texts = [piece.fields("Sequence").text("id") for piece in read if piece.has("Sequence")]
         around = [piece.fields("SpecialToken").text("id") for piece in read if piece.has("SpecialToken")]
         num_tokens = sum(len(tokens.fields(each).values.get("ids") or ()) for each in around)
-        if len(set(texts)) < len(texts) or num_tokens > MAX_AROUND:
-            message = f"{step.where}: {key}: must have each text once, and at most {MAX_AROUND} tokens around them"
+        if len(set(texts)) < len(texts) or num_tokens > LIMITS.max_around_tokens:
+            most = LIMITS.max_around_tokens
+            message = f"{step.where}: {key}: must have each text once, and at most {most} tokens around them"
             raise LoadError(message, "unsupported")
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, has_file, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH, modules_of
+from sie_triton.checkpoints.limits import LIMITS
+from sie_triton.checkpoints.modules import modules_of
 from sie_triton.checkpoints.open_clip import CONFIG as OPEN_CLIP
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.checkpoints.positions import UNLIMITED
@@ -55,7 +56,7 @@ class TowerFiles:
         return cls(
             home,
             config,
-            config.integer("projection_dim", 512, least=1, most=MAX_WIDTH),
+            config.integer("projection_dim", 512, least=1, most=LIMITS.max_width),
             min(most, text.integer("max_position_embeddings", 77, least=2)),
             plan,
             (side // patch) ** 2,
@@ -65,9 +66,9 @@ class TowerFiles:
 def check_tower(tower: Fields) -> None:
     """Raise LoadError if a tower is larger than any real one."""
     for name, most in (
-        ("num_hidden_layers", MAX_LAYERS),
-        ("hidden_size", MAX_WIDTH),
-        ("num_attention_heads", MAX_WIDTH),
+        ("num_hidden_layers", LIMITS.max_layers),
+        ("hidden_size", LIMITS.max_width),
+        ("num_attention_heads", LIMITS.max_width),
     ):
         tower.integer(name, 1, least=1, most=most)
 

@@ -19,6 +19,7 @@ from sie_triton.checkpoints.library_keys import (
     TRANSFORMER,
     check_keys,
 )
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.positions import UNLIMITED, is_rotary, num_positions
 from sie_triton.errors import LoadError
 
@@ -28,9 +29,6 @@ STATES, FILL_MASK, CLASSIFICATION = "feature-extraction", "fill-mask", "sequence
 # File names of the settings: sentence-transformers before 2 named them by architecture.
 NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ITS_STATES = ("last_hidden_state", "logits")
-
-# Most special tokens that the file may add, and most characters of one.
-MAX_TOKENS, MAX_TOKEN = 10_000, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,5 +151,11 @@ def _passed_on(settings: Fields, what: str) -> Fields:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
-        return len(value) <= MAX_TOKENS and all(isinstance(each, str) and len(each) <= MAX_TOKEN for each in value)
-    return value is None or isinstance(value, bool | int) or (isinstance(value, str) and len(value) <= MAX_TOKEN)
+        return len(value) <= LIMITS.max_special_tokens and all(
+            isinstance(each, str) and len(each) <= LIMITS.max_special_token_characters for each in value
+        )
+    return (
+        value is None
+        or isinstance(value, bool | int)
+        or (isinstance(value, str) and len(value) <= LIMITS.max_special_token_characters)
+    )

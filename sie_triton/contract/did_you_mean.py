@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 # Longer names get no suggestion: the comparison is quadratic in the length.
-MAX_LENGTH = 200
+MOST = 200
 
 # Minimum similarity, from 0 to 1. One wrong letter in a name of five leaves 0.8.
 SIMILARITY = 0.8
 
 
 # Number of suggestions of `closest`, and their minimum similarity.
-NUM_CLOSEST, CLOSE = 3, 0.6
+CLOSE = 0.6
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -21,7 +21,7 @@ def closest(name: str, known: Iterable[str]) -> str:
     '; the most similar names are BAAI/bge-m3, BAAI/bge-base'
     """
     by_letters = {each.lower(): each for each in known}
-    found = get_close_matches(name[:MAX_LENGTH].lower(), by_letters, NUM_CLOSEST, CLOSE)
+    found = get_close_matches(name[:MOST].lower(), by_letters, 3, CLOSE)
     return f"; the most similar names are {', '.join(by_letters[each] for each in found)}" if found else ""
 
 
@@ -34,5 +34,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     ''
     """
     by_letters = {each.lower(): each for each in known}
-    found = get_close_matches(name[:MAX_LENGTH].lower(), by_letters, 1, SIMILARITY)
+    found = get_close_matches(name[:MOST].lower(), by_letters, 1, SIMILARITY)
     return f"; did you mean {by_letters[found[0]]}?" if found else ""

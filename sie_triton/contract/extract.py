@@ -10,6 +10,7 @@ import numpy as np
 from sie_triton.contract.arrays import Array, Ints
 from sie_triton.contract.findings import Findings
 from sie_triton.contract.items import item_tensors, items_of
+from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, encodable
 from sie_triton.contract.spec import Profile
@@ -31,23 +32,20 @@ MAX_LABELS = 4096
 
 # Bounds the response, which repeats the label of each finding.
 MAX_LABEL = 1000  # characters
-MAX_FOUND = 100_000  # findings per item
-MAX_NAMED = 20  # labels that an error names
 
-MAX_JSON = 1_000_000  # characters of a JSON parameter
 
 LABEL_PARAMETERS = (
     Parameter(
         "label_thresholds",
         str,
-        max_characters=MAX_JSON,
+        max_characters=LIMITS.max_json_characters,
         for_prompt=True,
         doc="JSON object: label → minimum score, which replaces threshold for this label",
     ),
     Parameter(
         "label_descriptions",
         str,
-        max_characters=MAX_JSON,
+        max_characters=LIMITS.max_json_characters,
         for_prompt=True,
         doc="JSON object: label → description, which the model reads in place of the label",
     ),
@@ -186,11 +184,10 @@ def _findings(model: Model, rows: Sequence[Rows], options: Options, item: int) -
         found = model.extraction.findings(rows, options)
     except InputError as exc:
         raise InputError.at(f"items[{item}]", str(exc)) from exc
-    if found.count > MAX_FOUND:
-        raise InputError.at(
-            "parameter threshold",
-            f"item {item} has {found.count} findings, and at most {MAX_FOUND} can be returned; raise the threshold",
-        )
+    most = LIMITS.max_findings
+    if found.count > most:
+        given = f"item {item} has {found.count} findings, and at most {most} can be returned"
+        raise InputError.at("parameter threshold", f"{given}; raise the threshold")
     return found
 
 
@@ -263,8 +260,8 @@ def _by_label(
         raise InputError.at(where, "must be a JSON object with labels as keys")
     for label, value in found.items():
         if label not in labels:
-            named = ", ".join(repr(each[:80]) for each in labels[:MAX_NAMED])
-            more = f" and {len(labels) - MAX_NAMED} more" if len(labels) > MAX_NAMED else ""
+            named = ", ".join(repr(each[:80]) for each in labels[: LIMITS.max_named])
+            more = f" and {len(labels) - LIMITS.max_named} more" if len(labels) > LIMITS.max_named else ""
             raise InputError.at(where, f"{label[:80]!r} is not one of the labels: {named}{more}")
         if type(value) not in types:
             raise InputError.at(where, f"{label[:80]!r}: must be {allowed}")

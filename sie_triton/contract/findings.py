@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from sie_triton.contract.limits import LIMITS
+
 Label = int | str
 Box = tuple[float, float, float, float]
 
@@ -135,7 +137,6 @@ class Findings:
 PLACE = "__place__"
 
 # Longer numbers, in characters, stay strings.
-MAX_DIGITS = 30
 GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?")
 PLAIN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
@@ -164,7 +165,7 @@ def number_in(words: str, kind: str) -> int | float | str:
     ('about 5', '12 %', '1e999')
     """
     plain = words.replace(",", "") if GROUPED.fullmatch(words) else words
-    if not PLAIN.fullmatch(plain) or len(plain) > MAX_DIGITS:
+    if not PLAIN.fullmatch(plain) or len(plain) > LIMITS.max_number_characters:
         return words
     found = float(plain)
     if math.isinf(found):

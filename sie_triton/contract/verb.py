@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from sie_triton.contract.arrays import Ints
+from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.model import Computed, Model, Part, Rows
 from sie_triton.contract.parameters import Parameter, ParameterValue
 from sie_triton.contract.spec import Profile
@@ -13,7 +14,6 @@ from sie_triton.contract.tensors import NUM_PAGES, PAGE_NUMBERS, TIMING_MS, TOKE
 # Maximum length of an instruction: characters per token that the model reads, and tokens. The model reads the
 # instruction with every text: a longer one would leave no room for the texts, and cost its length for each of them.
 CHARACTERS_PER_TOKEN = 16
-LONGEST_INSTRUCTION = 32_768  # tokens
 
 PAGES = Parameter(
     "pages",
@@ -31,12 +31,11 @@ TRUNCATION_SIDE = Parameter(
     doc="side on which long texts are cut; default: as the model's own files say",
 )
 
-LONGEST_LORA = 200  # characters of an adapter's name
 
 LORA = Parameter(
     "lora",
     str,
-    max_characters=LONGEST_LORA,
+    max_characters=LIMITS.max_lora_characters,
     doc="LoRA adapter to apply; overrides the profile's; empty: no adapter",
 )
 
@@ -145,7 +144,7 @@ def _apart(model: Model) -> str:
 
 def common_parameters(model: Model) -> tuple[Parameter, ...]:
     """Return the request parameters of every verb."""
-    longest = CHARACTERS_PER_TOKEN * min(model.spec.max_sequence_length, LONGEST_INSTRUCTION)
+    longest = CHARACTERS_PER_TOKEN * min(model.spec.max_sequence_length, LIMITS.max_instruction_tokens)
     profiles = tuple(profile.name for profile in model.spec.profiles)
     return (
         Parameter(

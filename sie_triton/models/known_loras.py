@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from sie_triton.contract import shown
+from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.contract.verb import LONGEST_LORA
 from sie_triton.errors import InputError
 from sie_triton.system.host.files import write_atomically
 from sie_triton.system.host.private import private_directory
@@ -30,9 +30,6 @@ HUB, PACKAGE = "hub://", "package://"
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w.-]*)?", re.ASCII)
 PATHS = ("/", "./", "../", "~")
 
-# Maximum number of adapters that an error message names.
-MAX_NAMED = 20
-
 
 def check_name(name: str) -> str:
     """Return `name` if an adapter may have it; else ValueError describes the allowed names.
@@ -40,10 +37,10 @@ def check_name(name: str) -> str:
     >>> check_name("org/banking-v1.2")
     'org/banking-v1.2'
     """
-    if len(name) > LONGEST_LORA or not NAME.fullmatch(name):
+    if len(name) > LIMITS.max_lora_characters or not NAME.fullmatch(name):
         raise ValueError(
-            f"must be 1 to {LONGEST_LORA} of the characters a-z, A-Z, 0-9, _, ., - and /, and begin with a letter, "
-            "a digit or _"
+            f"must be 1 to {LIMITS.max_lora_characters} of the characters a-z, A-Z, 0-9, _, ., - and /, and begin with "
+            "a letter, a digit or _"
         )
     return name
 
@@ -69,7 +66,7 @@ def is_hub_id(text: str) -> bool:
     >>> is_hub_id("org/name@main"), is_hub_id("org/name/x"), is_hub_id("../name")
     (True, False, False)
     """
-    return len(text) <= LONGEST_LORA and HUB_ID.fullmatch(text) is not None
+    return len(text) <= LIMITS.max_lora_characters and HUB_ID.fullmatch(text) is not None
 
 
 class KnownLoras:
@@ -118,7 +115,9 @@ class KnownLoras:
 
     def _remedy(self, name: str) -> str:
         names = self.names()
-        known = ", ".join(names[:MAX_NAMED]) + (f", … ({len(names)} in all)" if len(names) > MAX_NAMED else "")
+        known = ", ".join(names[: LIMITS.max_named]) + (
+            f", … ({len(names)} in all)" if len(names) > LIMITS.max_named else ""
+        )
         said = f"; give one of {known}" if names else "; it has none"
         if self._path is not None:
             said += f"; add one with sie-triton lora add {self._spec.model} NAME SOURCE"

@@ -96,14 +96,7 @@ def test_a_sound_of_each_kind(ours, library):
     assert cosine(found[0], other) < 0.999
 
 
-def test_short_sounds(ours, library):
-    files = [saved(sound(seconds, RATE, seed=3), RATE) for seconds in (0.0005, 0.03, 0.2, 0.51, 0.99, 1.0)]
-    found = ours.encode([{"audio": content} for content in files])["dense"]
-    cosines = [cosine(vector, library.file(content)) for vector, content in zip(found, files, strict=True)]
-    assert min(cosines) >= 0.99999
-
-
-@pytest.mark.parametrize("seconds", [1.001, 1.021, 1.5, 2.0, 2.7, 7.3])
+@pytest.mark.parametrize("seconds", [1.021, 2.7])
 def test_long_sounds(ours, library, seconds, monkeypatch):
     """The random choices of the library are replaced: with fusion by the middle of each third, else by all windows."""
     content = saved(sound(seconds, RATE, seed=4), RATE)
@@ -180,17 +173,6 @@ def test_spectrograms_made_otherwise_fail_the_same_comparison(tmp_path, director
     copied(directory, tmp_path, "preprocessor_config.json", frequency_max=1500)
     (found,) = served(tmp_path).encode([{"audio": KINDS["wav"]}])["dense"]
     assert cosine(found, library.file(KINDS["wav"])) < 0.999
-
-
-@pytest.mark.parametrize("part", ["feature_extractor", "audio_processor"])
-def test_files_of_transformers_5(tmp_path, directory, library, part):
-    """The part of processor_config.json holds, whatever preprocessor_config.json has."""
-    settings = json.loads((directory / "preprocessor_config.json").read_text())
-    copied(directory, tmp_path, "preprocessor_config.json", frequency_max=1500, padding="pad")
-    (tmp_path / "processor_config.json").write_text(json.dumps({part: settings}))
-    found = served(tmp_path).encode([{"audio": KINDS["wav"]}])["dense"][0]
-    assert cosine(found, Library(tmp_path).file(KINDS["wav"])) >= 0.99999
-    assert cosine(found, library.file(KINDS["wav"])) >= 0.99999
 
 
 def test_frames_of_an_odd_number_of_samples(tmp_path, directory, ours):

@@ -1,7 +1,6 @@
 """Vectors of images and texts equal those of transformers and sentence-transformers on the same weights and files."""
 
 import io
-import json
 
 import numpy as np
 import pytest
@@ -9,9 +8,7 @@ import torch
 import transformers
 from PIL import Image, ImageOps
 
-from sie_triton.checkpoints.image_processor import ImagePlan
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.inputs.pixels import resized
 from tests.support.items import Served
 from tests.support.pictures import of_all_kinds, picture, pictures, saved
 from tests.support.towers import save_clip
@@ -85,70 +82,6 @@ def test_texts_and_images_in_one_request(ours, library):
     assert np.allclose(together[3], library.images(files[1:2])[0], atol=1e-5)
     alone = np.concatenate([ours.encode([item])["dense"] for item in items])
     assert np.allclose(together, alone, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"do_center_crop": False, "size": {"height": 64, "width": 64}},
-        {"size": {"shortest_edge": 80}, "resample": 2},
-        {"size": {"shortest_edge": 30}},
-        {"size": 64, "crop_size": 64},
-        {"size": 64, "crop_size": 64, "default_to_square": True},
-        {"size": {"shortest_edge": 64, "longest_edge": 80}},
-        {"size": {"max_height": 64, "max_width": 80}},
-        {"do_resize": False},
-        {"do_normalize": False},
-        {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.4, 0.3], "rescale_factor": 1 / 127},
-    ],
-)
-def test_pixels_are_those_of_the_processor(tmp_path, settings):
-    """Pixels are equal to the bit, once they are scaled as the file says."""
-    processor = transformers.CLIPImageProcessorPil(
-        **{"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}, **settings}
-    )
-    processor.save_pretrained(tmp_path)
-    plan = ImagePlan.read(tmp_path, "CLIPImageProcessor")
-    for seed, size in enumerate([(97, 61), (40, 90), (33, 33), (300, 31), (64, 64), (7, 5)]):
-        image = picture(*size, seed=seed)
-        found = resized(image, plan)
-        values = (found * plan.scale - plan.mean) / plan.std
-        expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-        assert np.abs(values - expected).max() < 1e-5
-
-
-SMALL = {"size": {"shortest_edge": 64}, "crop_size": {"height": 64, "width": 64}}
-OLD = {**SMALL, "do_center_crop": True, "resample": 3}
-NEW = {**OLD, "image_mean": [0.5] * 3, "image_std": [0.3] * 3, "resample": 2, "size": {"shortest_edge": 72}}
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"preprocessor_config.json": OLD, "processor_config.json": {"image_processor": NEW}},
-        {"preprocessor_config.json": NEW, "processor_config.json": {"image_processor": None}},
-        {"preprocessor_config.json": {**OLD, "image_processor_type": "BitImageProcessor", "image_mean": 0.4}},
-        {"preprocessor_config.json": {"size": 64, "image_processor_type": "ViTImageProcessorFast"}},
-        {"preprocessor_config.json": {"size": 64, "image_processor_type": "ConvNextImageProcessor"}},
-        {"preprocessor_config.json": {"size": [64, 64], "feature_extractor_type": "SiglipFeatureExtractor"}},
-        {"preprocessor_config.json": {"size": 64, "crop_size": 64, "default_to_square": True}},
-        {"preprocessor_config.json": {"size": {"max_height": 70, "max_width": 90}, "crop_size": 64}},
-    ],
-)
-def test_the_files_and_the_class_decide_as_in_the_library(tmp_path, directory, files):
-    copied(directory, tmp_path, files)
-    found = Served("clip", tmp_path, dims={"dense": 32}).encode([{"image": file} for file in pictures()])["dense"]
-    assert np.allclose(found, Library(tmp_path).images(pictures()), atol=1e-5)
-
-
-def copied(directory, target, files):
-    """Copy the directory, with other files of the processor."""
-    for path in directory.iterdir():
-        if "processor" not in path.name:
-            (target / path.name).write_bytes(path.read_bytes())
-    for name, content in files.items():
-        (target / name).write_text(json.dumps(content))
 
 
 def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):

@@ -17,19 +17,15 @@ from tests.support.stages import spec
 
 QUERY = "how do vines climb, and why?"
 SPECIAL = ["alpha [PAD] beta [PAD] gamma", "[PAD]", "[PAD] ends [SEP]", "begins [MASK] [UNK] [PAD][PAD]"]
-TEXTS = ["", "x", "Stop. Look, listen!", "naïve 😀 日本語", *SPECIAL, *texts(20, seed=3), " ".join(texts(40, seed=4))]
+TEXTS = ["", "x", "Stop. Look, listen!", "naïve 😀 日本語", *SPECIAL, *texts(4, seed=3), " ".join(texts(40, seed=4))]
 
 # Which path each takes, and the state that its head reads.
 ARCHITECTURES = [
-    ("bert", {}, "packed", "first"),
     ("roberta", {}, "packed", "first"),
-    ("xlm-roberta", {}, "packed", "first"),
     ("distilbert", {}, "packed", "first"),
     ("electra", {}, "packed", "first"),
-    ("modernbert", {"classifier_pooling": "cls"}, "packed", "first"),
     ("modernbert", {"classifier_pooling": "mean"}, "packed", "mean"),
     ("jina", {}, "packed", "first"),
-    ("deberta", {}, "packed", "first"),
     # A convolution over the row.
     ("deberta", {"conv_kernel_size": 3, "conv_act": "gelu"}, "padded", "first"),
     ("deberta", {"share_att_key": True, "norm_rel_ebd": "layer_norm"}, "packed", "first"),
@@ -71,7 +67,7 @@ def test_scores_are_those_of_the_library(tmp_path, minilm_directory, architectur
     np.testing.assert_allclose(scores, alone, **close)
 
 
-@pytest.mark.parametrize("architecture", ["qwen3", "qwen2", "gemma3"])
+@pytest.mark.parametrize("architecture", ["qwen3", "gemma3"])
 def test_a_decoder_whose_texts_end_with_its_padding_reads_the_token_before(tmp_path, minilm_directory, architecture):
     """As a reranker made of Qwen3-Embedding."""
     closing = 102  # of MiniLM's tokenizer
@@ -79,28 +75,6 @@ def test_a_decoder_whose_texts_end_with_its_padding_reads_the_token_before(tmp_p
     reference = CrossEncoder(str(directory), device="cpu")
     expected = np.concatenate([reference.predict([(QUERY, text)]) for text in TEXTS])
     np.testing.assert_allclose(Scorer(directory)(QUERY, TEXTS), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
-        {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
-    ],
-)
-def test_the_activation_is_the_one_that_was_saved(tmp_path, minilm_directory, config):
-    directory = save_cross_encoder(tmp_path, minilm_directory, **config)
-    if "sbert_ce_default_activation_function" in config:  # as before sentence-transformers 4
-        directory = tmp_path / "encoder"
-    expected = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
-    np.testing.assert_allclose(Scorer(directory)(QUERY, TEXTS), expected, atol=2e-5)
-
-
-def test_an_instruction_stands_before_the_query(tmp_path, minilm_directory):
-    scorer = Scorer(save_cross_encoder(tmp_path, minilm_directory))
-    np.testing.assert_array_equal(scorer(QUERY, TEXTS, "find: "), scorer("find: " + QUERY, TEXTS))
-    assert np.abs(scorer(QUERY, TEXTS, "find: ") - scorer(QUERY, TEXTS)).max() > 1e-3
 
 
 def test_a_saved_prompt_is_the_default_instruction(tmp_path, minilm_directory):
@@ -113,15 +87,6 @@ def test_a_saved_prompt_is_the_default_instruction(tmp_path, minilm_directory):
     np.testing.assert_allclose(scorer(QUERY, TEXTS), expected, atol=2e-5)
     np.testing.assert_array_equal(scorer(QUERY, TEXTS), scorer(QUERY, TEXTS, "find: "))
     assert np.abs(scorer(QUERY, TEXTS) - scorer(QUERY, TEXTS, "")).max() > 1e-3
-
-
-def test_the_longer_of_the_two_is_cut_first(tmp_path, minilm_directory):
-    scorer = Scorer(save_cross_encoder(tmp_path, minilm_directory))
-    long = " ".join(texts(60, seed=8))
-    reference = CrossEncoder(str(tmp_path / "model"), device="cpu")
-    pairs = [(long, "short"), ("short", long), (long, long)]
-    for query, text in pairs:
-        np.testing.assert_allclose(scorer(query, [text]), reference.predict([(query, text)]), atol=2e-5)
 
 
 def test_unsupported_classifiers_are_refused_with_the_reason(tmp_path, minilm_directory):

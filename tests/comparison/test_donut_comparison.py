@@ -12,12 +12,10 @@ from PIL import Image, ImageOps
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.donut import findings
-from sie_triton.models.families.donut.files import DonutFiles
 from sie_triton.models.families.donut.json_tokens import parsed
-from sie_triton.models.families.donut.processor import page
 from sie_triton.models.families.shared.readers.processor import GENERATED, GENERATED_LENGTHS
 from tests.support.deadlines import given_up, tokens_in
-from tests.support.pictures import of_all_kinds, picture, pictures, saved
+from tests.support.pictures import picture, pictures, saved
 from tests.support.readers import DONUT_TASKS, Reader, save_donut
 
 FILES = pictures()
@@ -85,9 +83,8 @@ def test_tokens_are_those_of_the_library(ours, library, num_beams, monkeypatch):
     assert len(set(found[1])) > 8, "it says more than one thing"
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_answers_equal_the_librarys(ours, library, num_beams):
-    options = {"max_new_tokens": 24, "num_beams": num_beams}
+def test_answers_equal_the_librarys(ours, library):
+    options = {"max_new_tokens": 24}
     found = data(ours(FILES, **CORD, **options))
     assert found == [library.read(file, "<s_cord-v2>", **options) for file in FILES]
     assert len({str(each) for each in found}) == len(FILES)
@@ -135,68 +132,24 @@ def test_generation_ends_between_two_tokens(ours, monkeypatch):
     assert tokens_in(2, ours, (FILES[1:2], CORD), monkeypatch) == [3]
 
 
-@pytest.mark.parametrize("kind", of_all_kinds())
-def test_pages_are_those_of_the_processor(directory, library, kind):
-    assert_same_page(directory, library.images, Image.open(io.BytesIO(of_all_kinds()[kind])).convert("RGB"))
-
-
-@pytest.mark.parametrize("size", [(97, 61), (40, 90), (33, 33), (300, 31), (31, 300), (48, 64), (5, 7), (640, 480)])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"size": {"height": 64, "width": 48}},
-        {"size": {"height": 40, "width": 64}, "do_align_long_axis": True},
-        {"size": {"height": 64, "width": 48}, "do_align_long_axis": True, "resample": 3},
-        {"size": [48, 64], "do_normalize": False},
-    ],
-)
-def test_pages_of_all_shapes(tmp_path, settings, size):
-    (tmp_path / "config.json").write_text('{"encoder": {}, "decoder": {}}')
-    processor = transformers.DonutImageProcessorPil(**settings)
-    processor.save_pretrained(tmp_path)
-    assert_same_page(tmp_path, processor, picture(*size))
-
-
-def assert_same_page(directory, processor, image):
-    files = DonutFiles.read(directory)
-    values = (page(image, files) * files.plan.scale - files.plan.mean) / files.plan.std
-    expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-    assert np.abs(values - expected).max() < 1e-5
-
-
-WRITTEN = [
-    "<s_menu><s_nm>Tea</s_nm><s_price>1</s_price><sep/><s_nm>Pie</s_nm></s_menu><s_total>3</s_total>",
-    "<s_answer><yes/></s_answer>",
-    "<s_answer> a<sep/> <no/> <sep/><maybe/></s_answer>",
-    "<s_answer>left open <s_total>5</s_total>",
-    "<s_nm>a</s_nm><sep/><s_nm>b</s_nm><sep/>",
-    "<s_nm>a</s_nm><sep/>c<sep/><s_nm>d</s_nm> rest",
-    "<sep/><s_nm>a</s_nm>",
-    "</s_nm> closed first <s_nm>a</s_nm>",
-    "<s_menu><s_nm>a</s_menu></s_nm>",
-    "<s_menu><s_nm></s_nm></s_menu><s_menu>twice</s_menu>",
-    "<S_Menu><s_nm>case</S_NM></s_menu>",
-    "<s_menu>\n<s_nm>lines\n2</s_nm>\n</s_menu>",
-    "<s_menu><s_total></s_total><sep/></s_menu>",
-    "words only",
-    "words <s_ and no end",
-    "<s_>empty</s_>",
-    "<s_a.b(c>odd</s_a.b(c>",
-    "",
-    "<s_menu><s_menu>inside</s_menu></s_menu>",
-    "<s_menu><s_x></s_menu>",
-]
-
-
-@pytest.mark.parametrize("text", WRITTEN)
-def test_fields_are_parsed_as_the_library_parses_them(library, text):
-    added = library.tokenizer.get_added_vocab()
-    assert parsed(text, added) == library.processor.token2json(text)
-
-
 def test_fields_in_any_order_are_parsed_as_the_library_parses_them(library):
     added, rng = library.tokenizer.get_added_vocab(), np.random.default_rng(0)
-    parts = ["<s_menu>", "</s_menu>", "<s_nm>", "</s_nm>", "<S_nm>", "<sep/>", "<yes/>", "Tea", " ", "<s_", ">", "</s_"]
+    parts = [
+        "<s_menu>",
+        "</s_menu>",
+        "<s_nm>",
+        "</s_nm>",
+        "<S_nm>",
+        "<sep/>",
+        "<yes/>",
+        "Tea",
+        " ",
+        "<s_",
+        ">",
+        "</s_",
+        "<s_a.b(c>",
+        "</s_a.b(c>",
+    ]
     for _ in range(2000):
         text = "".join(rng.choice(parts, rng.integers(1, 14)))
         assert parsed(text, added) == library.processor.token2json(text), text
@@ -215,7 +168,9 @@ def test_answers_become_findings():
     kind = told("<s_class>invoice</s_class>", "<s_rvlcdip>")
     assert kind["classifications"] == [{"label": "invoice", "score": 1.0}]
     assert [(each["label"], each["text"]) for each in kind["entities"]] == [("document_class", "invoice")]
-    receipt = told(WRITTEN[0], "<s_cord-v2>")
+    receipt = told(
+        "<s_menu><s_nm>Tea</s_nm><s_price>1</s_price><sep/><s_nm>Pie</s_nm></s_menu><s_total>3</s_total>", "<s_cord-v2>"
+    )
     assert [(each["label"], each["text"]) for each in receipt["entities"]] == [
         ("menu[0].nm", "Tea"),
         ("menu[0].price", "1"),
@@ -261,15 +216,6 @@ def test_unsupported_checkpoints_are_refused(tmp_path, directory):
     transformers.DonutImageProcessorPil(do_pad=False).save_pretrained(tmp_path)
     with pytest.raises(LoadError, match="do_pad false cannot be served"):
         family_in(tmp_path)
-
-
-def test_other_pixels_fail_the_same_comparison(tmp_path, directory, library):
-    """Negative control: another filter."""
-    for path in directory.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    transformers.DonutImageProcessorPil(size={"height": 64, "width": 48}, resample=4).save_pretrained(tmp_path)
-    found = data(Reader("donut", tmp_path)(FILES, **CORD, max_new_tokens=40))
-    assert found != [library.read(file, "<s_cord-v2>") for file in FILES]
 
 
 def test_weights_changed_in_one_place_fail_the_same_comparison(directory, library):

@@ -11,11 +11,8 @@ from PIL import Image, ImageOps
 
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
-from sie_triton.models.families.florence2 import findings
 from sie_triton.models.families.florence2.answers import Answers
 from sie_triton.models.families.florence2.tasks import TASKS
-from sie_triton.models.families.shared.readers.processor import GENERATED_LENGTHS
-from tests.support.deadlines import given_up
 from tests.support.pictures import of_all_kinds, pictures
 from tests.support.readers import POST_PROCESSING, Reader, save_florence2, save_original
 
@@ -92,13 +89,6 @@ def test_each_task_is_answered_as_the_library_does(ours, library, task):
         assert any(each[task]["bboxes"] for each in expected)
 
 
-def test_prompts_equal_the_processors(ours, library):
-    for task, added in NEEDS_INPUT.items():
-        batch = ours.batch([(FILES[:1], {"task": task, **added})])
-        ids = library.inputs(FILES[0], task + added.get("instruction", ""))[1]["input_ids"][0].tolist()
-        assert [ours.adapter._files.image_token] * 5 + batch.features["input_ids"].values.tolist() == ids
-
-
 def test_tasks_labels_and_lengths_in_one_batch_as_alone(ours, library):
     requests = [
         (FILES[:2], {**OD, "max_new_tokens": 12}),
@@ -116,7 +106,7 @@ def test_tasks_labels_and_lengths_in_one_batch_as_alone(ours, library):
 
 
 # What can be seen through lies on white here, and the library's depth of 16 bits is another: see tests of images.
-SEEN_ALIKE = ("png", "jpeg", "cmyk", "grey", "palette", "turned", "turned png", "animated gif")
+SEEN_ALIKE = ("cmyk", "turned", "animated gif")
 
 
 @pytest.mark.parametrize("kind", SEEN_ALIKE)
@@ -124,15 +114,6 @@ def test_an_image_of_each_kind(ours, library, kind):
     """Boxes refer to the image as displayed, rotated by its EXIF orientation."""
     file = of_all_kinds()[kind]
     assert data(ours([file], **OCR, max_new_tokens=16)) == [library.read(file, "<OCR_WITH_REGION>", max_new_tokens=16)]
-
-
-def test_generation_ends_when_the_client_is_gone(ours, monkeypatch):
-    assert not findings(given_up(ours, [(FILES[:2], OCR)], monkeypatch)[:1], {}).count
-
-
-def test_a_calibration_sample_has_images_of_its_cost_and_few_new_tokens(ours):
-    (few, many) = (ours.adapter.forward(ours.sample(total)) for total in (256, 2048))
-    assert (len(few[GENERATED_LENGTHS.name]), len(many[GENERATED_LENGTHS.name])) == (1, 4)
 
 
 def test_an_answer_is_as_long_as_asked_for_at_most(ours, library):
@@ -148,23 +129,6 @@ def test_padding_behind_an_answer_is_no_part_of_it(ours):
 
 
 PLACES = "<loc_1><loc_20><loc_300><loc_999>"
-WRITTEN = [
-    f"</s><s>cat{PLACES}dog{PLACES}{PLACES}</s>",
-    f"Invoice{PLACES}{PLACES}No. 5 {PLACES}<loc_7><loc_7><loc_900><loc_900>",
-    f"thin{PLACES}<loc_1><loc_20><loc_300><loc_999>",
-    f"it{PLACES}the image{PLACES}a chair{PLACES}{PLACES}",
-    f"{PLACES}{PLACES}",
-    f"{PLACES}<loc_5>cat",
-    f"größe 日{PLACES}",
-    "two places<loc_1><loc_2>",
-    f"cat<poly>{PLACES}<loc_5><loc_6><sep>{PLACES}<loc_3></poly><poly>{PLACES}</poly>dog<poly>{PLACES}</poly>",
-    f"<poly>{PLACES}</poly>{PLACES}<sep>{PLACES}",
-    f"cat<od>{PLACES}</od>dog\nbig{PLACES}",
-    f"a\nb{PLACES}{PLACES}\n{PLACES}{PLACES}{PLACES}",
-    f"<ground>a<obj>{PLACES}<pad><pad>",
-    "only words",
-    "",
-]
 PARTS = ["cat", " a dog", "it", "\n", "<sep>", "<poly>", "</poly>", "<od>", "</s>", "<s>", "<", PLACES, "é"]
 PARTS += [f"<loc_{place}>" for place in (0, 7, 500, 999)]
 
@@ -173,11 +137,6 @@ def assert_parsed_alike(processor, text, size=(613, 401)):
     for name, task in TASKS.items():
         expected = processor.post_process_generation(text, task=name, image_size=size)
         assert {name: ANSWERS.read(task, text, size)} == expected, (name, text)
-
-
-@pytest.mark.parametrize("text", WRITTEN)
-def test_answers_are_parsed_as_the_library_parses_them(library, text):
-    assert_parsed_alike(library.processor, text)
 
 
 @settings(max_examples=150, deadline=None)
@@ -253,18 +212,9 @@ def test_a_checkpoint_as_microsoft_saved_it(tmp_path, directory, minilm_director
         family_in(tmp_path)
 
 
-def test_other_pixels_fail_the_same_comparison(tmp_path, directory, library):
-    """Negative control: another filter."""
-    for path in directory.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes().replace(b'"resample": 3', b'"resample": 0'))
-    other = Reader("florence2", tmp_path)
-    found = data(other(FILES, task="<OCR>", max_new_tokens=24))
-    assert found != [library.read(file, "<OCR>") for file in FILES]
-
-
 def test_answers_of_another_size_fail_the_same_comparison(library):
     """Negative control: boxes in pixels of what the model reads."""
-    text = WRITTEN[0]
+    text = f"</s><s>cat{PLACES}dog{PLACES}{PLACES}</s>"
     expected = library.processor.post_process_generation(text, task="<OD>", image_size=(613, 401))
     assert {"<OD>": ANSWERS.read(TASKS["<OD>"], text, (64, 64))} != expected
     assert np.shape(expected["<OD>"]["bboxes"]) == (3, 4)

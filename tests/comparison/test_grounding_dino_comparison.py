@@ -5,7 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import transformers
 
 from sie_triton.contract import Label
 from sie_triton.contract.spec import Runtime
@@ -107,29 +106,6 @@ def test_without_the_mask_that_keeps_labels_apart_it_fails(directory, library):
     assert not same(finder(FILES[:1], LABELS)[0], library(FILES[0], LABELS))
 
 
-def test_pixels_made_otherwise_fail_the_same_comparison(tmp_path, directory, library):
-    """Negative control: another resampling filter."""
-    other = shutil.copytree(directory, tmp_path / "other")
-    path = other / "preprocessor_config.json"
-    path.write_text(path.read_text().replace('"resample": 2', '"resample": 0'))
-    assert not same(Finder("grounding_dino", other)(FILES[:1], LABELS)[0], library(FILES[0], LABELS))
-
-
-@pytest.mark.parametrize(
-    "size",
-    [{"shortest_edge": 96, "longest_edge": 128}, {"height": 64, "width": 80}, {"max_height": 64, "max_width": 80}],
-)
-def test_pixels_are_those_of_the_processor(tmp_path, minilm_directory, size):
-    """Pixels are bitwise equal."""
-    save_dino(tmp_path, minilm_directory, size=size)
-    reading = DinoProcessor(DinoFiles.read(tmp_path), Runtime())
-    processor = transformers.GroundingDinoImageProcessorPil(size=size, do_normalize=False, do_rescale=False)
-    for seed, shape in enumerate([(97, 61), (40, 90), (33, 33), (300, 131), (96, 96), (128, 96), (129, 96)]):
-        image = picture(*shape, seed=seed)
-        expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-        assert np.array_equal(reading.pixels(image, "image[0]"), expected)
-
-
 def test_a_phrase_belongs_to_the_label_with_the_best_score():
     """Tokens: [CLS] red bus . red hand bag . [SEP]"""
     ids, labels = np.array([101, 1, 2, 9, 1, 3, 4, 9, 102]), np.array([0, 1, 1, 0, 2, 2, 2, 0, 0])
@@ -184,11 +160,7 @@ def test_an_image_too_narrow_for_its_places(tmp_path, directory):
     [
         ("preprocessor_config.json", {"do_resize": False}, "do_resize false cannot be served"),
         ("preprocessor_config.json", {"pad_size": {"height": 9, "width": 9}}, "pad_size cannot be served"),
-        (
-            "preprocessor_config.json",
-            {"size": {"longest_edge": 9}},
-            "size: must have shortest_edge and longest_edge or",
-        ),
+        ("preprocessor_config.json", {"size": {"longest_edge": 9}}, "size: must have shortest_edge and longest_edge"),
         ("config.json", {"two_stage": False}, "two_stage false cannot be served"),
         ("config.json", {"backbone_config": {"model_type": "resnet"}}, "resnet.* unknown; supported are swin"),
     ],

@@ -30,9 +30,12 @@ CASES = {
         {"target_modules": ["query", "value", "word_embeddings"], "use_rslora": True},
         {"target_modules": ["key"], "modules_to_save": ["word_embeddings", "intermediate.dense"]},
     ),
-    "distilbert": ("packed", {"target_modules": "all-linear", "lora_bias": True}, {"target_modules": ["lin1"]}),
     "mpnet": ("padded", {"target_modules": ["q", "k", "v", "dense"]}, {"target_modules": ["o"], "use_dora": True}),
-    "modernbert": ("packed", {"target_modules": "all-linear"}, {"target_modules": ["Wqkv"], "use_dora": True}),
+    "modernbert": (
+        "packed",
+        {"target_modules": "all-linear", "lora_bias": True},
+        {"target_modules": ["Wqkv"], "use_dora": True},
+    ),
     "deberta-shared": (
         "packed",
         {"target_modules": "all-linear", "use_dora": True},
@@ -43,7 +46,6 @@ CASES = {
         {"target_modules": ["c_attn", "c_fc", "wte"], "fan_in_fan_out": True, "use_dora": True},
         {"target_modules": ["c_proj"], "fan_in_fan_out": True, "modules_to_save": ["mlp.c_fc"]},
     ),
-    "qwen3": ("packed", {"target_modules": "all-linear"}, {"target_modules": ["q_proj", "v_proj"], "use_rslora": True}),
     "gemma3": (
         "packed",
         {"target_modules": ["q_proj", "embed_tokens"]},

@@ -1,6 +1,8 @@
 """Settings in a model's files, each of which changes results, against sentence-transformers."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,9 +25,9 @@ from sie_triton.models.inputs import kind_of
 from sie_triton.models.inputs.request_parts import Framed, features_of
 from sie_triton.models.inputs.tokenizer import TextTokenizer
 from tests.support.layouts import SETTINGS, changed, cross_encoder_before_6, dense, multi_vector, splade
+from tests.support.library_results import TEXTS, compare, ours, outcome, theirs
 from tests.support.loading import with_tokenizers
 from tests.support.models import save_cross_encoder, save_encoder, save_tokenizer
-from tests.support.random_directories import TEXTS, Drawn, compare, ours, outcome, theirs
 
 BERT = "sentence_bert_config.json"
 T0 = "Paris is the capital of France."
@@ -48,20 +50,20 @@ def test_gpt2_reads_as_many_tokens_as_it_has_positions(tmp_path, minilm_director
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     (directory / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 10**30}))
     assert TextFiles.read(directory).max_sequence_length == 128
-    assert outcome(Drawn("dense", (), directory)) == "equal"
+    assert outcome(directory) == "equal"
 
 
-def served(build, kind, tmp_path, minilm_directory):
+def served(build, tmp_path, minilm_directory):
     """Our results of a directory, after they were compared with the library's."""
-    drawn = Drawn(kind, (), build(tmp_path / "saved", minilm_directory))
-    assert outcome(drawn) == "equal"
-    return ours(drawn.directory)
+    directory = build(tmp_path / "saved", minilm_directory)
+    assert outcome(directory) == "equal"
+    return ours(directory)
 
 
 @pytest.mark.parametrize("idf", [False, True])
 def test_a_sparse_model_keeps_its_largest_weights(idf, tmp_path, minilm_directory):
     build = changed(splade(idf=idf), SETTINGS, max_active_dims=16)
-    found = served(build, "sparse", tmp_path, minilm_directory)
+    found = served(build, tmp_path, minilm_directory)
     assert [np.count_nonzero(vector) for vector in found["document"]] == [16] * len(TEXTS)
     assert max(np.count_nonzero(vector) for vector in found["query"]) <= 16
 
@@ -105,7 +107,6 @@ def test_texts_without_a_role_take_the_default_route(default_route, looked_up, t
     assert (np.count_nonzero(library) < 20) == looked_up
 
 
-@pytest.mark.parametrize(("kind", "build"), [("dense", dense(pooling="mean")), ("sparse", splade())])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -118,12 +119,12 @@ def test_texts_without_a_role_take_the_default_route(default_route, looked_up, t
     ],
     ids=str,
 )
-def test_lengths_by_role_are_obeyed_outside_late_interaction(kind, build, settings, tmp_path, minilm_directory):
-    drawn = Drawn(kind, (), changed(build, BERT, **settings)(tmp_path / "saved", minilm_directory))
-    plain, found = ours(build(tmp_path / "plain", minilm_directory)), ours(drawn.directory)
-    for role, expected in theirs(drawn).items():
+def test_lengths_by_role_are_obeyed_outside_late_interaction(settings, tmp_path, minilm_directory, usual):
+    directory = changed(dense(), BERT, **settings)(tmp_path / "saved", minilm_directory)
+    found = ours(directory)
+    for role, expected in theirs(directory).items():
         compare(found[role], expected)
-    different = [role for role in found if not np.allclose(found[role], plain[role], atol=1e-3)]
+    different = [role for role in found if not np.allclose(found[role], usual[role], atol=1e-3)]
     assert different == ["document" if "document_length" in settings else "query"] or "max_seq_length" in settings
 
 
@@ -131,7 +132,7 @@ def test_only_the_kept_tokens_of_documents_have_vectors(tmp_path, minilm_directo
     kept = [101, 3000, 1997, 102, 10**6]
     build = changed(multi_vector, "2_MultiVectorMask/config.json", keep_only_token_ids=kept)
     directory = build(tmp_path / "saved", minilm_directory)
-    assert outcome(Drawn("late interaction", (), directory)) == "equal"
+    assert outcome(directory) == "equal"
     assert read_multi_vector(directory).kept == tuple(kept)
     sizes = {role: [len(each) for each in found] for role, found in ours(directory).items()}
     assert sizes["document"] == [2, 2, 2, 2]
@@ -142,7 +143,7 @@ def test_the_closing_token_may_fill_queries_up(tmp_path, minilm_directory):
     """The text's own closing token is attended to, those that fill the query up are not."""
     expansion = {"strategy": "fixed", "length": 24, "attend": False, "token": "[SEP]"}
     build = changed(multi_vector, BERT, query_expansion=expansion)
-    found = served(build, "late interaction", tmp_path, minilm_directory)
+    found = served(build, tmp_path, minilm_directory)
     assert {len(each) for each in found["query"]} == {24}
 
 
@@ -155,13 +156,13 @@ def static(root, tokenizer, truncate_dim, *last):
 
 @pytest.mark.parametrize("last", [[], [Normalize()]], ids=["raw", "normalized"])
 def test_static_vectors_are_truncated(last, tmp_path, minilm_directory):
-    drawn = Drawn("static", (), static(tmp_path / "saved", minilm_directory, 5, *last))
-    assert outcome(drawn) == "equal"
-    assert {len(vector) for vector in ours(drawn.directory)["document"]} == {5}
+    directory = static(tmp_path / "saved", minilm_directory, 5, *last)
+    assert outcome(directory) == "equal"
+    assert {len(vector) for vector in ours(directory)["document"]} == {5}
 
 
 def test_truncated_vectors_are_not_normalized_again(tmp_path, minilm_directory):
-    found = served(changed(dense(), SETTINGS, truncate_dim=10), "dense", tmp_path, minilm_directory)
+    found = served(changed(dense(), SETTINGS, truncate_dim=10), tmp_path, minilm_directory)
     lengths = np.linalg.norm(found["document"], axis=1)
     assert {len(vector) for vector in found["document"]} == {10}
     assert (lengths < 0.99).all()
@@ -181,7 +182,7 @@ def test_stray_files_without_modules_are_ignored(tmp_path, minilm_directory):
     files = SentenceTransformerFiles.read(directory)
     assert (files.text.prompts, files.text.max_sequence_length, files.dim) == ({}, 512, 64)
     assert files.text.tokenizer_kwargs == {}
-    assert outcome(Drawn("dense", (), directory)) == "equal"
+    assert outcome(directory) == "equal"
 
 
 @pytest.mark.parametrize("model_type", ["CrossEncoder", "SentenceTransformer"])
@@ -197,7 +198,7 @@ def test_settings_of_a_classifier_count_if_cross_encoder_saved_them(
     (directory / BERT).write_text(json.dumps({**own, "max_seq_length": 12}))
     if not has_modules:
         (directory / "modules.json").unlink()
-    assert outcome(Drawn("pairs", (), directory)) == "equal"
+    assert outcome(directory) == "equal"
     counts = has_modules and model_type == "CrossEncoder"
     assert TextFiles.read(directory).max_sequence_length == (12 if counts else 512)
 
@@ -206,14 +207,14 @@ def test_a_cross_encoder_of_old_keeps_its_activation(tmp_path, minilm_directory)
     build = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
     directory = cross_encoder_before_6(tmp_path / "saved", minilm_directory, **build)
     (directory / SETTINGS).write_text(json.dumps({"activation_fn": "torch.nn.modules.activation.Tanh"}))
-    assert outcome(Drawn("pairs", (), directory)) == "equal"
+    assert outcome(directory) == "equal"
 
 
 def test_the_tokenizers_own_length_goes_before_max_seq_length(tmp_path, minilm_directory):
     settings = {"max_seq_length": 64, "processor_kwargs": {"model_max_length": 32}}
     directory = changed(dense(), BERT, **settings)(tmp_path / "saved", minilm_directory)
     assert TextFiles.read(directory).max_sequence_length == 32
-    assert outcome(Drawn("dense", (), directory)) == "equal"
+    assert outcome(directory) == "equal"
 
 
 REFUSED = {
@@ -234,25 +235,25 @@ REFUSED = {
 }
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, minilm_directory):
+    return dense()(tmp_path_factory.mktemp("plain"), minilm_directory)
+
+
+@pytest.fixture(scope="module")
+def usual(plain):
+    """Results without further settings."""
+    return ours(plain)
+
+
 @pytest.mark.parametrize(("file", "keys"), [(file, keys) for file, each in REFUSED.items() for keys in each], ids=str)
-def test_a_key_that_would_change_a_result_is_refused_by_name(file, keys, tmp_path, minilm_directory):
-    directory = changed(dense(), file, **keys)(tmp_path / "saved", minilm_directory)
+def test_a_key_that_would_change_a_result_is_refused_by_name(file, keys, tmp_path, plain):
+    directory = changed(lambda root, _: Path(shutil.copytree(plain, root)), file, **keys)(tmp_path / "saved", plain)
     with pytest.raises(LoadError) as refused:
         SentenceTransformerFiles.read(directory)
     assert refused.value.reason in ("unsupported", "corrupt")
     assert str(directory / file) in str(refused.value)
     assert next(iter(keys)) in str(refused.value)
-
-
-def test_a_module_of_someone_else_is_refused(tmp_path, minilm_directory):
-    directory = dense()(tmp_path / "saved", minilm_directory)
-    path = directory / "modules.json"
-    modules = json.loads(path.read_text())
-    modules[1]["type"] = "custom_st.Pooling"
-    path.write_text(json.dumps(modules))
-    with pytest.raises(LoadError, match=r"modules\.json: module 1: 'custom_st\.Pooling'") as refused:
-        SentenceTransformerFiles.read(directory)
-    assert refused.value.reason == "unsupported"
 
 
 def test_a_bare_model_reads_texts_without_its_chat_template_and_the_log_says_so(tmp_path, minilm_directory, caplog):

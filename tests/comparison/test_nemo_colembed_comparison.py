@@ -128,25 +128,6 @@ def test_queries_and_documents_in_one_pass(ours, library):
         assert np.allclose(vectors_of(ours.encode([document]))[0], together, atol=1e-5)
 
 
-def test_a_text_is_read_by_its_role_and_an_image_as_a_document(ours):
-    (as_query, pictured), (as_document, shown) = encode(ours, DOCUMENTS[2:], DOCUMENTS[2:])
-    assert as_query.shape != as_document.shape
-    assert np.allclose(pictured, shown, atol=1e-5)
-
-
-def test_tokens_are_those_of_the_template(ours, library):
-    def ids(items, **given):
-        return ours.processor.encode(items, **given)["input_ids"].values.tolist()
-
-    text = [{"type": "text", "text": "passage: a page"}]
-    assert ids([{"text": "a page"}]) == library.ids(text, "", LONGEST_DOCUMENT)
-    asked = [{"type": "text", "text": "Query: query: a page"}]
-    assert ids([{"text": "a page"}], is_query=True) == library.ids(asked, "", LONGEST_QUERY)
-    page = ours.processor.page(256, 256)["input_ids"].values.tolist()
-    shown = [{"type": "image"}, {"type": "text", "text": "passage: "}]
-    assert page == library.ids(shown, "<|image_pad|>" * 64, LONGEST_DOCUMENT)
-
-
 def test_the_padded_path_gives_the_same_vectors(ours, library):
     ours.adapter.encoder.use("padded")
     try:

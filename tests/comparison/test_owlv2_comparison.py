@@ -3,17 +3,14 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
-import transformers
 
 from sie_triton.errors import InputError, LoadError
 from sie_triton.models.catalog.recognise import family_in
 from sie_triton.models.families.owlv2.files import OwlFiles
-from sie_triton.models.families.owlv2.resizing import in_square
 from sie_triton.models.inputs.request_parts import blame, features_of
 from tests.support.detectors import Finder, Owl, same, save_owl
-from tests.support.pictures import of_all_kinds, picture, pictures
+from tests.support.pictures import of_all_kinds, pictures
 
 LABELS = ["cat", "two dogs", "a red Bus", "tree"]
 OTHERS = ["zebra", "cat", "a very small bird"]
@@ -134,15 +131,6 @@ def test_a_label_is_read_once(ours, monkeypatch):
     ours(FILES, ["new", "newer"])
     ours(FILES[:1], ["newer", "newest"])
     assert len(read) == 3
-
-
-@pytest.mark.parametrize("size", [(97, 61), (40, 90), (300, 31), (1000, 700), (96, 96), (1, 1), (5, 200)])
-def test_pixels_are_those_of_the_processor(size):
-    """It has scipy blur and zoom the whole square."""
-    image = picture(*size)
-    processor = transformers.Owlv2ImageProcessorPil(size={"height": 96, "width": 64}, do_normalize=False)
-    expected = processor(image, return_tensors="np")["pixel_values"][0].transpose(1, 2, 0)
-    assert np.abs(in_square(np.asarray(image), (96, 64)) / 255 - expected).max() < 1e-6
 
 
 @pytest.mark.parametrize("change", ['"resample": 1', '"image_mean": [0.1, 0.2, 0.3]', '"rescale_factor": 0.005'])

@@ -26,6 +26,7 @@ from tests.support.classifiers import save_classifier
 from tests.support.extraction import Extractor
 from tests.support.gliners import num_compared, save_gliner
 from tests.support.layouts import SETTINGS, dense, rewritten_before_6, splade, write
+from tests.support.library_results import outcome
 from tests.support.models import (
     CONFIGS,
     save_bge_m3,
@@ -36,7 +37,6 @@ from tests.support.models import (
     save_stanford,
     save_tokenizer,
 )
-from tests.support.random_directories import Drawn, outcome
 
 IDENTITY = torch.nn.Identity()
 PUBLISHED = yaml.safe_load((Path(__file__).parents[1] / "support" / "published_files.yaml").read_text())
@@ -140,64 +140,38 @@ def reranker(architecture, **config):
     return build
 
 
-BEFORE_4 = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
-MS_MARCO = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.1.0.dev0"}}
-INSTRUCT = {"query": "Instruct: Given a web search query\nQuery: "}
 GEMMA = {"query": "task: search result | query: ", "document": "title: none | text: ", "Retrieval-query": "task: "}
 
 SERVED = {
-    "bge-base-en-v1.5": (
-        "dense",
-        of_encoder("bert", lambda: Pooling(64, "cls"), Normalize, version="2.2.2", length=512),
+    "LaBSE": of_encoder(
+        "bert", lambda: Pooling(64, "cls"), lambda: Dense(64, 64), Normalize, version="2.2.2", length=256
     ),
-    "all-MiniLM-L6-v2": ("dense", of_encoder("bert", lambda: Pooling(64), Normalize, version="2.2.2", length=256)),
-    "all-mpnet-base-v2": ("dense", of_encoder("mpnet", lambda: Pooling(64), Normalize, version="2.2.2", length=384)),
-    "LaBSE": (
-        "dense",
-        of_encoder("bert", lambda: Pooling(64, "cls"), lambda: Dense(64, 64), Normalize, version="2.2.2", length=256),
+    "gte-Qwen2-1.5B-instruct": of_encoder(
+        "qwen2", lambda: Pooling(64, "lasttoken"), Normalize, version="3.0.0", prompts={"query": "Instruct: "}
     ),
-    "nomic-embed-text-v1.5": ("dense", of_encoder("bert", lambda: Pooling(64), version="3.0.0", length=512)),
-    "gte-Qwen2-1.5B-instruct": (
-        "dense",
-        of_encoder(
-            "qwen2", lambda: Pooling(64, "lasttoken"), Normalize, version="3.0.0", prompts={"query": "Instruct: "}
-        ),
+    "embeddinggemma-300m": of_encoder(
+        "gemma3",
+        lambda: Pooling(64),
+        lambda: Dense(64, 96, bias=False, activation_function=IDENTITY),
+        lambda: Dense(96, 64, bias=False, activation_function=IDENTITY),
+        Normalize,
+        prompts=GEMMA,
+        version="5.0.0",
     ),
-    "embeddinggemma-300m": (
-        "dense",
-        of_encoder(
-            "gemma3",
-            lambda: Pooling(64),
-            lambda: Dense(64, 96, bias=False, activation_function=IDENTITY),
-            lambda: Dense(96, 64, bias=False, activation_function=IDENTITY),
-            Normalize,
-            prompts=GEMMA,
-            version="5.0.0",
-        ),
-    ),
-    "text2vec-base-chinese": ("dense", with_files(text2vec, {SETTINGS: None})),
-    "bge-m3": ("dense", lambda *places: rewritten_before_6(save_bge_m3(*places), "2.2.2", 512)),
-    "potion-base-8M": ("static", with_files(potion, PUBLISHED["potion-base-8M"])),
-    "splade-v3": (
-        "sparse",
-        with_files(splade("5.0.0"), {"1_SpladePooling/config.json": {"word_embedding_dimension": None}}),
-    ),
-    "opensearch-neural-sparse-encoding-doc-v3-distill": ("looked up", in_the_root),
-    "LateOn": ("PyLate", late_on),
-    "colbertv2.0": ("Stanford's", stanford),
-    "answerai-colbert-small-v1": ("PyLate", of_both),
-    "ms-marco-MiniLM-L6-v2": ("pairs", reranker("bert", **MS_MARCO)),
-    "ms-marco-MiniLM-L4-v2, the first revision": ("pairs", reranker("bert", **BEFORE_4)),
-    "bge-reranker-base": ("pairs", reranker("xlm-roberta")),
-    "gte-reranker-modernbert-base": ("pairs", reranker("modernbert")),
-    "mxbai-rerank-base-v1": ("pairs", reranker("deberta")),
+    "text2vec-base-chinese": with_files(text2vec, {SETTINGS: None}),
+    "bge-m3": lambda *places: rewritten_before_6(save_bge_m3(*places), "2.2.2", 512),
+    "potion-base-8M": with_files(potion, PUBLISHED["potion-base-8M"]),
+    "splade-v3": with_files(splade("5.0.0"), {"1_SpladePooling/config.json": {"word_embedding_dimension": None}}),
+    "opensearch-neural-sparse-encoding-doc-v3-distill": in_the_root,
+    "LateOn": late_on,
+    "answerai-colbert-small-v1": of_both,
+    "mxbai-rerank-base-v1": reranker("deberta"),
 }
 
 
 @pytest.mark.parametrize("name", SERVED)
 def test_a_published_layout_gives_the_librarys_results(name, tmp_path, minilm_directory):
-    kind, build = SERVED[name]
-    assert outcome(Drawn(kind, (), build(tmp_path, minilm_directory))) == "equal"
+    assert outcome(SERVED[name](tmp_path, minilm_directory)) == "equal"
 
 
 def with_own_code(root, tokenizer):

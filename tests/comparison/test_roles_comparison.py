@@ -23,15 +23,14 @@ def model_with(directory, prompts, default):
     return served, SentenceTransformer(str(directory), device="cpu")
 
 
-@pytest.mark.parametrize("default", [None, "STS"])
 @pytest.mark.parametrize(
-    "prompts",
+    ("prompts", "default"),
     [
-        {"query": "search for: ", "document": "a document: "},
-        {"document": "a document: "},
-        {"query": "search for: ", "passage": "a passage: "},
-        {"query": "", "document": "", "corpus": "a text: "},
-        {},
+        ({"query": "search for: ", "document": "a document: "}, "STS"),
+        ({"document": "a document: "}, None),
+        ({"query": "search for: ", "passage": "a passage: "}, "STS"),
+        ({"query": "", "document": "", "corpus": "a text: "}, "STS"),
+        ({}, None),
     ],
 )
 def test_each_role_has_the_librarys_prompt(tmp_path, minilm_directory, prompts, default):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from benchmarks.architectures import save
 from sie_triton.contract import Part
 from sie_triton.contract.spec import Runtime
 from sie_triton.contract.transforms import normalize
@@ -25,16 +24,11 @@ from tests.support.loading import Tokens, load_adapter, token_batch, with_tokeni
 from tests.support.models import CONFIGS, build, save_bert
 from tests.support.parity import TO_ITSELF, TO_REFERENCE, assert_parity, cosines, varied_texts
 
-TEXTS = [text[:4000] for text in varied_texts(60)]
+TEXTS = [text[:4000] for text in varied_texts(24)]
 
 HEADS = {
-    "mean": {},
-    "cls": {"pooling": "cls"},
-    "max": {"pooling": "max"},
-    "lasttoken": {"pooling": "lasttoken"},
-    "weightedmean": {"pooling": "weightedmean"},
     "all modes, dense, not normalised": {
-        "pooling": ("cls", "max", "mean", "mean_sqrt_len_tokens"),
+        "pooling": ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"),
         "dense": 48,
         "normalize": False,
     },
@@ -66,7 +60,10 @@ class Ours:
         return normalize(dense) if profile.parameters.get("normalize", True) else dense
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+PADDED_TOO = ("bert", "roberta", "xlm-roberta", "mpnet")  # compared below
+
+
+@pytest.mark.parametrize("architecture", [each for each in CONFIGS if each not in ("wide", *PADDED_TOO)])
 def test_architecture(tmp_path, minilm_directory, architecture):
     library = build(tmp_path / "encoder", minilm_directory, architecture)
     library.save(str(tmp_path / "model"))
@@ -74,7 +71,7 @@ def test_architecture(tmp_path, minilm_directory, architecture):
     assert_parity(ours, library.encode(TEXTS))
 
 
-@pytest.mark.parametrize("architecture", ["roberta", "xlm-roberta", "mpnet", "bert"])
+@pytest.mark.parametrize("architecture", PADDED_TOO)
 def test_padding_written_in_a_text_has_the_position_that_it_has_in_the_library(
     tmp_path, minilm_directory, architecture
 ):
@@ -155,19 +152,6 @@ def test_bfloat16_stays_close(minilm_directory, cpu, monkeypatch):
     assert_parity(model.encode(TEXTS[:8]), build_reference(minilm_directory).encode(TEXTS[:8]), 0.999)
 
 
-def test_unsupported_weights_are_refused(tmp_path, minilm_directory):
-    directory = save_bert(tmp_path, minilm_directory)
-    spec = Ours(directory).spec
-    config = directory / "config.json"
-    config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "vit"'))
-    with pytest.raises(LoadError, match=r"cannot be loaded|lack "):
-        load_adapter(spec, directory)
-    (directory / "model.safetensors").rename(directory / "pytorch_model.bin")
-    config.write_text(config.read_text().replace('"model_type": "vit"', '"model_type": "bert"'))
-    with pytest.raises(LoadError, match="save the model in this format, or correct weights_path"):
-        load_adapter(spec, directory)
-
-
 def test_missing_weights_are_refused(tmp_path, minilm_directory):
     directory = save_bert(tmp_path, minilm_directory)
     spec = Ours(directory).spec
@@ -175,20 +159,6 @@ def test_missing_weights_are_refused(tmp_path, minilm_directory):
     config.write_text(config.read_text().replace('"num_hidden_layers": 2', '"num_hidden_layers": 3'))
     with pytest.raises(LoadError, match=r"lack encoder\.layer\.2"):
         load_adapter(spec, directory)
-
-
-def test_a_model_that_needs_padding_gives_the_librarys_vectors(tmp_path, minilm_directory):
-    directory = save("MPNet", tmp_path, minilm_directory)
-    ours = Ours(directory)
-    assert ours.adapter.encoder.path == PADDED
-    assert_parity(ours.encode(TEXTS), build_reference(directory).encode(TEXTS))
-
-
-def test_a_decoder_with_last_token_pooling_gives_the_librarys_vectors(tmp_path, minilm_directory):
-    directory = save("Qwen3, causal", tmp_path, minilm_directory)
-    ours = Ours(directory)
-    assert ours.adapter.encoder.path == PACKED
-    assert_parity(ours.encode(TEXTS), build_reference(directory).encode(TEXTS))
 
 
 def test_the_weight_of_a_prepacked_layer_reads_as_nan():

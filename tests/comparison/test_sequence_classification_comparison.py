@@ -73,19 +73,6 @@ def test_request_and_model_file_can_select_multi_label(directory, ours, library)
 MULTI_LABEL = Profile(parameters={"classification_type": "multi-label"})
 
 
-def test_a_long_text_is_read_in_windows(ours, library):
-    long = " ".join(texts(24, seed=4))
-    tokenizer = library.tokenizer
-    ids = tokenizer(long, add_special_tokens=False)["input_ids"]
-    spans = [tokenizer.decode(ids[start : start + 510]) for start in range(0, len(ids) - 64, 446)]
-    assert len(spans) > 2
-    for multi in (False, True):
-        parts = [dict(pairs(each)) for each in ours(spans, multi_label=multi)]
-        merge = max if multi else lambda scores: sum(scores) / len(scores)
-        merged = {label: merge([part[label] for part in parts]) for label in LABELS}
-        assert dict(pairs(ours([long], multi_label=multi)[0])) == pytest.approx(merged, abs=2e-3)
-
-
 def test_labels_and_unknown_parameters_are_refused(ours):
     with pytest.raises(InputError, match="labels: this model has labels of its own; leave it out"):
         ours(["x"], ["a"])

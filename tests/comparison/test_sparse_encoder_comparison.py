@@ -10,13 +10,12 @@ from sie_triton.cli.perf.workload import texts
 from sie_triton.contract import Batch
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines.torch.encoder import PACKED
-from sie_triton.errors import LoadError
 from sie_triton.models.families import load_processor
 from sie_triton.models.inputs.features import join
 from tests.support.loading import load_adapter
 from tests.support.models import save_splade
 
-TEXTS = ["", "a", *texts(20, seed=3), " ".join(["many words"] * 200)]
+TEXTS = ["", "a", *texts(5, seed=3), " ".join(["many words"] * 200)]
 
 
 def spec(directory: Path) -> ModelSpec:
@@ -49,9 +48,7 @@ def check(got, expected):
 @pytest.mark.parametrize(
     ("architecture", "pooling", "activation"),
     [
-        ("bert", "max", "relu"),
         ("bert", "sum", "relu"),
-        ("bert", "max", "log1p_relu"),
         ("roberta", "max", "relu"),
         ("distilbert", "max", "relu"),
         ("gte", "max", "log1p_relu"),
@@ -90,10 +87,3 @@ def test_queries_without_a_forward_pass(tmp_path, minilm_directory):
     for (indices, values), (other, others) in zip(forward(adapter, join(mixed)), separate, strict=True):
         np.testing.assert_array_equal(indices, other)
         np.testing.assert_allclose(values, others, rtol=1e-4, atol=1e-5)
-
-
-def test_a_dense_model_is_refused_as_splade(tmp_path, tiny_directory):
-    with pytest.raises(
-        LoadError, match=r"Transformer → Pooling → Normalize cannot be served; supported is .* SpladePooling"
-    ):
-        load_adapter(spec(tiny_directory), tiny_directory)

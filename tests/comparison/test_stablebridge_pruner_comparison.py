@@ -146,9 +146,7 @@ def test_the_head_is_where_the_model_file_says(directory, tmp_path, minilm_direc
     assert config.profile("default").adapter_options.loadtime.own == {"pruning_head_file": "best.safetensors"}
     bare = save_pruner(tmp_path / "bare", minilm_directory)
     (bare / "best.safetensors").rename(tmp_path / "trained.safetensors")
-    with pytest.raises(
-        LoadError, match=r"best\.safetensors is missing in .*/model; put the weights of the pruning head"
-    ):
+    with pytest.raises(LoadError, match=r"best\.safetensors is missing in .*/model; put the weights of the pruning"):
         Extractor("stablebridge_pruner", bare)
     (bare / "best.pt").write_bytes(b"")
     with pytest.raises(LoadError, match=r"best\.pt: weights only as pickles"):

@@ -15,7 +15,7 @@ from sie_triton.contract.tensors import NUMPY_DTYPES, lengths_of
 from sie_triton.errors import SIEError
 from sie_triton.models.catalog import recognise
 from sie_triton.models.families import model_of
-from sie_triton.models.families.gliner2.request import MAX_CLASSES
+from sie_triton.models.families.gliner2.checked import LIMITS
 from sie_triton.models.families.gliner2.tensors import CLASS_SCORES
 from sie_triton.pipeline.scheduling.job import rows_of
 from sie_triton.pipeline.stages.inference_job import BusyLog, InferenceCodec, InferenceJob
@@ -106,7 +106,7 @@ class Pipeline:
 
     def _rows_per_item(self, name: str) -> int:
         if name == CLASS_SCORES.name:
-            return MAX_CLASSES
+            return LIMITS.max_classes
         # A finding needs a label, which a request may lack where they are optional.
         return 0 if self.model.extraction.labels == "optional" else NUM_ROWS
 

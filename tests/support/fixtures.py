@@ -17,6 +17,7 @@ from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.token import admin_token
 from sie_triton.models.environments.venv import Venv, find
 from sie_triton.models.weights import download
+from sie_triton.models.weights.limits import WeightLimits
 from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.worker.handle import WorkerHandle
 from sie_triton.records.status import StatusWriter
@@ -137,7 +138,8 @@ def hub(tmp_path, monkeypatch) -> Iterator[Hub]:
         )
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(download, "PAUSE_S", 0.01)
+        quick = WeightLimits(retry_pause_s=0.01, progress_s=0.05, max_unsized_bytes=1 << 20)
+        monkeypatch.setattr(download, "LIMITS", quick)
         for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
             monkeypatch.setattr(constants, name, 0.3)
         monkeypatch.delenv("HF_TOKEN", raising=False)

@@ -94,19 +94,23 @@ def module(path: Any, kind: Any = "sentence_transformers.models.Transformer") ->
 
 
 def contents() -> Iterator[tuple[str, str, Spoil]]:
-    for name in (*JSON_FILES, *OPTIONAL_JSON_FILES):
-        for what, content in CONTENTS.items():
-            if not (name in OPTIONAL_JSON_FILES and what == "an object of nothing we know"):
-                yield "dense", f"{name} is {what}", put(name, content)
-        yield "dense", f"{name} is a directory", instead(name, Path.mkdir)
+    """Yield every fault of config.json, and one of each other file: all are read by one function."""
+    name = "config.json"
+    for what, content in CONTENTS.items():
+        yield "dense", f"{name} is {what}", put(name, content)
+    yield "dense", f"{name} is missing", without(name)
+    yield "dense", f"{name} is a directory", instead(name, Path.mkdir)
+    yield "dense", f"{name} is a dangling link", instead(name, link_to("nowhere"))
+    yield "dense", f"{name} is a link to itself", instead(name, link_to(name))
+    yield "dense", f"{name} is a pipe", instead(name, os.mkfifo)
+    yield "dense", f"{name} is a device", instead(name, link_to("/dev/zero"))
+    yield "dense", f"{name} is huge", instead(name, huge)
+    for name in (*JSON_FILES[1:], *OPTIONAL_JSON_FILES):
+        yield "dense", f"{name} is cut off", put(name, CONTENTS["cut off"])
+        yield "dense", f"{name} is a list of numbers", put(name, CONTENTS["a list of numbers"])
         yield "dense", f"{name} is a dangling link", instead(name, link_to("nowhere"))
-        yield "dense", f"{name} is a link to itself", instead(name, link_to(Path(name).name))
-        yield "dense", f"{name} is a pipe", instead(name, os.mkfifo)
-        yield "dense", f"{name} is a device", instead(name, link_to("/dev/zero"))
-        yield "dense", f"{name} is huge", instead(name, huge)
     for name in JSON_FILES[2:]:
         yield "dense", f"{name} is missing", without(name)
-    yield "dense", "config.json is missing", without("config.json")
 
 
 def numbers() -> Iterator[tuple[str, str, Spoil]]:
@@ -126,11 +130,9 @@ def numbers() -> Iterator[tuple[str, str, Spoil]]:
         ("cross_encoder", "config.json", "id2label"),
     )
     for base, name, key in places:
-        for value in NOT_NUMBERS:
-            if not (key == "id2label" and value == {}):
-                yield base, f"{name} has {key} {value!r}", changed(name, **{key: value})
-    for value in NOT_NUMBERS:
-        yield "splade", f"vocab_size {value!r}", _everywhere("config.json", vocab_size=value)
+        for value in NOT_NUMBERS if key == "max_position_embeddings" else ("x", -1):
+            yield base, f"{name} has {key} {value!r}", changed(name, **{key: value})
+    yield "splade", "vocab_size 'x'", _everywhere("config.json", vocab_size="x")
     prompts = {"query": "x" * 20_001}
     yield "dense", "a prompt of 20,001 characters", changed("config_sentence_transformers.json", prompts=prompts)
     yield "dense", "200,000 layers", changed("config.json", num_hidden_layers=200_000)

@@ -5,14 +5,7 @@ import zlib
 from collections.abc import Sequence
 from functools import cache
 
-from sie_triton.models.inputs.decoding import (
-    HEADER_PARTS,
-    MAX_DEAR,
-    MAX_EXIF_BYTES,
-    MAX_NUMBER_BYTES,
-    MAX_PARTS,
-    MAX_RLE_PIXELS,
-)
+from sie_triton.models.inputs.limits import LIMITS
 from tests.support.pictures import picture, saved
 from tests.support.unreadable import chunk
 
@@ -30,43 +23,55 @@ PIXELS = PNG.index(b"IDAT") - 4
 @cache
 def of_many_parts() -> dict[str, bytes]:
     """Return files that must be refused, by name."""
-    exif = ifd([(ORIENTATION, RATIONAL, MAX_EXIF_BYTES // 8, b"\0\0\0\1" * (MAX_EXIF_BYTES // 4))])
-    pieces = segment(0xE1, b"Exif\0\0" + bytes(65_000)) * 60 + segment(0xE1, b"Exif\0\0x") * HEADER_PARTS
+    exif = ifd([(ORIENTATION, RATIONAL, LIMITS.max_exif_bytes // 8, b"\0\0\0\1" * (LIMITS.max_exif_bytes // 4))])
+    pieces = segment(0xE1, b"Exif\0\0" + bytes(65_000)) * 60 + segment(0xE1, b"Exif\0\0x") * LIMITS.max_header_parts
     megabyte = zlib.compress(bytes(1 << 20))
     text = b"Raw profile type exif\0\n\n\n" + exif.hex().encode()
     return {
-        "jpeg, padding": jpeg(b"\xff" * HEADER_PARTS),
-        "jpeg, markers without data": jpeg(b"\xff\xd0" * HEADER_PARTS),
-        "jpeg, escapes": jpeg(b"\xff\0" * HEADER_PARTS),
-        "jpeg, empty segments": jpeg(segment(0xE5, b"") * HEADER_PARTS),
+        "jpeg, padding": jpeg(b"\xff" * LIMITS.max_header_parts),
+        "jpeg, markers without data": jpeg(b"\xff\xd0" * LIMITS.max_header_parts),
+        "jpeg, escapes": jpeg(b"\xff\0" * LIMITS.max_header_parts),
+        "jpeg, empty segments": jpeg(segment(0xE5, b"") * LIMITS.max_header_parts),
         "jpeg, pieces of exif": jpeg(pieces),
         "jpeg, headers of 21,000 components": jpeg(segment(0xC0, b"\x08\0\x40\0\x40\x03" + b"\1\x11\0" * 21_000) * 64),
         "jpeg, quantization tables": jpeg(segment(0xDB, (b"\0" + b"\1" * 64) * 1000) * 64),
         "jpeg, resources": jpeg(segment(0xED, b"Photoshop 3.0\0" + (b"8BIM\0\1\0\0" + bytes(4)) * 5400) * 64),
-        "png, empty chunks": png(chunk(b"abCd", b"") * HEADER_PARTS),
-        "png, empty chunks of pixels": png(chunk(b"IDAT", b"") * MAX_PARTS),
-        "png, empty chunks behind the pixels": png(b"", chunk(b"abCd", b"") * MAX_PARTS),
+        "png, empty chunks": png(chunk(b"abCd", b"") * LIMITS.max_header_parts),
+        "png, empty chunks of pixels": png(chunk(b"IDAT", b"") * LIMITS.max_image_parts),
+        "png, empty chunks behind the pixels": png(b"", chunk(b"abCd", b"") * LIMITS.max_image_parts),
         "png, exif": png(chunk(b"eXIf", exif)),
         "png, exif behind the pixels": png(b"", chunk(b"eXIf", exif)),
         "png, exif in a text": png(b"", chunk(b"tEXt", text)),
-        "png, compressed profiles": png(chunk(b"iCCP", b"a\0\0" + megabyte) * MAX_DEAR + chunk(b"iCCP", b"")),
-        "png, texts that end wrongly": png(chunk(b"zTXt", b"a\0\0" + megabyte[:-1] + b"x") * (MAX_DEAR + 1)),
-        "png, profiles behind the pixels": png(b"", chunk(b"iCCP", b"a\0\0" + megabyte) * (MAX_DEAR + 1)),
+        "png, compressed profiles": png(
+            chunk(b"iCCP", b"a\0\0" + megabyte) * LIMITS.max_dear_parts + chunk(b"iCCP", b"")
+        ),
+        "png, texts that end wrongly": png(
+            chunk(b"zTXt", b"a\0\0" + megabyte[:-1] + b"x") * (LIMITS.max_dear_parts + 1)
+        ),
+        "png, profiles behind the pixels": png(b"", chunk(b"iCCP", b"a\0\0" + megabyte) * (LIMITS.max_dear_parts + 1)),
         "png, a megabyte in each kilobyte of text": png(
             b"".join(chunk(b"zTXt", b"%d\0\0" % i + zlib.compress(bytes(1 << 20))) for i in range(65))
         ),
         "webp, exif": saved(picture(SIDE, SIDE), "WEBP", exif=b"Exif\0\0" + exif),
-        "gif, comments": gif(b"!\xfe\1x\0" * HEADER_PARTS),
-        "gif, one comment": gif(b"!\xfe" + b"\1x" * HEADER_PARTS + b"\0"),
-        "gif, one extension": gif(b"!\xff" + b"\1x" * HEADER_PARTS + b"\0"),
-        "gif, zeros": gif(bytes(HEADER_PARTS)),
-        "bmp, steps": bmp(b"\0\2\0\0" * MAX_PARTS, 100),
-        "bmp, ends of lines": bmp(b"\1\7\0\0" * 4000, 1 + int(MAX_RLE_PIXELS**0.5)),
-        "tiff, strips": tiff((STRIPS, LONG, MAX_NUMBER_BYTES // 4, bytes(MAX_NUMBER_BYTES)), (278, SHORT, 1, 1)),
-        "tiff, strips that are read": tiff((STRIPS, LONG, MAX_PARTS + 1, bytes(4 * MAX_PARTS + 4)), (278, SHORT, 1, 1)),
-        "tiff, tags": tiff(*((700 + i, SHORT, 1, 5) for i in range(HEADER_PARTS))),
-        "tiff, fractions": tiff((RESOLUTION, RATIONAL, MAX_NUMBER_BYTES // 8, bytes(MAX_NUMBER_BYTES))),
-        "tiff, colors": tiff((262, SHORT, 1, 3), (COLORS, SHORT, MAX_NUMBER_BYTES // 2, bytes(MAX_NUMBER_BYTES))),
+        "gif, comments": gif(b"!\xfe\1x\0" * LIMITS.max_header_parts),
+        "gif, one comment": gif(b"!\xfe" + b"\1x" * LIMITS.max_header_parts + b"\0"),
+        "gif, one extension": gif(b"!\xff" + b"\1x" * LIMITS.max_header_parts + b"\0"),
+        "gif, zeros": gif(bytes(LIMITS.max_header_parts)),
+        "bmp, steps": bmp(b"\0\2\0\0" * LIMITS.max_image_parts, 100),
+        "bmp, ends of lines": bmp(b"\1\7\0\0" * 4000, 1 + int(LIMITS.max_rle_pixels**0.5)),
+        "tiff, strips": tiff(
+            (STRIPS, LONG, LIMITS.max_number_bytes // 4, bytes(LIMITS.max_number_bytes)), (278, SHORT, 1, 1)
+        ),
+        "tiff, strips that are read": tiff(
+            (STRIPS, LONG, LIMITS.max_image_parts + 1, bytes(4 * LIMITS.max_image_parts + 4)),
+            (278, SHORT, 1, 1),
+        ),
+        "tiff, tags": tiff(*((700 + i, SHORT, 1, 5) for i in range(LIMITS.max_header_parts))),
+        "tiff, fractions": tiff((RESOLUTION, RATIONAL, LIMITS.max_number_bytes // 8, bytes(LIMITS.max_number_bytes))),
+        "tiff, colors": tiff(
+            (262, SHORT, 1, 3),
+            (COLORS, SHORT, LIMITS.max_number_bytes // 2, bytes(LIMITS.max_number_bytes)),
+        ),
     }
 
 
@@ -75,21 +80,23 @@ def of_unread_parts() -> dict[str, bytes]:
     frames = b"".join(
         chunk(b"fcTL", struct.pack(">5I2H2B", 2 * i, 1, 1, 0, 0, 1, 10, 0, 0))
         + chunk(b"fdAT", struct.pack(">I", 2 * i + 1) + zlib.compress(bytes(4)))
-        for i in range(HEADER_PARTS)
+        for i in range(LIMITS.max_header_parts)
     )
     moving = saved(picture(16, 16), "WEBP", save_all=True, append_images=[picture(16, 16, seed=1)])
     frame = moving[moving.rindex(b"ANMF") :]
-    webp = moving[12:] + frame * HEADER_PARTS
+    webp = moving[12:] + frame * LIMITS.max_header_parts
     xmp, resource = segment(0xE1, b"http://ns.adobe.com/xmp/extension/\0" + bytes(65_000)), bytes(5_000_000)
-    further = struct.pack("<HHHII", 1, 50_000, SHORT, MAX_NUMBER_BYTES, 8) + bytes(4 + 2 * MAX_NUMBER_BYTES)
+    further = struct.pack("<HHHII", 1, 50_000, SHORT, LIMITS.max_number_bytes, 8) + bytes(
+        4 + 2 * LIMITS.max_number_bytes
+    )
     return {
-        "apng": png(chunk(b"acTL", struct.pack(">II", HEADER_PARTS, 0)), frames),
-        "gif": GIF[:-1] + b",\0\0\0\0\1\0\1\0\0\2\2\x4c\1\0" * MAX_PARTS + b";",
+        "apng": png(chunk(b"acTL", struct.pack(">II", LIMITS.max_header_parts, 0)), frames),
+        "gif": GIF[:-1] + b",\0\0\0\0\1\0\1\0\0\2\2\x4c\1\0" * LIMITS.max_image_parts + b";",
         "webp": b"RIFF" + struct.pack("<I", 4 + len(webp)) + b"WEBP" + webp,
         "webp, chunks": riff_with(
-            saved(picture(), "WEBP", exif=b"Exif\0\0II*\0" + bytes(4)), b"abcd\0\0\0\0" * MAX_PARTS
+            saved(picture(), "WEBP", exif=b"Exif\0\0II*\0" + bytes(4)), b"abcd\0\0\0\0" * LIMITS.max_image_parts
         ),
-        "jpeg, trailer": JPEG + b"\xff\xd0" * MAX_PARTS,
+        "jpeg, trailer": JPEG + b"\xff\xd0" * LIMITS.max_image_parts,
         "jpeg, bytes like markers": jpeg(segment(0xE5, b"\xdb" * 65_000) * 100),
         "jpeg, extended xmp": jpeg(xmp * 100),
         "png, one private chunk": png(chunk(b"caBX", bytes(6_000_000))),

@@ -12,9 +12,6 @@ WORK, DEAD, FILES, LEASES, CLAIMS = (
 )
 STREAMS = (WORK, DEAD, FILES, LEASES, CLAIMS)
 
-# Verbs of JetStream's API that change or copy streams as a whole.
-OF_STREAMS = ("CREATE", "UPDATE", "PURGE", "DELETE", "SNAPSHOT", "RESTORE", "PEER.REMOVE", "LEADER.STEPDOWN")
-
 
 class Power(NamedTuple):
     """Something that a user may do if it may publish or subscribe to one of these subjects."""

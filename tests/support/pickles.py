@@ -46,7 +46,6 @@ def cut_off(path: Path) -> None:
 
 ELSE = "contains something other than tensors"
 DENSE = "allowed are dense"
-NO_NAME = "is not a valid tensor name"
 
 # By what they are: how to save them, and what is said of them.
 HOSTILE: dict[str, tuple[Save, str]] = {
@@ -58,17 +57,11 @@ HOSTILE: dict[str, tuple[Save, str]] = {
         lambda path: torch.save({"model": torch.zeros(1), "epoch": 3}, path),
         "'epoch' is not a tensor but int; save only the model's state_dict",
     ),
-    "tensors in an entry": (
-        lambda path: torch.save({"model": {"a": torch.zeros(1)}}, path),
-        "is not a tensor but dict",
-    ),
+    "tensors in an entry": (lambda path: torch.save({"model": {"a": torch.zeros(1)}}, path), "is not a tensor but"),
     "a list": (lambda path: torch.save([torch.zeros(1)], path), "must contain tensors by name"),
     "nothing": (lambda path: torch.save({}, path), "must contain tensors by name"),
     "numbers for names": (lambda path: torch.save({1: torch.zeros(1)}, path), "1 is not a valid tensor name"),
-    "the header's own name": (
-        lambda path: torch.save({"__metadata__": torch.zeros(1)}, path),
-        "is not a valid tensor name",
-    ),
+    "the header's own name": (lambda path: torch.save({"__metadata__": torch.zeros(1)}, path), "is not a valid tensor"),
     "complex numbers": (
         lambda path: torch.save({"a": torch.zeros(1, dtype=torch.complex64)}, path),
         "allowed are dense",

@@ -76,8 +76,8 @@ Every error is a `SIEError`, with `kind`, `field` and `retry_after_s` for progra
 | `InputError` | the request is invalid, or the model is not served | no |
 | `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed; without a \
 timeout for {ClientLimits.retry_s:.0f} s |
-| `Unreachable`, a `BusyError` | no server answers at the address | the same, but for {ClientLimits.first_retry_s:.0f} s if no \
-server has answered this client yet and it has no timeout |
+| `Unreachable`, a `BusyError` | no server answers at the address | the same, but for \
+{ClientLimits.first_retry_s:.0f} s if no server has answered this client yet and it has no timeout |
 | `LoadError` | the model cannot be loaded: `reason`; `is_permanent` if retrying cannot help | no; the first request \
 after 30 s loads again, unless `is_permanent` |
 | `ModelError` | the forward pass failed | no |

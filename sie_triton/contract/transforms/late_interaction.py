@@ -6,9 +6,6 @@ import numpy as np
 
 from sie_triton.contract.arrays import Floats
 
-# Number of products computed at a time, so that a long query with a long document stays in the CPU cache.
-MAX_PRODUCTS = 1 << 20
-
 
 def maxsim(query: Floats, documents: Sequence[Floats]) -> Floats:
     """Return, for each document, the sum over query vectors of the best product with a vector of the document.
@@ -26,7 +23,8 @@ def maxsim(query: Floats, documents: Sequence[Floats]) -> Floats:
 def _best(query: Floats, document: Floats) -> Floats:
     """Return the best product of each query vector, computed for a block of the document's vectors at a time."""
     best = np.full(len(query), -np.inf, np.float32)
-    block = max(1, MAX_PRODUCTS // max(1, len(query)))
+    # So many products at a time that a long query with a long document stays in the CPU cache.
+    block = max(1, (1 << 20) // max(1, len(query)))
     for start in range(0, len(document), block):
         np.maximum(best, (query @ document[start : start + block].T).max(axis=1), out=best)
     return best if len(document) else np.zeros_like(best)

@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.contract.arrays import Floats, Ints
-
-# Maximum number of candidates of a piece, the best ones. With a threshold of 0 every span is a candidate.
-MAX_CANDIDATES = 20_000
+from sie_triton.contract.limits import LIMITS
 
 
 def chosen(
-    spans: Ints, scores: Floats, *, flat: bool = True, multi_label: bool = False, most: int | None = MAX_CANDIDATES
+    spans: Ints,
+    scores: Floats,
+    *,
+    flat: bool = True,
+    multi_label: bool = False,
+    most: int | None = LIMITS.max_candidates,
 ) -> npt.NDArray[np.int64]:
     """Return the rows to keep, in order of their starts. spans int32 [n, 3]: start, end, label; scores float32 [n].
 

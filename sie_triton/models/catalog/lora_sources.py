@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from sie_triton.contract.verb import LONGEST_LORA
+from sie_triton.contract.limits import LIMITS
 from sie_triton.errors import CatalogError
 from sie_triton.models.catalog.options import LORA, RuntimeOptions
 from sie_triton.models.known_loras import check_name, source_of
@@ -28,7 +28,9 @@ def adapters(named: Mapping[str, str], profiles: Mapping[str, RuntimeOptions], s
             except ValueError as exc:
                 names = f"is not among loras ({', '.join(named)}), and so " if named else ""
                 raise CatalogError(f"{source}: profiles.{profile}.{LORA}: {name!r} {names}{exc}") from exc
-            if len(name) > LONGEST_LORA:
-                too_long = f"has {len(name)} characters, more than {LONGEST_LORA}; give it a name under loras"
+            if len(name) > LIMITS.max_lora_characters:
+                too_long = (
+                    f"has {len(name)} characters, more than {LIMITS.max_lora_characters}; give it a name under loras"
+                )
                 raise CatalogError(f"{source}: profiles.{profile}.{LORA}: {too_long}")
     return found

@@ -21,7 +21,6 @@ from sie_triton.system.host.private import private_directory
 PYTHON_VERSIONS = ((3, 11), (3, 12))
 NAME, NUMPY = "sie-triton", "numpy>=1.26"
 
-NUM_LAST_LINES = 15
 
 Say = Callable[[str], None]
 
@@ -175,7 +174,7 @@ def _own_version() -> str:
 
 def _run(command: Sequence[str], say: Say, what: str) -> None:
     """Run a command; ServerError with the last lines of its output if it fails."""
-    last: deque[str] = deque(maxlen=NUM_LAST_LINES)
+    last: deque[str] = deque(maxlen=15)
     silent, piped = subprocess.DEVNULL, subprocess.PIPE
     with subprocess.Popen(
         command, stdin=silent, stdout=piped, stderr=subprocess.STDOUT, text=True, errors="replace"

@@ -1,6 +1,7 @@
 """A model's answers to random items, compared before and after a change of how it computes them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,17 +14,17 @@ from sie_triton.models.families.base import Adapter, Family
 # Lengths of the items, in the unit of the first feature.
 LENGTHS = (3, 5, 8, 12, 20, 33, 48, 64) * 3
 
-# Least cosine: of vectors, of the tokens of an item on average, and of sparse vectors.
-MIN_COSINE = 0.98
 
-# Maximum difference of a score between 0 and 1. Of a logit: relative to the largest, or to 2 where all are smaller.
-MAX_DIFFERENCE = 0.1
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    min_cosine: float = 0.98  # of vectors, of the tokens of an item on average, and of sparse vectors
+    # Of a score between 0 and 1. Of a logit: relative to the largest, or to 2 where all are smaller.
+    max_difference: float = 0.1
+    largest_logit: float = 15  # beyond it, float32 cannot tell a score from 1
+    min_shared: float = 0.5  # share of results that both computations find
 
-# Beyond it, float32 cannot tell a score from 1.
-LARGEST_LOGIT = 15
 
-# Least share of results that both computations find.
-MIN_SHARED = 0.5
+TOLERANCE = Tolerance()
 
 # Request parameters with which families that extract return as much as they can.
 PERMISSIVE = {"threshold": 0.0, "flat_ner": False, "multi_label": True}
@@ -84,7 +85,7 @@ def compared(tensor: Tensor, before: Keyed, after: Keyed) -> str:
     if tensor.name == SPARSE_VALUES.name:
         return said_of_cosine(sparse_cosines(before, after))
     shared = [key for key in before if key in after]
-    if not len(shared) >= MIN_SHARED * max(len(before), len(after)):
+    if not len(shared) >= TOLERANCE.min_shared * max(len(before), len(after)):
         return f"{len(shared)} of {max(len(before), len(after))} results are the same"
     if not shared:
         return ""
@@ -92,7 +93,9 @@ def compared(tensor: Tensor, before: Keyed, after: Keyed) -> str:
     if ours.ndim > 1:
         return said_of_cosine(item_cosines([key[0] for key in shared], ours, theirs))
     if min(ours.min(), theirs.min()) >= 0 and max(ours.max(), theirs.max()) <= 1:
-        return said_of_difference(ours, theirs, MAX_DIFFERENCE) or said_of_logits(logits(ours), logits(theirs))
+        return said_of_difference(ours, theirs, TOLERANCE.max_difference) or said_of_logits(
+            logits(ours), logits(theirs)
+        )
     return said_of_logits(ours, theirs)
 
 
@@ -104,11 +107,11 @@ def logits(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """
     with np.errstate(divide="ignore"):
         whole: npt.NDArray[np.float64] = np.log(scores) - np.log1p(-scores)
-    return whole.clip(-LARGEST_LOGIT, LARGEST_LOGIT)
+    return whole.clip(-TOLERANCE.largest_logit, TOLERANCE.largest_logit)
 
 
 def said_of_logits(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> str:
-    said = said_of_difference(ours, theirs, MAX_DIFFERENCE * max(2.0, float(np.abs(theirs).max())))
+    said = said_of_difference(ours, theirs, TOLERANCE.max_difference * max(2.0, float(np.abs(theirs).max())))
     return f"logits have {said}" if said else ""
 
 
@@ -119,7 +122,7 @@ def said_of_difference(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.flo
 
 def said_of_cosine(cosines: npt.NDArray[np.float64]) -> str:
     least = float(cosines.min(initial=1))
-    return "" if least >= MIN_COSINE else f"a cosine of {least:.3f}, below {MIN_COSINE}"
+    return "" if least >= TOLERANCE.min_cosine else f"a cosine of {least:.3f}, below {TOLERANCE.min_cosine}"
 
 
 def item_cosines(

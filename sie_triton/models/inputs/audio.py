@@ -16,6 +16,7 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import AUDIO
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.files import File, FileInput
+from sie_triton.models.inputs.limits import LIMITS
 
 Samples = npt.NDArray[np.float32]
 
@@ -24,11 +25,6 @@ FORMATS = ("WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3")
 BEGINNINGS = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3")
 ALLOWED = "WAV, FLAC, OGG, MP3"
 
-# Sampling rates in Hz. Resampling a lower rate would produce much data from a small file.
-MIN_RATE, MAX_RATE = 1_000, 384_000
-
-# Maximum number of samples, of all channels, per second of the allowed duration: a silent file is small, but costly.
-MAX_VALUES_PER_S = 384_000
 
 # Samples decoded at once.
 BLOCK = 1 << 20
@@ -91,12 +87,15 @@ class AudioReader:
         rate, channels, most = sound.samplerate, sound.channels, self._runtime.max_audio_s
         if sound.format not in FORMATS:
             raise InputError.at(where, f"is {sound.format}, which is not supported; send one of {ALLOWED}")
-        if not MIN_RATE <= rate <= MAX_RATE:
-            raise InputError.at(where, f"is sampled at {rate} Hz; send {MIN_RATE} to {MAX_RATE} Hz")
+        if not LIMITS.min_sampling_rate_hz <= rate <= LIMITS.max_sampling_rate_hz:
+            raise InputError.at(
+                where,
+                f"is sampled at {rate} Hz; send {LIMITS.min_sampling_rate_hz} to {LIMITS.max_sampling_rate_hz} Hz",
+            )
         if sound.frames > most * rate:
             taken = f"{sound.frames / rate:.1f} s"
             raise InputError.at(where, f"lasts {taken}; send at most {most:g} s, or raise max_audio_s")
-        if sound.frames * channels > most * MAX_VALUES_PER_S:
+        if sound.frames * channels > most * LIMITS.max_values_per_s:
             raise InputError.at(
                 where,
                 f"has {sound.frames} samples in each of {channels} channels; send fewer channels, or a lower "

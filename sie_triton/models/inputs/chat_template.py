@@ -14,19 +14,12 @@ from weakref import finalize
 from sie_triton.checkpoints.chat_template import read_chat_template
 from sie_triton.checkpoints.special_tokens import special_token
 from sie_triton.errors import BusyError, InputError, LoadError
+from sie_triton.models.inputs.limits import LIMITS, InputLimits
 from sie_triton.system.processes.confined import start
 
 # Special tokens of the tokenizer that templates may use.
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-# Conversations that are kept: most requests have the same instruction.
-MAX_KEPT = 256
-
-# Maximum time of the process for its start, and for one conversation, in seconds; other requests of the model wait.
-START_S, SECONDS = 15.0, 5.0
-
-# Maximum size of its answer: JSON escapes a character with up to 12 bytes.
-MAX_ANSWER = 13 << 20
 
 REFUSES = "the model's chat template refuses the prompt"
 
@@ -36,11 +29,11 @@ Message = Mapping[str, Any]
 class ChatTemplate:
     """A template. `special` maps the names of special tokens in templates to the tokens."""
 
-    def __init__(self, template: str, special: Mapping[str, str], where: str) -> None:
+    def __init__(self, template: str, special: Mapping[str, str], where: str, limits: InputLimits = LIMITS) -> None:
         self._template, self.special, self.where = template, special, where
-        ask = TemplateProcess().ask
+        ask = TemplateProcess(limits).ask
         # What a template writes with the date changes.
-        self._written = ask if "strftime_now" in template else lru_cache(MAX_KEPT)(ask)
+        self._written = ask if "strftime_now" in template else lru_cache(limits.max_kept_conversations)(ask)
 
     @classmethod
     def read(cls, directory: Path) -> "ChatTemplate":
@@ -69,7 +62,8 @@ class TemplateProcess:
     The first order starts it, and the next one after its end starts it again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: InputLimits = LIMITS) -> None:
+        self._limits = limits
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._end: Callable[[], object] = lambda: None
@@ -79,7 +73,7 @@ class TemplateProcess:
         with self._lock:
             try:
                 process = self._running()
-                answer = _exchange(process, order.encode() + b"\n", SECONDS)
+                answer = _exchange(process, order.encode() + b"\n", self._limits.template_s)
             except (OSError, RuntimeError) as exc:  # too many processes, descriptors or threads, or it has ended
                 raise BusyError(f"the model's chat template cannot run now ({exc}); send the request again") from exc
         if not answer:
@@ -91,7 +85,7 @@ class TemplateProcess:
             self._end()
             self._process = process = start("sie_triton.models.inputs.chat_template_process")
             self._end = finalize(self, _end, process)
-            if not _exchange(process, b"", START_S):
+            if not _exchange(process, b"", self._limits.template_start_s):
                 raise OSError("its process does not start")
         return self._process
 
@@ -115,7 +109,7 @@ def _exchange(process: "subprocess.Popen[bytes]", order: bytes, seconds: float) 
         with suppress(BrokenPipeError):
             process.stdin.write(order)
             process.stdin.flush()
-        answer = process.stdout.readline(MAX_ANSWER)
+        answer = process.stdout.readline(LIMITS.max_conversation_bytes)
     finally:
         timer.cancel()
     if answer.endswith(b"\n"):

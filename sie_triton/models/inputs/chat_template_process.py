@@ -26,12 +26,8 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.system.processes import confined
-
-MEMORY_BYTES = 256 << 20
-
-# Characters of a conversation, and of the message of an error.
-MAX_TEXT, MAX_MESSAGE = 1 << 20, 300
 
 
 def written(template: str, names: Mapping[str, Any]) -> dict[str, str]:
@@ -48,7 +44,11 @@ def written(template: str, names: Mapping[str, Any]) -> dict[str, str]:
     # A template may fail in any way that Python code on strings and numbers can.
     except Exception as exc:
         return {"refused": _line(exc)}
-    return {"text": text} if len(text) <= MAX_TEXT else {"refused": f"it writes more than {MAX_TEXT} characters"}
+    return (
+        {"text": text}
+        if len(text) <= LIMITS.max_conversation_characters
+        else {"refused": f"it writes more than {LIMITS.max_conversation_characters} characters"}
+    )
 
 
 @lru_cache(1)
@@ -57,7 +57,7 @@ def _compiled(template: str) -> Template:
 
 
 def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:MAX_MESSAGE]
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 class _Names(Namespace):
@@ -101,9 +101,9 @@ def main() -> None:
     written("{{ strftime_now('%d %b') }}{{ nothing.at_all }}", {})
     confined.die_first()
     confined.die_with_parent()
-    confined.limit_resources(memory_bytes=MEMORY_BYTES, file_bytes=0, seconds=None)
+    confined.limit_resources(memory_bytes=LIMITS.template_memory_bytes, file_bytes=0, seconds=None)
     with suppress(OSError):  # a system that cannot confine a process; the sandbox is what there is
-        confined.confine(memory_bytes=MEMORY_BYTES, file_bytes=0, seconds=None)
+        confined.confine(memory_bytes=LIMITS.template_memory_bytes, file_bytes=0, seconds=None)
     os.write(1, b"\n")
     for line in sys.stdin.buffer:
         # Without memory it ends, and another process begins anew.

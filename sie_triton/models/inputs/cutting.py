@@ -13,6 +13,7 @@ from functools import partial
 import tokenizers
 
 from sie_triton.models.inputs.growth import check_grown
+from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.text import Unreadable
 
 # Tokens kept beyond those that are read: WordPiece may turn a word of 100 characters into 100 tokens, and a longer word
@@ -23,11 +24,6 @@ MARGIN_TOKENS = 256
 CHARACTERS_PER_TOKEN = 8
 GROWTH = 4
 
-# A longer text is refused if so many of its characters make too few tokens: spaces, or one endless word.
-LONGEST_START = 500_000
-
-# Maximum distance of the search for the end of a word, in characters.
-LONGEST_WORD = 1_000
 
 # A text or a pair of texts.
 Input = str | tuple[str, str]
@@ -72,7 +68,7 @@ def beginning(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int) -> st
 def _part(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int, cut: Callable[[str, int], str]) -> str:
     needed = num_tokens + MARGIN_TOKENS
     size = CHARACTERS_PER_TOKEN * needed
-    longest = max(LONGEST_START, GROWTH * size)
+    longest = max(LIMITS.max_start_characters, GROWTH * size)
     while size < min(len(text), longest):
         part = cut(text, size)
         check_grown(part, tokenizer)
@@ -89,8 +85,8 @@ def _part(tokenizer: tokenizers.Tokenizer, text: str, num_tokens: int, cut: Call
 
 
 def _start(text: str, size: int) -> str:
-    """Return the first `size` characters, or a few less where a space follows a word within LONGEST_WORD."""
-    places = range(size, max(1, size - LONGEST_WORD), -1)
+    """Return the first `size` characters, or a few less where a space follows a word."""
+    places = range(size, max(1, size - LIMITS.max_word_characters), -1)
     return text[: next(filter(partial(_ends_word, text), places), size)]
 
 
@@ -100,7 +96,7 @@ def _end(text: str, size: int) -> str:
     Within a word pairs of characters are merged from its beginning, so that its last tokens depend on all of it.
     """
     first = len(text) - size
-    places = range(first, min(len(text), first + LONGEST_WORD))
+    places = range(first, min(len(text), first + LIMITS.max_word_characters))
     return text[next(filter(partial(_ends_word, text), places), len(text)) :]
 
 

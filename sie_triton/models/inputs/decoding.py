@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from sie_triton.errors import Cancelled, InputError
+from sie_triton.models.inputs.limits import LIMITS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,31 +22,30 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 
 # Peak memory from the file to a rotated RGB picture, in bytes per pixel: upper bounds measured with Pillow 13
-# (tests/process/models/inputs/test_image_memory.py). Pillow stores three channels in four bytes.
-PEAK_BYTES: Mapping[str, int] = {"JPEG": 9, "PNG": 9, "WEBP": 17, "GIF": 9, "BMP": 9, "TIFF": 10}
-# A progressive JPEG holds the coefficients of all its channels until its last scan.
-PROGRESSIVE_PEAK_BYTES = 13
-
-# Bytes per pixel of a rendered page: its pixels, and Pillow's copy.
-DRAWN_BYTES = 8
+# (tests/process/models/inputs/test_image_memory.py). Pillow stores three channels in four bytes. A progressive JPEG
+# holds the coefficients of all its channels until its last scan; of a rendered page there are its pixels and a copy.
+PEAK_BYTES: Mapping[str, int] = {
+    "JPEG": 9,
+    "PNG": 9,
+    "WEBP": 17,
+    "GIF": 9,
+    "BMP": 9,
+    "TIFF": 10,
+    "progressive": 13,
+    "page": 8,
+}
 
 # Pixels composited on white at once.
 BAND = 1 << 18
 
-# Pillow reads containers in Python, part by part: at most so many parts before the pixels, and after that.
-HEADER_PARTS, MAX_PARTS = 20_000, 100_000
-# Most parts cost nothing, whatever their size. These cost up to 50 ms a megabyte, or 2.5 ms each: segments of a JPEG
-# whose content is decoded in Python, by marker (headers, tables, resources; also EXIF), and compressed chunks of a PNG.
-DEAR_MARKERS, DEAR_CHUNKS, MAX_DEAR = (*range(0xC0, 0xD0), 0xDB, 0xED), (b"iCCP", b"zTXt", b"iTXt"), 64
-# Maximum size of a TIFF's tags that are numbers, 200 ms a megabyte; tags of these types stay bytes.
-MAX_NUMBER_BYTES, BYTE_TYPES = 4_000_000, (1, 2, 7)
+# Pillow reads containers in Python, part by part. Most parts cost nothing, whatever their size. These cost up to 50 ms
+# a megabyte, or 2.5 ms each: segments of a JPEG whose content is decoded in Python, by marker (headers, tables,
+# resources; also EXIF), and compressed chunks of a PNG.
+DEAR_MARKERS, DEAR_CHUNKS = (*range(0xC0, 0xD0), 0xDB, 0xED), (b"iCCP", b"zTXt", b"iTXt")
+# Types of a TIFF's tags that stay bytes; the others become numbers, 200 ms a megabyte.
+BYTE_TYPES = (1, 2, 7)
 # Sizes of an entry of a TIFF's directory; of two bytes for its type, one is zero.
 TIFF_ENTRIES = (12, 20)
-# Maximum size of EXIF data; its tags are decoded in Python.
-MAX_EXIF_BYTES = 1 << 18
-# Maximum number of pixels of a BMP with run-length encoding, which Pillow decodes in Python.
-MAX_RLE_PIXELS = 2_500_000
-
 # Beginning of a PNG.
 PNG = b"\x89P"
 
@@ -86,10 +86,14 @@ class BoundedFile(io.BytesIO):
         self._where = where
         self._content, self._start, self._type = content, content[:2], 0
         # Tags of a TIFF may share their data; Pillow reads them three times.
-        self._parts, self._dear, self._bytes = HEADER_PARTS, MAX_DEAR, 4 * len(content) + MAX_NUMBER_BYTES
-        self._number_bytes = MAX_NUMBER_BYTES
+        self._parts, self._dear, self._bytes = (
+            LIMITS.max_header_parts,
+            LIMITS.max_dear_parts,
+            4 * len(content) + LIMITS.max_number_bytes,
+        )
+        self._number_bytes = LIMITS.max_number_bytes
 
-    def end_header(self, num_parts: int = MAX_PARTS) -> None:
+    def end_header(self, num_parts: int = LIMITS.max_image_parts) -> None:
         """Allow the reads of the pixels."""
         self._parts, self._bytes = num_parts, sys.maxsize
         if self._start != PNG:  # only a PNG has further parts behind the pixels
@@ -102,10 +106,8 @@ class BoundedFile(io.BytesIO):
         if min(self._parts, self._dear) < 0:
             raise InputError.at(self._where, "consists of too many parts; save the image again, without metadata")
         if min(self._bytes, self._number_bytes) < 0:
-            problem = (
-                f"has more than {MAX_NUMBER_BYTES} bytes of numbers in its tags; save the image again without them"
-            )
-            raise InputError.at(self._where, problem)
+            problem = f"has more than {LIMITS.max_number_bytes} bytes of numbers in its tags"
+            raise InputError.at(self._where, f"{problem}; save the image again without them")
         if (size and size >= PIXEL_BYTES) or not self._parts % PIXEL_BYTES:
             _check_awaited()
         return super().read(size)
@@ -146,8 +148,10 @@ def open_image(content: bytes, where: str, max_pixels: int) -> "Image":
             exif.pop(tag, None)
     file.end_header()
     if image.format == "BMP" and image.tile[0][0] == "bmp_rle":
-        if image.width * image.height > MAX_RLE_PIXELS:
-            raise InputError.at(where, f"is a run-length encoded BMP of more than {MAX_RLE_PIXELS} pixels; send a PNG")
+        if image.width * image.height > LIMITS.max_rle_pixels:
+            raise InputError.at(
+                where, f"is a run-length encoded BMP of more than {LIMITS.max_rle_pixels} pixels; send a PNG"
+            )
         # A run has two bytes. In the worst case each pixel is one, and each end of a line.
         file.end_header(2 * (image.width + 1) * image.height + 2)
     return image
@@ -165,11 +169,8 @@ def peak_bytes(image: "Image", where: str, max_pixels: int) -> int:
     Raise InputError if a TIFF tile has more than `max_pixels`: the decoder allocates whole tiles, whatever the size of
     the image.
     """
-    per_pixel = (
-        PROGRESSIVE_PEAK_BYTES
-        if image.info.get("progressive")
-        else PEAK_BYTES["JPEG" if image.format in (None, "MPO") else image.format]
-    )
+    kind = "JPEG" if image.format in (None, "MPO") else image.format
+    per_pixel = PEAK_BYTES["progressive" if image.info.get("progressive") else kind]
     return image.width * image.height * per_pixel + _block_bytes(image, where, max_pixels)
 
 
@@ -204,8 +205,8 @@ def _upright(image: "Image", where: str) -> "Image":
 
     image.load()
     size = max(len(image.info.get(name) or "") for name in ("exif", "Raw profile type exif"))
-    if size > MAX_EXIF_BYTES:
-        raise InputError.at(where, f"has {size} bytes of EXIF data; send at most {MAX_EXIF_BYTES}")
+    if size > LIMITS.max_exif_bytes:
+        raise InputError.at(where, f"has {size} bytes of EXIF data; send at most {LIMITS.max_exif_bytes}")
     with suppress(Exception):
         ImageOps.exif_transpose(image, in_place=True)
     return image

@@ -8,17 +8,14 @@ from contextlib import suppress
 from sie_triton.contract.tensors import DOCUMENT
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.files import File, FileInput
+from sie_triton.models.inputs.limits import LIMITS
 
 # Folder in an Office archive → format.
 OFFICE = {"word/": "docx", "ppt/": "pptx", "xl/": "xlsx"}
 FORMATS = ("pdf", *OFFICE.values(), "html", "md")
 
-# Start of each entry in the directory of an archive, and their maximum number: zipfile reads them in Python.
-ENTRY, MAX_ENTRIES = b"PK\1\2", 10_000
-
-# Maximum size of an archive's content: times its own size, and bytes. Libraries unpack no more than an archive lists.
-MOST_UNPACKED = 200
-MOST_UNPACKED_BYTES = 1_000_000_000
+# Start of each entry in the directory of an archive.
+ENTRY = b"PK\1\2"
 
 LOOKED_AT = 1024
 
@@ -68,14 +65,16 @@ def check_document(file: DocumentFile, max_bytes: int) -> str:
             file.where, f"has {len(file.content)} bytes; send at most {max_bytes}, or raise max_document_bytes"
         )
     is_archive = file.content.startswith(b"PK")
-    if is_archive and (num_entries := file.content.count(ENTRY)) > MAX_ENTRIES:
-        raise InputError.at(file.where, f"is an archive of {num_entries} entries; send at most {MAX_ENTRIES}")
+    if is_archive and (num_entries := file.content.count(ENTRY)) > LIMITS.max_archive_entries:
+        raise InputError.at(
+            file.where, f"is an archive of {num_entries} entries; send at most {LIMITS.max_archive_entries}"
+        )
     found = format_of(file.content)
     if not found:
         raise InputError.at(file.where, f"is not a document that can be read; send one of {', '.join(FORMATS)}")
     if is_archive:
         unpacked = sum(entry.file_size for entry in archive_entries(file.content))
-        if unpacked > min(MOST_UNPACKED * len(file.content), MOST_UNPACKED_BYTES):
+        if unpacked > min(LIMITS.max_unpacked_ratio * len(file.content), LIMITS.max_unpacked_bytes):
             raise InputError.at(file.where, f"is an archive that unpacks to {unpacked} bytes; send a smaller document")
     return found
 

@@ -7,17 +7,16 @@ from pathlib import Path
 import tokenizers
 
 from sie_triton.checkpoints.files import Fields
-from sie_triton.checkpoints.tokenizer_steps import MAX_GROWTH, growth, steps_of
+from sie_triton.checkpoints.limits import LIMITS as FILE_LIMITS
+from sie_triton.checkpoints.tokenizer_steps import growth, steps_of
 from sie_triton.errors import LoadError
+from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.text import Unreadable
-
-# Maximum length of a text that a model reads whole: its tokenizer takes about 200 bytes and 2 µs for each character.
-MAX_CHARACTERS = 2_000_000
 
 # Characters that may become of one, besides some of any text. NFKD makes 18 of ﷺ.
 USUAL, FREE = 20, 1000
 
-# Characters that are normalized at a time: they become MAX_GROWTH times as many at most.
+# Characters that are normalized at a time: they become `max_growth` times as many at most.
 PIECE = 1000
 
 # Attribute of a tokenizer.
@@ -26,16 +25,19 @@ ATTRIBUTE = "growth"
 
 def check_growth(tokenizer: tokenizers.Tokenizer, where: Path) -> None:
     """Raise LoadError if the normalizers of `tokenizer` may make very much of one character."""
-    if (grown := _growth(tokenizer)) > MAX_GROWTH:
-        message = f"{where}: normalizer: may make {grown:.0f} characters of one; at most {MAX_GROWTH} are allowed"
+    if (grown := _growth(tokenizer)) > FILE_LIMITS.max_growth:
+        message = (
+            f"{where}: normalizer: may make {grown:.0f} characters of one; at most {FILE_LIMITS.max_growth} are allowed"
+        )
         raise LoadError(message, "unsupported")
 
 
 def check_whole(texts: Iterable[str], tokenizer: tokenizers.Tokenizer) -> None:
     """Raise Unreadable if a text that is read whole, in pieces or windows, has or becomes too many characters."""
     for text in texts:
-        if len(text) > MAX_CHARACTERS:
-            raise Unreadable(f"has {len(text)} characters; send at most {MAX_CHARACTERS}, and a longer text in parts")
+        if len(text) > LIMITS.max_text_characters:
+            most = LIMITS.max_text_characters
+            raise Unreadable(f"has {len(text)} characters; send at most {most}, and a longer text in parts")
         check_grown(text, tokenizer)
 
 

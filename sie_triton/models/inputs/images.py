@@ -13,25 +13,19 @@ from typing import TYPE_CHECKING
 from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import IMAGE, QUERY_IMAGE
 from sie_triton.errors import Cancelled, InputError
-from sie_triton.models.inputs.decoding import DRAWN_BYTES, FORMATS, open_image, peak_bytes, to_rgb
+from sie_triton.models.inputs.decoding import FORMATS, PEAK_BYTES, open_image, peak_bytes, to_rgb
 from sie_triton.models.inputs.files import File, FileInput
+from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.pdf.document import Drawing, is_pdf
 from sie_triton.system.host.file_locks import Line, LockFile
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# A progressive JPEG is decoded again for each of its scans. Cameras and editors write about ten. Maximum number of
-# scans, and of the pixels of all of them.
 START_OF_SCAN = b"\xff\xda"
-MAX_SCANS, MAX_SCANNED_PIXELS = 100, 2_000_000_000
 
 # In the directory of status records.
 MEMORY_FILE = "images.memory"
-
-# Limits of the sides in pixels, and of the ratio of the sides: real pictures keep them, and resizing others takes long.
-MAX_SIDE = 65_500
-MAX_ASPECT = 200
 
 
 class ImageFile(File):
@@ -95,7 +89,7 @@ class ImageReader:
 
         drawing = page.drawing
         self._check_size(page.where, drawing.width, drawing.height)
-        with self._room(page.where, drawing.width * drawing.height * DRAWN_BYTES):
+        with self._room(page.where, drawing.width * drawing.height * PEAK_BYTES["page"]):
             size = (drawing.width, drawing.height)
             yield Image.frombuffer("RGB", size, drawing.pixels, "raw", "RGB", drawing.stride, 1)
 
@@ -113,7 +107,7 @@ class ImageReader:
     def _check_scans(self, file: ImageFile, image: "Image") -> None:
         num_scans = file.content.count(START_OF_SCAN) if file.content.startswith(b"\xff\xd8") else 0
         is_progressive, num_pixels = "progressive" in image.info, image.width * image.height
-        most = min(MAX_SCANS, MAX_SCANNED_PIXELS // num_pixels) if is_progressive else MAX_SCANS
+        most = min(LIMITS.max_scans, LIMITS.max_scanned_pixels // num_pixels) if is_progressive else LIMITS.max_scans
         if num_scans > most:
             raise InputError.at(file.where, f"is a JPEG with {num_scans} scans; send one with at most {most}")
 
@@ -121,12 +115,10 @@ class ImageReader:
         most = self._runtime.max_image_pixels
         if width * height > most:
             raise InputError.at(where, f"has {width} × {height} pixels; send at most {most}, or raise max_image_pixels")
-        if max(width, height) > MAX_SIDE or max(width, height) > MAX_ASPECT * min(width, height):
-            raise InputError.at(
-                where,
-                f"has {width} × {height} pixels; no side may be longer than {MAX_SIDE}, or than {MAX_ASPECT} "
-                "times the other",
-            )
+        side, aspect = LIMITS.max_image_side, LIMITS.max_image_aspect
+        if max(width, height) > side or max(width, height) > aspect * min(width, height):
+            allowed = f"no side may be longer than {side}, or than {aspect} times the other"
+            raise InputError.at(where, f"has {width} × {height} pixels; {allowed}")
 
     @contextmanager
     def _room(self, where: str, taken: int) -> Iterator[None]:

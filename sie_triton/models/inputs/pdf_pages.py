@@ -9,12 +9,10 @@ from sie_triton.contract import PAGES
 from sie_triton.contract.tensors import IMAGE
 from sie_triton.errors import InputError
 from sie_triton.models.inputs.images import ImageFile, Page
+from sie_triton.models.inputs.limits import LIMITS, InputLimits
 from sie_triton.models.inputs.pdf.document import is_pdf, opened
 
 RANGE = re.compile(r"([0-9]{1,9})(-([0-9]{1,9})?)?")
-
-# Maximum length of the parameter pages, in characters.
-MAX_LENGTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +28,10 @@ class PageSelection:
         >>> PageSelection.read("2-3, 8-").ranges
         ((2, 3), (8, None))
         """
-        if len(text) > MAX_LENGTH:
+        if len(text) > LIMITS.max_selection_characters:
             raise InputError.at(
-                f"parameter {PAGES.name}", f"has {len(text)} characters; send at most {MAX_LENGTH}, as in 1-3,8 or 5-"
+                f"parameter {PAGES.name}",
+                f"has {len(text)} characters; send at most {LIMITS.max_selection_characters}, as in 1-3,8 or 5-",
             )
         return cls(tuple(map(_range, text.split(","))) if text else ())
 
@@ -72,6 +71,7 @@ class PageReader:
     max_pages: int
     max_bytes: int
     is_over: Callable[[], bool] = lambda: False
+    limits: InputLimits = LIMITS
 
     def pages(self, element: Any) -> Iterator[tuple[int, Any]] | None:
         """Yield each page number, and `element` with that page in place of its PDF. Return None if it has no PDF.
@@ -87,7 +87,7 @@ class PageReader:
                 file.where,
                 f"is a PDF of {len(file.content)} bytes; send at most {self.max_bytes}, or raise max_document_bytes",
             )
-        with opened(file.content, file.where, self.is_over) as document:
+        with opened(file.content, file.where, self.is_over, self.limits) as document:
             for number in self.selection.of(document.num_pages, file.where, self.max_pages):
                 drawing = document.draw(number)
                 yield number, Page(drawing.pixels, f"{file.where}, page {number}", drawing)

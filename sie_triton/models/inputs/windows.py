@@ -23,9 +23,6 @@ from sie_triton.models.inputs.tokenizer import read_tokenizer
 # Overlap of two windows in tokens, or a quarter of a window if that is less.
 OVERLAP = 64
 
-# Maximum number of tokens of a text in all its rows. A larger request would take hours, and gigabytes between steps.
-MAX_TOKENS = 4_000_000
-
 
 class TextWindow(NamedTuple):
     """A row of one text or two; `piece` is its index in the text."""

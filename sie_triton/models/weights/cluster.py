@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import inside
 from sie_triton.errors import LoadError
+from sie_triton.models.weights.limits import LIMITS, WeightLimits
 from sie_triton.models.weights.object_store import ObjectStore, StoreError
 
 VERSION = 1
@@ -26,13 +27,6 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 MODEL = re.compile(r"models--([\w.-]+)/manifests/([0-9a-f]{40})\.json", re.ASCII)
 MODEL_BLOB = re.compile(r"models--([\w.-]+)/blobs/([0-9a-f]{64})", re.ASCII)
 
-MAX_MANIFEST_BYTES = 4 << 20
-MAX_FILES = 10_000
-MAX_FILE_BYTES = 1 << 40
-MAX_REF_BYTES = 100
-MAX_MODELS = 10_000
-
-READ_BYTES = 1 << 20
 
 ReportBytes = Callable[[int], None]
 
@@ -56,7 +50,7 @@ class Manifest:
     files: Mapping[str, ClusterFile]
 
     @classmethod
-    def read(cls, text: bytes, repo: str, commit: str) -> "Manifest":
+    def read(cls, text: bytes, repo: str, commit: str, limits: WeightLimits = LIMITS) -> "Manifest":
         """Return the manifest; ValueError unless all is well-formed and within bounds."""
         try:
             raw = json.loads(text)
@@ -65,8 +59,8 @@ class Manifest:
         if not isinstance(raw, dict) or raw.get("version") != VERSION or raw.get("commit") != commit:
             raise ValueError(f"it is no manifest of version {VERSION} of commit {commit}")
         files = raw.get("files")
-        if not isinstance(files, list) or not 0 < len(files) <= MAX_FILES:
-            raise ValueError(f"files must be a list of 1 to {MAX_FILES} files")
+        if not isinstance(files, list) or not 0 < len(files) <= limits.max_manifest_files:
+            raise ValueError(f"files must be a list of 1 to {limits.max_manifest_files} files")
         return cls(repo, commit, {file.name: file for file in map(_file, files)})
 
     def to_json(self) -> bytes:
@@ -87,21 +81,21 @@ class Entry:
 class Cluster:
     """The cluster cache at `url`. Methods raise StoreError if the store cannot be used. Threads may share it."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, limits: WeightLimits = LIMITS) -> None:
+        self.url, self._limits = url, limits
 
     @cached_property
     def _store(self) -> ObjectStore:
-        return ObjectStore(self.url)
+        return ObjectStore(self.url, limits=self._limits)
 
     def find(self, repo: str, revision: str) -> Manifest | None:
         """Return the manifest of a commit, or of the commit that a branch leads to; None if it is not there."""
         commit = revision if COMMIT.fullmatch(revision) else self._ref(repo, revision)
-        text = self._store.read(_manifest_path(repo, commit), MAX_MANIFEST_BYTES) if commit else None
+        text = self._store.read(_manifest_path(repo, commit), self._limits.max_manifest_bytes) if commit else None
         if text is None:
             return None
         try:
-            return Manifest.read(text, repo, commit)
+            return Manifest.read(text, repo, commit, self._limits)
         except (ValueError, LoadError) as exc:
             raise StoreError(f"{self.url}/{_manifest_path(repo, commit)}: {exc}; push the model again") from exc
 
@@ -131,10 +125,10 @@ class Cluster:
         return sent
 
     def entries(self) -> list[Entry]:
-        """Return every commit that has a manifest, by name; at most MAX_MODELS."""
+        """Return every commit that has a manifest, by name; at most `max_listed_models`."""
         found: list[Entry] = []
         for listed in self._store.list():
-            if (matched := MODEL.fullmatch(listed.path)) and len(found) < MAX_MODELS:
+            if (matched := MODEL.fullmatch(listed.path)) and len(found) < self._limits.max_listed_models:
                 repo, commit = matched[1].replace("--", "/"), matched[2]
                 manifest = self.find(repo, commit)
                 blobs = {file.sha256: file.size for file in manifest.files.values()} if manifest else {}
@@ -149,7 +143,11 @@ class Cluster:
         return sum(each.size for each in objects)
 
     def _ref(self, repo: str, revision: str) -> str:
-        text = (self._store.read(_ref_path(repo, revision), MAX_REF_BYTES) or b"").decode(errors="replace").strip()
+        text = (
+            (self._store.read(_ref_path(repo, revision), self._limits.max_ref_bytes) or b"")
+            .decode(errors="replace")
+            .strip()
+        )
         return text if COMMIT.fullmatch(text) else ""
 
 
@@ -178,8 +176,8 @@ def _file(raw: object) -> ClusterFile:
     if not isinstance(name, str) or not name:
         raise ValueError("name must be the path of a file")
     inside(Path("/snapshot"), name, "name")
-    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_FILE_BYTES:
-        raise ValueError(f"{name}: size must be from 0 to {MAX_FILE_BYTES} bytes")
+    if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= LIMITS.max_file_bytes:
+        raise ValueError(f"{name}: size must be from 0 to {LIMITS.max_file_bytes} bytes")
     if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
         raise ValueError(f"{name}: sha256 must be 64 hexadecimal digits")
     if not isinstance(etag, str) or not (etag == sha256 or COMMIT.fullmatch(etag)):
@@ -199,6 +197,6 @@ def _describe(path: Path, directory: Path) -> ClusterFile:
 
 def _content(path: Path, report_bytes: ReportBytes) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while chunk := file.read(READ_BYTES):
+        while chunk := file.read(LIMITS.read_bytes):
             yield chunk
             report_bytes(len(chunk))

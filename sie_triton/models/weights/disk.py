@@ -16,13 +16,11 @@ from typing import Protocol
 from sie_triton.contract.spec import Runtime
 from sie_triton.models.weights.conversions import conversions
 from sie_triton.models.weights.entries import entries
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.local_cache import OURS, hub_cache
 from sie_triton.models.weights.uses import if_unused, last_use
 
 log = logging.getLogger(__name__)
-
-# What was used so many seconds ago may be about to be loaded.
-RECENT_S = 60.0
 
 
 class Usage(Protocol):
@@ -93,7 +91,7 @@ class DiskCache:
     def make_room(self, num_bytes: int = 0) -> list[str]:
         """Remove entries until `num_bytes` more fit below the threshold; return the names of what was removed.
 
-        If everything else is in use, was used within RECENT_S, or is not ours, the disk stays fuller than that.
+        If everything else is in use, was used just now, or is not ours, the disk stays fuller than that.
         """
         if self.threshold_percent is None or not self.weights.is_dir() or self._fits(num_bytes):
             return []
@@ -119,7 +117,7 @@ class DiskCache:
         if self.data.is_dir() and self.data.stat().st_dev == self.weights.stat().st_dev:
             found += conversions(self.data / "converted")
             found += _graphs(self.data / "graphs")
-        recent = self.now() - RECENT_S
+        recent = self.now() - LIMITS.recent_s
         dated = [(entry.last_use, entry.name, entry) for entry in found if entry.last_use is not None]
         return [entry for used, _, entry in sorted(dated, key=lambda each: each[:2]) if used < recent]
 

@@ -22,6 +22,7 @@ from sie_triton.models.weights.cluster import Cluster
 from sie_triton.models.weights.entries import LOCK, PARTIAL
 from sie_triton.models.weights.hub import Snapshot
 from sie_triton.models.weights.hub_errors import HTTPError, explained, is_passing
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.local_cache import OURS
 from sie_triton.models.weights.object_store import StoreError
 from sie_triton.models.weights.origins import ClusterOrigin, HubOrigin, Remote
@@ -29,19 +30,6 @@ from sie_triton.models.weights.progress import ProgressLine
 from sie_triton.models.weights.uses import shared
 
 log = logging.getLogger(__name__)
-
-# Interval between calls that report progress, in seconds.
-LOOK_S = 0.5
-
-# Consecutive attempts that may transfer nothing, and the pause between attempts in seconds.
-RETRIES = 3
-PAUSE_S = 1.0
-
-# Disk space that a fetch leaves free, in bytes.
-SPARE_BYTES = 1_000_000_000
-
-# Maximum size of a file whose size the hub does not report, in bytes: small texts, compressed in transit.
-MAX_UNSIZED_BYTES = 100_000_000
 
 
 ReportProgress = Callable[[str], None]
@@ -112,7 +100,7 @@ def _all(
     futures = [pool.submit(do, item) for item in items]
     left = set(futures)
     while left:
-        done, left = wait(left, LOOK_S, FIRST_COMPLETED)
+        done, left = wait(left, LIMITS.progress_s, FIRST_COMPLETED)
         for each in done:
             each.result()
         tick()
@@ -169,7 +157,7 @@ class Transfer:
             )
         here = [path.stat().st_size for file in left if (path := self._partial(file)).exists()]
         make_room(self._total - sum(here))
-        free = max(0, shutil.disk_usage(self._blobs).free - SPARE_BYTES)
+        free = max(0, shutil.disk_usage(self._blobs).free - LIMITS.spare_disk_bytes)
         if self._total - sum(here) > free:
             raise LoadError(
                 f"weights: {self._snapshot.repo} needs {(self._total - sum(here)) / 1e6:.0f} MB more in "
@@ -210,7 +198,7 @@ class Transfer:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 file.seek(0, os.SEEK_END)
                 return
-            self.stop.wait(LOOK_S)
+            self.stop.wait(LIMITS.progress_s)
 
     def _receive(self, remote: Remote, file: IO[bytes]) -> None:
         if remote.size is not None and file.tell() > remote.size:
@@ -228,11 +216,11 @@ class Transfer:
             except (HTTPError, StoreError) as exc:
                 error = exc
             failures = 0 if file.tell() > before else failures + 1
-            if error and (failures > RETRIES or not is_passing(error)):
+            if error and (failures > LIMITS.max_retries or not is_passing(error)):
                 raise error
-            if failures > RETRIES:
+            if failures > LIMITS.max_retries:
                 raise self._damaged(remote)
-            self.stop.wait(PAUSE_S if error else 0)
+            self.stop.wait(LIMITS.retry_pause_s if error else 0)
         file.flush()
 
     def _stream(self, remote: Remote, file: IO[bytes]) -> None:
@@ -244,7 +232,7 @@ class Transfer:
                 self._add(-start)
             for chunk in chunks:
                 self._check_stop()
-                if file.tell() + len(chunk) > (MAX_UNSIZED_BYTES if remote.size is None else remote.size):
+                if file.tell() + len(chunk) > (LIMITS.max_unsized_bytes if remote.size is None else remote.size):
                     _empty(file)
                     raise self._damaged(remote)
                 file.write(chunk)

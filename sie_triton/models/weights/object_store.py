@@ -11,21 +11,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sie_triton.models.weights.limits import LIMITS, WeightLimits
+
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Opened
 
 T = TypeVar("T")
-
-# Bytes of one request; each has a timeout of its own, so that a slow connection still makes progress.
-PIECE_BYTES = 8 << 20
-TIMEOUT_S, CONNECT_TIMEOUT_S, RETRY_S = 60, 5, 10
 
 # Timeout of a call of AsyncObjectStore, in seconds, and the bytes for each of which it has one second more.
 ANSWER_S, LEAST_BYTES_PER_S = 10.0, 4 << 20
 
 # Objects of one page of a listing.
 PAGE = 1000
-MAX_MESSAGE = 200
 
 
 class StoreError(Exception):
@@ -47,17 +44,17 @@ class ObjectStore:
     Every method raises StoreError if the store cannot be reached or refuses. A directory is made if `make`.
     """
 
-    def __init__(self, url: str, *, make: bool = True) -> None:
+    def __init__(self, url: str, *, make: bool = True, limits: WeightLimits = LIMITS) -> None:
         # Imported when needed: stages whose weights are on disk do not pay for it.
         from obstore.store import from_url
 
-        self.url = url.rstrip("/")
+        self.url, self._limits = url.rstrip("/"), limits
         options: dict[str, Any] = {}
         if self.url.startswith("file:"):
             options = {"mkdir": make}
         else:
-            retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=RETRY_S)}
-            timeouts = {"timeout": f"{TIMEOUT_S}s", "connect_timeout": f"{CONNECT_TIMEOUT_S}s"}
+            retry = {"max_retries": 2, "retry_timeout": timedelta(seconds=limits.retry_s)}
+            timeouts = {"timeout": f"{limits.request_timeout_s}s", "connect_timeout": f"{limits.connect_timeout_s}s"}
             # A store in one's own network often has no certificate; AWS_ENDPOINT_URL decides.
             options = {"client_options": {**timeouts, "allow_http": True}, "retry_config": retry}
         with self.explained(""):
@@ -87,12 +84,14 @@ class ObjectStore:
                 return None
 
     def pieces(self, path: str, start: int, end: int) -> Iterator[bytes]:
-        """Yield the bytes of an object from `start` to `end`, in pieces of at most PIECE_BYTES."""
+        """Yield the bytes of an object from `start` to `end`, in pieces."""
         import obstore
 
         while start < end:
             with self.explained(path):
-                piece = bytes(obstore.get_range(self.opened, path, start=start, end=min(start + PIECE_BYTES, end)))
+                piece = bytes(
+                    obstore.get_range(self.opened, path, start=start, end=min(start + self._limits.piece_bytes, end))
+                )
             if not piece:
                 raise StoreError(f"{self.url}/{path} is shorter than its manifest says")
             yield piece
@@ -133,7 +132,7 @@ class ObjectStore:
         except (BaseError, OSError, ValueError) as exc:
             where = f"{self.url}/{path}" if path else self.url
             line = next(iter(str(exc).splitlines()), type(exc).__name__).strip()
-            raise StoreError(f"{where}: {line[:MAX_MESSAGE]}") from exc
+            raise StoreError(f"{where}: {line[:200]}") from exc
 
 
 class AsyncObjectStore:

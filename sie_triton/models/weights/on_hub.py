@@ -4,17 +4,15 @@ from collections.abc import Sequence
 
 from sie_triton.errors import LoadError
 from sie_triton.models.weights import hub
+from sie_triton.models.weights.limits import LIMITS
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.onnx")
-
-# Maximum number of repositories to ask about: a server with hundreds of models must not take minutes to start.
-MAX_QUESTIONS = 16
 
 
 class Hub:
     """The hub, and the cache `cluster` before it.
 
-    Asked about at most MAX_QUESTIONS repositories, and about no further one once the hub is unreachable.
+    Asked about at most `max_hub_questions` repositories, and about no further one once the hub is unreachable.
 
     Holds the number of questions, and the error of an unreachable hub. For one thread.
     """
@@ -35,7 +33,7 @@ class Hub:
                 raise
         if self._unreachable:
             raise self._unreachable
-        if self._num_queried < MAX_QUESTIONS:
+        if self._num_queried < LIMITS.max_hub_questions:
             self._num_queried += 1
             self._ask(reference)
 

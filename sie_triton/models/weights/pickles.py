@@ -23,6 +23,7 @@ from sie_triton.checkpoints.modules import modules_of
 from sie_triton.errors import REASONS, LoadError
 from sie_triton.models.weights.conversions import LOCK, MODELS, TENSORS, record_of
 from sie_triton.models.weights.disk import DiskCache
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.listing import listing
 from sie_triton.models.weights.trees import locked, tree_of
 from sie_triton.models.weights.unpickle import REFUSED, time_limit
@@ -40,10 +41,6 @@ SUFFIXES = (".bin", ".pt", ".pth")
 VERSION = "1"
 
 HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-
-# Polling interval while waiting, in seconds.
-LOOK_S = 0.2
-GRACE_S = 10.0
 
 ReportProgress = Callable[[str], None]
 
@@ -217,7 +214,7 @@ def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
     arguments = [each for path, descriptor in files.items() for each in (path.absolute(), descriptor)]
     with start("sie_triton.models.weights.unpickle", *arguments, descriptors=files.values()) as process:
         try:
-            ended = monotonic() + time_limit(sum(path.stat().st_size for path in files)) + GRACE_S
+            ended = monotonic() + time_limit(sum(path.stat().st_size for path in files)) + LIMITS.conversion_grace_s
             while (status := _status(process)) is None and monotonic() < ended:
                 waiting()
         finally:
@@ -230,7 +227,7 @@ def _unpickle(files: Mapping[Path, int], waiting: Callable[[], None]) -> None:
 
 def _status(process: subprocess.Popen[bytes]) -> int | None:
     with suppress(subprocess.TimeoutExpired):
-        return process.wait(LOOK_S)
+        return process.wait(LIMITS.poll_s)
     return None
 
 

@@ -12,10 +12,8 @@ from time import sleep
 from sie_triton.checkpoints.files import first_line
 from sie_triton.errors import LoadError
 from sie_triton.models.weights.conversions import MODELS
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.system.host.private import private_directory
-
-# Polling interval while waiting, in seconds.
-LOOK_S = 0.2
 
 
 def completed(content: Mapping[str, Path | str], cache: Path) -> Path:
@@ -61,5 +59,5 @@ def locked(path: Path, waiting: Callable[[], object]) -> Iterator[None]:
                 break
             except BlockingIOError:
                 waiting()
-                sleep(LOOK_S)
+                sleep(LIMITS.poll_s)
         yield

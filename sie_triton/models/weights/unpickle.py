@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from sie_triton.checkpoints.files import first_line, shortened
 from sie_triton.errors import LoadError
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.system.processes import confined
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ REFUSED = 3
 # Maximum total size of a file's tensors, as a multiple of its size. Names that share one tensor get a copy each.
 MOST_TIMES = 4
 
-# Memory allowed in addition to the tensors, in bytes.
-SPARE_BYTES = 512_000_000
 
 # Time limit: a constant, and time for the size of the files; far more than a slow disk needs.
 SECONDS, BYTES_PER_SECOND = 120, 10_000_000
@@ -92,7 +91,7 @@ def _confine(sizes: Sequence[int]) -> None:
     confined.die_first()
     try:
         confined.confine(
-            memory_bytes=2 * max(sizes) + SPARE_BYTES,
+            memory_bytes=2 * max(sizes) + LIMITS.spare_memory_bytes,
             file_bytes=_max_unpacked_bytes(max(sizes)),
             seconds=time_limit(sum(sizes)),
         )

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pypdfium2  # noqa: F401, imported before the first fork
 from hypothesis import strategies as st
 
 from sie_triton.errors import InputError
+from sie_triton.models.inputs.limits import InputLimits
 from sie_triton.models.inputs.pdf import document, draw
 from tests.fuzz.damage import HOSTILE, damaged, one
 from tests.fuzz.forks import forking
@@ -20,8 +20,8 @@ from tests.fuzz.targets.stages import check_error
 from tests.support import pdfs
 from tests.support.pictures import picture, saved
 
-# Time for each page, in seconds, and pages of a file that are drawn.
-STEP_S, MAX_PAGES = 0.5, 3
+# Pages of a file that are drawn.
+MAX_PAGES = 3
 
 # Files that take all the time and memory that there is: tests/process/models/inputs/pdf draws them.
 COSTLY = ("bomb", "draws itself", "million", "deep", "zeros")
@@ -49,7 +49,7 @@ def pdf(directory: Path) -> Iterator[Target]:
     ]
     broken = {name: file for name, (file, _) in pdfs.unreadable().items() if not any(each in name for each in COSTLY)}
     files = 4 * files + [file for file in broken.values() if len(file) < MAX_BYTES]
-    with forking("sie_triton.models.inputs.pdf.document", run_draw), patch.object(document, "STEP_S", STEP_S):
+    with forking("sie_triton.models.inputs.pdf.document", run_draw):
         yield Target(damaged(files), drawn, (InputError,))
 
 
@@ -61,7 +61,7 @@ def run_draw(arguments: list[str]) -> None:
 def drawn(file: bytes) -> None:
     """Draw the first pages."""
     try:
-        with document.opened(file, "image[0]") as opened:
+        with document.opened(file, "image[0]", limits=InputLimits(pdf_step_s=0.5)) as opened:
             assert opened.num_pages > 0
             for number in range(1, min(opened.num_pages, MAX_PAGES) + 1):
                 drawing = opened.draw(number)
@@ -79,8 +79,7 @@ def drawings(directory: Path) -> Iterator[Target]:
     odd = st.lists(st.one_of(numbers, numbers, st.binary(max_size=40)), max_size=8).map(b"".join)
     good = draw.NUMBER.pack(2) + draw.HEAD.pack(2, 3, 6) + bytes(18) + draw.HEAD.pack(3, 2, 12) + bytes(24)
     answers = st.one_of(damaged([good]), damaged([good]), odd)
-    with patch.object(document, "STEP_S", 0.2):
-        yield Target(answers, read_answers, (InputError,))
+    yield Target(answers, read_answers, (InputError,))
 
 
 def read_answers(answers: bytes) -> None:
@@ -91,7 +90,7 @@ def read_answers(answers: bytes) -> None:
         os.close(ours)
         process: Any = SimpleNamespace(stdin=null, stdout=said)
         try:
-            opened = document.PdfDocument(process, "image[0]", lambda: False)
+            opened = document.PdfDocument(process, "image[0]", lambda: False, InputLimits(pdf_step_s=0.2))
             for number in (1, 2):
                 drawing = opened.draw(number)
                 assert 0 < 3 * drawing.width <= drawing.stride

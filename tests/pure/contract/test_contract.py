@@ -105,14 +105,13 @@ def test_inputs_are_read_by_their_names(verb):
     assert (parts[0].name, parts[0].elements) == ("document", ["a", "b"])
 
 
-def test_the_number_of_findings_per_item_is_bounded(monkeypatch):
-    monkeypatch.setattr("sie_triton.contract.extract.MAX_FOUND", 5)
-    found = Findings([Entity(0, 1, 0, 0.5)] * 3, objects=[Object((0, 0, 1, 1), 0, 0.5)] * 2)
+def test_the_number_of_findings_per_item_is_bounded():
+    found = Findings([Entity(0, 1, 0, 0.5)] * 99_998, objects=[Object((0, 0, 1, 1), 0, 0.5)] * 2)
     model = replace(model_of(spec()), extraction=Extraction((), lambda rows, options: found))
     collect = partial(VERBS["extract"].collect, model, {}, [{}, {}], np.ones(2, np.int32))
     assert len(collect()["found_lengths"]) == 2
     found.lines.append(Line("word", None, "read", 1.0))
-    with pytest.raises(InputError, match=r"^parameter threshold: item 0 has 6 findings, and at most 5 can be returned"):
+    with pytest.raises(InputError, match=r"^parameter threshold: item 0 has 100001 findings, and at most 100000"):
         collect()
 
 

@@ -5,7 +5,6 @@ import pytest
 
 from sie_triton.contract import VERBS, Computed, Part
 from sie_triton.contract.spec import MuveraConfig, Profile
-from sie_triton.errors import InputError
 from sie_triton.models.families import model_of
 from tests.support.family_double import NAME
 from tests.support.stages import spec
@@ -75,12 +74,6 @@ def test_scoring_by_outputs_reads_texts_and_then_the_query(given, profile, of_te
     pair = SCORE.read(SCORED, given, profile, PAIRS)
     assert pair == [Part("text", ["a", "b", "c"], profile, None, of_query, "who?", options=given)]
     assert SCORE.num_items(pair) == 3
-
-
-@pytest.mark.parametrize("query", [[], ["a", "b"]])
-def test_exactly_one_query_is_required(query):
-    with pytest.raises(InputError, match=f"^query: has {len(query)} elements; send one"):
-        SCORE.read({**SCORED, "query": query}, {}, PLAIN, BGE_M3)
 
 
 def test_query_flags_follow_the_verb_and_the_is_query_parameter():

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import MOST, Fields, read_fields, shortened
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.mel import MelPlan
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
 from sie_triton.checkpoints.towers import home_of
 from sie_triton.errors import LoadError
 
@@ -31,17 +31,17 @@ class ClapFiles:
         config = read_fields(home / "config.json")
         text, audio = config.fields("text_config"), config.fields("audio_config")
         for name, usual, most in (
-            ("num_hidden_layers", 12, MAX_LAYERS),
-            ("hidden_size", 768, MAX_WIDTH),
-            ("num_attention_heads", 12, MAX_WIDTH),
+            ("num_hidden_layers", 12, LIMITS.max_layers),
+            ("hidden_size", 768, LIMITS.max_width),
+            ("num_attention_heads", 12, LIMITS.max_width),
         ):
             text.integer(name, usual, least=1, most=most)
         plan = MelPlan.read(home)
         _check(plan, audio)
         # Position ids begin after that of padding, as in RoBERTa.
-        reserved = text.integer("pad_token_id", 1, most=MAX_WIDTH) + 1
+        reserved = text.integer("pad_token_id", 1, most=LIMITS.max_width) + 1
         longest = text.integer("max_position_embeddings", 514, least=reserved + 2) - reserved
-        dim = config.integer("projection_dim", 512, least=1, most=MAX_WIDTH)
+        dim = config.integer("projection_dim", 512, least=1, most=LIMITS.max_width)
         return cls(home, dim, longest, plan, _window_tokens(text, audio))
 
 
@@ -67,7 +67,7 @@ def _window_tokens(text: Fields, audio: Fields) -> int:
     Each stage reads a quarter of the patches of the stage before it, at twice the width, so all blocks cost the same.
     """
     depths, stride = audio.values.get("depths", [2, 2, 6, 2]), audio.values.get("patch_stride", 4)
-    if not isinstance(depths, list) or not depths or any(each not in range(1, MAX_LAYERS) for each in depths):
+    if not isinstance(depths, list) or not depths or any(each not in range(1, LIMITS.max_layers) for each in depths):
         raise LoadError(
             f"{audio.where}: depths: must be a list of whole numbers (given {shortened(depths)})", "corrupt"
         )
@@ -75,6 +75,8 @@ def _window_tokens(text: Fields, audio: Fields) -> int:
     if stride not in range(1, MAX_SIDE):
         raise LoadError(f"{audio.where}: patch_stride: must be a whole number (given {shortened(stride)})", "corrupt")
     patches: int = (audio.integer("spec_size", 256) // stride) ** 2
-    of_window = patches * sum(depths) * audio.integer("patch_embeds_hidden_size", 96, least=1, most=MAX_WIDTH) ** 2
+    of_window = (
+        patches * sum(depths) * audio.integer("patch_embeds_hidden_size", 96, least=1, most=LIMITS.max_width) ** 2
+    )
     of_token = text.integer("num_hidden_layers", 12) * text.integer("hidden_size", 768) ** 2
     return min(max(1, round(of_window / of_token)), MOST)

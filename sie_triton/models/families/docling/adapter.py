@@ -9,6 +9,7 @@ import io
 import json
 import resource
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -41,21 +42,26 @@ from sie_triton.system.processes import confined
 # Cost of the longest document.
 MOST_READ = DOCUMENT_COST + 2**31 // BYTES_A_TOKEN
 
-# Processor time of one document, in seconds, and bytes that allow another second.
-LEAST_S, BYTES_A_SECOND = 10, 5000
-
-# Memory that converting a document may take, and the maximum size of its result, in bytes.
-MEMORY_BYTES, RESULT_BYTES = 2_000_000_000, 64 * 1024**2
-
 SAMPLE, HTML = b"# A heading\n\nA line of text.\n", b"<html><p>A line of text.</p></html>"
 
 FORK = get_context("fork")
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentLimits:
+    """What the conversion of one document may take."""
+
+    processor_s: int = 10
+    bytes_a_second: int = 5000  # of the document, that allow another second
+    memory_bytes: int = 2_000_000_000
+    result_bytes: int = 64 * 1024**2
+
+
 class DoclingAdapter(Adapter):
     """Docling. A document may take `most_s` seconds."""
 
-    def __init__(self, max_num_pages: int, most_s: float) -> None:
+    def __init__(self, max_num_pages: int, most_s: float, limits: DocumentLimits = DocumentLimits()) -> None:
+        self._document_limits = limits
         super().__init__(Encoder(), limits={READ.name: MOST_READ, CONTENT_LENGTHS.name: 2**31 - 1})
         self._max_num_pages, self._most_s, self._starting = max_num_pages, most_s, Lock()
         self._converter = _converter()
@@ -87,7 +93,7 @@ class DoclingAdapter(Adapter):
             theirs.close()
         try:
             if ours.poll(most_s):
-                return ours.recv_bytes(RESULT_BYTES)
+                return ours.recv_bytes(self._document_limits.result_bytes)
         except (EOFError, OSError):  # it ended, or its result is too large
             pass
         finally:
@@ -100,9 +106,9 @@ class DoclingAdapter(Adapter):
         """Convert a document in the process forked for it."""
         confined.die_with_parent()
         confined.die_first()
-        seconds = 1 + int(most_s)
-        confined.limit_resources(memory_bytes=MEMORY_BYTES, file_bytes=0, seconds=seconds)
-        processor_s = min(seconds, LEAST_S + len(content) // BYTES_A_SECOND)
+        seconds, limits = 1 + int(most_s), self._document_limits
+        confined.limit_resources(memory_bytes=limits.memory_bytes, file_bytes=0, seconds=seconds)
+        processor_s = min(seconds, limits.processor_s + len(content) // limits.bytes_a_second)
         resource.setrlimit(resource.RLIMIT_CPU, (processor_s, processor_s))
         to.send_bytes(self._convert(content))
 

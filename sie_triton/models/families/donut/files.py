@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
-from sie_triton.checkpoints.resizing import EXACT, MAX_SIDE, Resizing
+from sie_triton.checkpoints.limits import LIMITS
+from sie_triton.checkpoints.resizing import EXACT, Resizing
 from sie_triton.errors import LoadError
 
 ENCODER, MODEL_TYPE = "donut-swin", "vision-encoder-decoder"
@@ -38,13 +38,13 @@ class DonutFiles:
     def read(cls, directory: Path) -> "DonutFiles":
         config = read_fields(directory / "config.json")
         encoder, decoder = config.fields("encoder"), config.fields("decoder")
-        decoder.integer("d_model", 1024, least=1, most=MAX_WIDTH)
-        decoder.integer("decoder_layers", 4, least=1, most=MAX_LAYERS)
+        decoder.integer("d_model", 1024, least=1, most=LIMITS.max_width)
+        decoder.integer("decoder_layers", 4, least=1, most=LIMITS.max_layers)
         depths = encoder.values.get("depths", [2, 2, 6, 2])
         if not isinstance(depths, list) or not 1 <= len(depths) <= 8:
             raise LoadError(f"{encoder.where}: depths: must be a list of 1 to 8 numbers", "corrupt")
         plan, is_aligned = page_plan(directory)
-        stride = encoder.integer("patch_size", 4, least=1, most=MAX_SIDE) * 2 ** (len(depths) - 1)
+        stride = encoder.integer("patch_size", 4, least=1, most=LIMITS.max_image_side) * 2 ** (len(depths) - 1)
         height, width = plan.shape
         return cls(
             directory,

@@ -7,8 +7,7 @@ from typing import Any
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import NESTED, ImagePlan, number
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
-from sie_triton.checkpoints.resizing import MAX_SIDE
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import LoadError
 from sie_triton.models.families.florence2.original_files import BANNED, TOKENS, as_transformers, is_original
 
@@ -42,9 +41,9 @@ class Florence2Files:
         if original is not None:
             config = Fields(config.where, original)
         vision, text = config.fields("vision_config"), config.fields("text_config")
-        text.integer("d_model", 1024, least=1, most=MAX_WIDTH)
+        text.integer("d_model", 1024, least=1, most=LIMITS.max_width)
         for layers in ("encoder_layers", "decoder_layers"):
-            text.integer(layers, 12, least=1, most=MAX_LAYERS)
+            text.integer(layers, 12, least=1, most=LIMITS.max_layers)
         plan = ImagePlan.read(directory, "CLIPImageProcessor")
         asked = read_fields(directory / NESTED, required=False).fields("post_processor_config")
         return cls(
@@ -89,4 +88,4 @@ def _numbers(fields: Fields, name: str, usual: list[int]) -> list[int]:
         raise LoadError(f"{fields.where}: {name}: must be a list of 4 numbers", "corrupt")
     least = 0 if name == "patch_padding" else 1
     entries = Fields(f"{fields.where}: {name}", {str(i): value for i, value in enumerate(values)})
-    return [entries.integer(str(i), least=least, most=MAX_SIDE) for i in range(4)]
+    return [entries.integer(str(i), least=least, most=LIMITS.max_image_side) for i in range(4)]

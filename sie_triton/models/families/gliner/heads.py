@@ -12,14 +12,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sie_triton.contract.transforms.spans import MAX_CANDIDATES
+from sie_triton.contract.limits import LIMITS
 
 # Limits of numbers computed at once: for spans, and for pairs of a word and a label.
 SPAN_NUMBERS = 2_000_000
 PAIR_NUMBERS = 8_000_000
-
-# Number of runs at which all but the best are dropped.
-HELD_RUNS = 10 * MAX_CANDIDATES
 
 Ints = npt.NDArray[np.int64]
 
@@ -40,9 +37,9 @@ class Candidates(NamedTuple):
 
     def best(self) -> "Candidates":
         """Return the best candidates, as many as later steps use, in their present order."""
-        if len(self.score) <= MAX_CANDIDATES:
+        if len(self.score) <= LIMITS.max_candidates:
             return self
-        return self.rows(np.sort(np.argsort(-self.score, kind="stable")[:MAX_CANDIDATES]))
+        return self.rows(np.sort(np.argsort(-self.score, kind="stable")[: LIMITS.max_candidates]))
 
 
 def two_layers(width: int, out: int, growth: int = 4) -> nn.Sequential:
@@ -163,8 +160,8 @@ def _above(
     best = scores[word, width, label]
     word += first_word
     kept = torch.nonzero(word + width < num_words)[:, 0]
-    if len(kept) > MAX_CANDIDATES:
-        kept = kept[best[kept].topk(MAX_CANDIDATES).indices].sort().values
+    if len(kept) > LIMITS.max_candidates:
+        kept = kept[best[kept].topk(LIMITS.max_candidates).indices].sort().values
     return word[kept], width[kept], label[kept], best[kept]
 
 
@@ -184,18 +181,18 @@ def _runs(scores: npt.NDArray[np.float32], thresholds: npt.NDArray[np.float32]) 
         worst = np.minimum(worst, np.minimum(scores[lasts, label, 1], scores[first, label, 0]))
         held.append(Candidates(np.full_like(lasts, first), lasts, np.full_like(lasts, label), worst))
         num_held += len(lasts)
-        if num_held > HELD_RUNS:
+        if num_held > 10 * LIMITS.max_candidates:  # drop all but the best
             held = [_joined(held).best()]
-            num_held = MAX_CANDIDATES
+            num_held = LIMITS.max_candidates
     return _joined(held).best()
 
 
 def _starts(where: npt.NDArray[np.bool_], scores: npt.NDArray[np.float32]) -> tuple[Ints, Ints]:
     """Return word and label of starts that can be among the best; no run scores more than its first word."""
     words, labels = np.nonzero(where)
-    if len(words) > MAX_CANDIDATES:
+    if len(words) > LIMITS.max_candidates:
         most = np.minimum(scores[words, labels, 0], scores[words, labels, 2])
-        kept = np.sort(np.argsort(-most, kind="stable")[:MAX_CANDIDATES])
+        kept = np.sort(np.argsort(-most, kind="stable")[: LIMITS.max_candidates])
         words, labels = words[kept], labels[kept]
     return words, labels
 

@@ -12,10 +12,10 @@ from torch import nn
 
 from sie_triton.contract import Batch, Rows
 from sie_triton.contract.arrays import Floats, Ints
+from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, WORD_SPANS, WORD_TOKENS
 from sie_triton.contract.transforms.overlap import resolved
-from sie_triton.contract.transforms.spans import MAX_CANDIDATES
 from sie_triton.engines.torch.checkpoint import Checkpoint
 from sie_triton.engines.torch.encoder import TorchEncoder, num_bytes
 from sie_triton.engines.torch.engine import TorchEngine
@@ -219,7 +219,7 @@ def joined(queries: Sequence[Queries]) -> Queries:
 
 def kept_of(found: ScoredSpans, policy: str) -> npt.NDArray[np.int64]:
     """Return indices of the rows to keep: of the best in the piece, those of each query that `policy` keeps."""
-    best = np.sort(np.argsort(-found.score, kind="stable")[:MAX_CANDIDATES])
+    best = np.sort(np.argsort(-found.score, kind="stable")[: LIMITS.max_candidates])
     _, starts = np.unique(found.query[best], return_index=True)
     kept = [np.empty(0, np.int64)]
     for rows in np.split(best, starts[1:]) if len(best) else ():

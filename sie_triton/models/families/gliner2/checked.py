@@ -1,13 +1,27 @@
 """Checks of parameters that are JSON. Each raises InputError saying where the value is wrong."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from sie_triton.contract.findings import PLACE
 from sie_triton.contract.parameters import encodable
 from sie_triton.errors import InputError
 
-MAX_NAME = 1000
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """Limits of the tasks of a request."""
+
+    max_name_characters: int = 1000
+    max_characters: int = 65_536  # of a parameter in JSON
+    max_classes: int = 1024  # of all tasks together
+    max_fields: int = 256
+    max_choices: int = 1024  # of all fields together
+    max_depth: int = 8
+
+
+LIMITS = TaskLimits()
 
 
 def parsed(text: str, where: str) -> Any:
@@ -19,8 +33,10 @@ def parsed(text: str, where: str) -> Any:
 
 def name_of(value: Any, where: str) -> str:
     """Return the value if it is a string that can be both a label for the model and a key in the result."""
-    if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
-        raise InputError.at(where, f"must be a string of at most {MAX_NAME} characters that is not blank")
+    if not isinstance(value, str) or not value.strip() or len(value) > LIMITS.max_name_characters:
+        raise InputError.at(
+            where, f"must be a string of at most {LIMITS.max_name_characters} characters that is not blank"
+        )
     if value == PLACE:
         raise InputError.at(where, f"{PLACE} is a reserved name; choose another")
     return encodable(value, where)

@@ -21,14 +21,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from sie_triton.errors import InputError
-from sie_triton.models.families.gliner2.checked import description_of, name_of, parsed
+from sie_triton.models.families.gliner2.checked import LIMITS, description_of, name_of, parsed
 
 PARAMETER = "output_schema"
 WHERE = f"parameter {PARAMETER}"
 
-MAX_FIELDS = 256
-MAX_CHOICES = 1024  # of all fields together
-MAX_DEPTH = 8
 
 # Keywords that do not restrict the words. `default` and `required` have no effect: what is not found is null.
 ANNOTATIONS = frozenset(
@@ -119,8 +116,8 @@ class _Reader:
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
             raise place.wrong("an object needs properties; name what to extract")
-        if len(properties) > MAX_FIELDS:
-            raise place.wrong(f"has {len(properties)} properties; at most {MAX_FIELDS} fields are allowed")
+        if len(properties) > LIMITS.max_fields:
+            raise place.wrong(f"has {len(properties)} properties; at most {LIMITS.max_fields} fields are allowed")
         number = len(self._structures)
         self._structures.append(None)
         fields: list[Field] = []
@@ -133,8 +130,8 @@ class _Reader:
 
     def _property(self, schema: Any, name: str, structure: int, fields: list[Field], place: _Place) -> Leaf | Record:
         place = place.below(name)
-        if place.depth > MAX_DEPTH:
-            raise place.wrong(f"is nested too deeply; at most {MAX_DEPTH} levels are allowed")
+        if place.depth > LIMITS.max_depth:
+            raise place.wrong(f"is nested too deeply; at most {LIMITS.max_depth} levels are allowed")
         given, (schema, inner) = schema, self._resolved(schema, place)
         kind, is_list = _type_of(schema, inner), False
         description = description_of(_first("description", given, schema), f"{WHERE}: {place.path}")
@@ -177,16 +174,16 @@ class _Reader:
     def _count(self, num_choices: int, place: _Place) -> None:
         self._num_fields += 1
         self._num_choices += num_choices
-        if self._num_fields > MAX_FIELDS:
-            raise place.wrong(f"is one field too many; at most {MAX_FIELDS} are allowed")
-        if self._num_choices > MAX_CHOICES:
+        if self._num_fields > LIMITS.max_fields:
+            raise place.wrong(f"is one field too many; at most {LIMITS.max_fields} are allowed")
+        if self._num_choices > LIMITS.max_choices:
             raise place.wrong(
-                f"has one choice too many; the fields of a request may have at most {MAX_CHOICES} choices together"
+                f"has one choice too many; the fields of a request may have at most {LIMITS.max_choices} together"
             )
 
     def _resolved(self, schema: Any, place: _Place) -> tuple[Mapping[str, Any], _Place]:
         """Follow references and unions with null; return the schema and its position."""
-        for _ in range(MAX_DEPTH):
+        for _ in range(LIMITS.max_depth):
             if not isinstance(schema, dict):
                 raise place.wrong("must be a JSON Schema, which is an object")
             union = next((key for key in ("anyOf", "oneOf") if key in schema), None)

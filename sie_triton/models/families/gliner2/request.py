@@ -9,14 +9,9 @@ from sie_triton.contract import Label, Parameter, ParameterValue
 from sie_triton.contract.transforms.overlap import POLICIES
 from sie_triton.errors import InputError
 from sie_triton.models.families.gliner2 import output_schema
-from sie_triton.models.families.gliner2.checked import description_of, name_of, only, parsed, threshold_of
+from sie_triton.models.families.gliner2.checked import LIMITS, description_of, name_of, only, parsed, threshold_of
 from sie_triton.models.families.gliner2.output_schema import Schema, read_schema
 from sie_triton.models.families.shared.thresholds import THRESHOLD
-
-MAX_CLASSES = 1024  # of all tasks together
-
-# Each step of the ensemble gets the parameters of a request.
-MAX_CHARACTERS = 65_536
 
 # Size of the cache of parsed parameters, in requests.
 KEPT = 64
@@ -32,19 +27,22 @@ OVERLAP_POLICY = Parameter(
 RELATION_LABELS = Parameter(
     "relation_labels",
     str,
-    max_characters=MAX_CHARACTERS,
+    max_characters=LIMITS.max_characters,
     doc="relations to extract: comma-separated or JSON list, or JSON object: name → description or {description, "
     "threshold}",
 )
 CLASSES = Parameter(
     "classes",
     str,
-    max_characters=MAX_CHARACTERS,
+    max_characters=LIMITS.max_characters,
     doc="JSON object: task → list of labels, or {labels, multi_label, threshold}; labels may be an object: name → "
     "description",
 )
 OUTPUT_SCHEMA = Parameter(
-    output_schema.PARAMETER, str, max_characters=MAX_CHARACTERS, doc="JSON Schema of the object to return in data"
+    output_schema.PARAMETER,
+    str,
+    max_characters=LIMITS.max_characters,
+    doc="JSON Schema of the object to return in data",
 )
 PARAMETERS = (THRESHOLD, OVERLAP_POLICY, RELATION_LABELS, CLASSES, OUTPUT_SCHEMA)
 
@@ -101,8 +99,8 @@ def _tasks(text: str, where: str) -> tuple[ClassificationTask, ...]:
         raise InputError.at(where, "must be a JSON object: task → list of labels")
     tasks = tuple(_task(name_of(name, f"{where}: task"), value, where) for name, value in given.items())
     total = sum(len(task.labels) for task in tasks)
-    if total > MAX_CLASSES:
-        raise InputError.at(where, f"has {total} labels; at most {MAX_CLASSES} are allowed")
+    if total > LIMITS.max_classes:
+        raise InputError.at(where, f"has {total} labels; at most {LIMITS.max_classes} are allowed")
     return tasks
 
 
@@ -111,7 +109,7 @@ def _task(name: str, given: Any, where: str) -> ClassificationTask:
     if isinstance(given, list):
         given = {"labels": given}
     given = only(given, ("labels", "multi_label", "threshold"), where)
-    labels = _labels(given.get("labels"), f"{where}: labels", MAX_CLASSES, has_thresholds=False)
+    labels = _labels(given.get("labels"), f"{where}: labels", LIMITS.max_classes, has_thresholds=False)
     multi_label = given.get("multi_label", False)
     if not isinstance(multi_label, bool):
         raise InputError.at(where, "multi_label must be true or false")

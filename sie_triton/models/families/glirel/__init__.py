@@ -12,8 +12,8 @@ import numpy as np
 
 from sie_triton.contract import Extraction, Findings, Parameter, ParameterValue, Ragged, Relation, Rows
 from sie_triton.contract.extract import MAX_LABELS
+from sie_triton.contract.limits import LIMITS
 from sie_triton.contract.tensors import INPUT_IDS, LABEL_THRESHOLDS, LABEL_TOKENS, PIECE, WORD_TOKENS, Tensor
-from sie_triton.contract.transforms.spans import MAX_CANDIDATES
 from sie_triton.models.families.base import Family, Recognised
 from sie_triton.models.families.gliner import MAX_PROMPT
 from sie_triton.models.families.glirel.files import GlirelFiles, is_glirel, other_repositories
@@ -65,7 +65,7 @@ def relations(rows: Sequence[Rows], options: Mapping[str, ParameterValue]) -> Fi
             if known is None or known.score < score:
                 found[head, tail, label] = Relation(head_start, head_end, tail_start, tail_end, label, score)
     limit = options.get(TOP_K.name)
-    best_first = sorted(sorted(found.items()), key=lambda each: -each[1].score)[:MAX_CANDIDATES]
+    best_first = sorted(sorted(found.items()), key=lambda each: -each[1].score)[: LIMITS.max_candidates]
     ordered = sorted(best_first) if limit is None else _best(best_first, int(limit))
     return Findings(relations=[relation for _, relation in ordered])
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from sie_triton.contract.transforms.spans import MAX_CANDIDATES
+from sie_triton.contract.limits import LIMITS
 from sie_triton.models.families.gliner.heads import PAIR_NUMBERS, SpanMarker, linear_layers, two_layers
 
 Ints = npt.NDArray[np.int64]
@@ -145,7 +145,7 @@ class RelationHead(nn.Module):
 
 
 def _best(found: ScoredPairs) -> ScoredPairs:
-    if len(found.score) <= MAX_CANDIDATES:
+    if len(found.score) <= LIMITS.max_candidates:
         return found
-    kept = np.sort(np.argsort(-found.score, kind="stable")[:MAX_CANDIDATES])
+    kept = np.sort(np.argsort(-found.score, kind="stable")[: LIMITS.max_candidates])
     return ScoredPairs(found.head[kept], found.tail[kept], found.label[kept], found.score[kept])

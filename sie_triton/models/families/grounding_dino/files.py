@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.resizing import BOTH_EDGES, EXACT, WITHIN, Resizing
 from sie_triton.errors import LoadError
 
@@ -36,7 +36,11 @@ class DinoFiles:
         config.fields("backbone_config").one_of("model_type", ("swin",))
         if config.flag("use_timm_backbone", False):
             raise LoadError(f"{config.where}: use_timm_backbone true cannot be served", "unsupported")
-        for name, most in (("encoder_layers", MAX_LAYERS), ("decoder_layers", MAX_LAYERS), ("d_model", MAX_WIDTH)):
+        for name, most in (
+            ("encoder_layers", LIMITS.max_layers),
+            ("decoder_layers", LIMITS.max_layers),
+            ("d_model", LIMITS.max_width),
+        ):
             config.integer(name, 6, least=1, most=most)
         if not config.flag("two_stage", True):
             raise LoadError(f"{config.where}: two_stage false cannot be served", "unsupported")

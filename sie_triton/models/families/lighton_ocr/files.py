@@ -5,8 +5,8 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import read_fields
 from sie_triton.checkpoints.image_processor import NESTED
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.page_models import PageFiles, kind_of
-from sie_triton.checkpoints.resizing import MAX_SIDE
 from sie_triton.errors import LoadError
 from sie_triton.models.families.lighton_ocr.longest_edge import LongestEdgePlan
 
@@ -35,7 +35,7 @@ class LightOnFiles:
     @classmethod
     def read(cls, directory: Path) -> "LightOnFiles":
         files = PageFiles.read(directory, (MODEL_TYPE, OTHER_TYPE), LONGEST)
-        patch = files.vision.integer("patch_size", 14, least=1, most=MAX_SIDE)
+        patch = files.vision.integer("patch_size", 14, least=1, most=LIMITS.max_image_side)
         merge = files.vlm.integer("spatial_merge_size", 2, least=1, most=64)
         settings = read_fields(directory / NESTED, required=False)
         for name, made in (("patch_size", patch), ("spatial_merge_size", merge)):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields
 from sie_triton.checkpoints.image_processor import image_fields, resample, scaling
-from sie_triton.checkpoints.resizing import EXACT, MAX_SIDE, form_of, size_fields
+from sie_triton.checkpoints.limits import LIMITS
+from sie_triton.checkpoints.resizing import EXACT, form_of, size_fields
 from sie_triton.errors import LoadError
 
 
@@ -54,5 +55,5 @@ class LongestEdgePlan:
 
 def _sides(size: Fields, supported: tuple[tuple[str, ...], ...]) -> tuple[int, int]:
     """Return height and width, which are equal in a size with a single key."""
-    found = [size.integer(key, least=1, most=MAX_SIDE) for key in form_of(size, supported)]
+    found = [size.integer(key, least=1, most=LIMITS.max_image_side) for key in form_of(size, supported)]
     return found[0], found[-1]

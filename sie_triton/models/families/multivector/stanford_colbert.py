@@ -10,7 +10,8 @@ from pathlib import Path
 
 from sie_triton.checkpoints.architecture import is_bare
 from sie_triton.checkpoints.files import Fields, first_line, has_file, read_fields
-from sie_triton.checkpoints.modules import MAX_WIDTH, DenseLayer, TextFiles, hidden_size
+from sie_triton.checkpoints.limits import LIMITS
+from sie_triton.checkpoints.modules import DenseLayer, TextFiles, hidden_size
 from sie_triton.checkpoints.positions import num_positions
 from sie_triton.checkpoints.transformer_settings import Lengths, role_lengths
 from sie_triton.errors import LoadError
@@ -78,7 +79,7 @@ def _dim(directory: Path, metadata: Fields) -> int:
     """Return the size of a vector, from the weights if they are there, else from artifact.metadata."""
     path = directory / "model.safetensors"
     if not has_file(path):
-        return metadata.integer("dim", DIM, least=1, most=MAX_WIDTH)
+        return metadata.integer("dim", DIM, least=1, most=LIMITS.max_width)
     from safetensors import SafetensorError, safe_open
 
     try:

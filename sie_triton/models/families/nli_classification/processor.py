@@ -13,7 +13,8 @@ from sie_triton.contract.tensors import LABEL_THRESHOLDS
 from sie_triton.errors import InputError
 from sie_triton.models.families.nli_classification import LABEL, TEMPLATE
 from sie_triton.models.inputs.base import Frame
-from sie_triton.models.inputs.windows import MAX_TOKENS, WindowProcessor, num_windows, packed, windows
+from sie_triton.models.inputs.limits import LIMITS
+from sie_triton.models.inputs.windows import WindowProcessor, num_windows, packed, windows
 from sie_triton.models.inputs.words import PromptedTexts
 
 # Maximum pairs of a request, since all their rows are in memory at once.
@@ -87,11 +88,12 @@ class HypothesisTokenizer(WindowProcessor):
     def _check(self, text: Ints, hypotheses: Hypotheses) -> bool:
         num_rows = num_windows(len(text), self._room - hypotheses.longest) * len(hypotheses.ids)
         num_tokens = num_rows * min(self._room, len(text) + hypotheses.longest)
-        if num_tokens > MAX_TOKENS:
+        if num_tokens > LIMITS.max_window_tokens:
             raise InputError.at(
                 "text",
                 f"{len(text)} tokens, read with each of {len(hypotheses.ids)} labels, make about "
-                f"{num_tokens} tokens; at most {MAX_TOKENS} are allowed; send a shorter text, or fewer labels",
+                f"{num_tokens} tokens; at most {LIMITS.max_window_tokens} are allowed; "
+                "send a shorter text, or fewer labels",
             )
         return True
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan, image_fields, resample, scaling
-from sie_triton.checkpoints.modules import MAX_LAYERS, MAX_WIDTH
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.resizing import EXACT, Resizing
 from sie_triton.errors import LoadError
 
@@ -60,8 +60,8 @@ def square_plan(directory: Path, usual: str) -> ImagePlan:
 
 def _check(tower: Fields) -> None:
     for name, most in (
-        ("num_hidden_layers", MAX_LAYERS),
-        ("hidden_size", MAX_WIDTH),
-        ("num_attention_heads", MAX_WIDTH),
+        ("num_hidden_layers", LIMITS.max_layers),
+        ("hidden_size", LIMITS.max_width),
+        ("num_attention_heads", LIMITS.max_width),
     ):
         tower.integer(name, 1, least=1, most=most)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sie_triton.checkpoints.files import Fields, read_fields
 from sie_triton.checkpoints.image_processor import ImagePlan
-from sie_triton.checkpoints.modules import MAX_WIDTH
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.naflex import NaflexPlan
 from sie_triton.checkpoints.open_clip import OpenClipFiles, is_open_clip
 from sie_triton.checkpoints.positions import UNLIMITED
@@ -67,7 +67,10 @@ class SiglipFiles:
         check_tower(text)
         check_tower(vision)
         width = text.integer("hidden_size", 768)
-        dims = text.integer("projection_size", width, least=1, most=MAX_WIDTH), vision.integer("hidden_size", 768)
+        dims = (
+            text.integer("projection_size", width, least=1, most=LIMITS.max_width),
+            vision.integer("hidden_size", 768),
+        )
         if dims[0] != dims[1]:
             message = f"{config.where}: texts become {dims[0]} numbers and images {dims[1]}, which cannot be compared"
             raise LoadError(message, "unsupported")

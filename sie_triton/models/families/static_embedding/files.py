@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sie_triton.checkpoints.files import first_line, has_file, read_fields
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.checkpoints.modules import (
-    MAX_WIDTH,
     check_one_way,
     check_saved_as,
     default_prompt,
@@ -61,7 +61,7 @@ class StaticFiles:
         return cls(
             home,
             NORMALIZE in names and normalizes(kinds[-1][1]),
-            saved.integer("truncate_dim", MAX_WIDTH, least=1),
+            saved.integer("truncate_dim", LIMITS.max_width, least=1),
             truncation.integer("max_length", least=1) if truncation.values else ANY_LENGTH,
             prompts,
             default_prompt(saved, prompts),

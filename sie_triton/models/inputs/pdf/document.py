@@ -9,21 +9,13 @@ from dataclasses import dataclass
 from time import monotonic
 
 from sie_triton.errors import Cancelled, InputError
-from sie_triton.models.inputs.pdf.draw import ENCRYPTED, HEAD, MAX_PIXELS, NUMBER, UNCONFINED
+from sie_triton.models.inputs.limits import LIMITS, InputLimits
+from sie_triton.models.inputs.pdf.draw import ENCRYPTED, HEAD, NUMBER, UNCONFINED
 from sie_triton.system.processes.confined import start
 
 # Start of the header, and the bytes that may precede it.
 MARK, BEFORE = b"%PDF-", b"\xef\xbb\xbf \t\r\n\0"
 LOOKED_AT = 1024
-
-# Timeouts in seconds: for opening the file and for each page; for the whole process.
-STEP_S, MOST_S = 10.0, 600
-
-# Polling interval of `is_over()` while a page is drawn, in seconds.
-LOOK_S = 0.1
-
-# Maximum size of a page: its sides are rounded up, and its rows padded.
-MOST_BYTES = 2 * 3 * MAX_PIXELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +36,27 @@ def is_pdf(content: bytes) -> bool:
 class PdfDocument:
     """An open PDF, for one thread. Every InputError begins with `where`. Raise Cancelled once `is_over()`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], where: str, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        where: str,
+        is_over: Callable[[], bool],
+        limits: InputLimits = LIMITS,
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._to, self._from = process.stdin, process.stdout
-        self._where, self._is_over = where, is_over
-        (self.num_pages,) = NUMBER.unpack(self._read(NUMBER.size, monotonic() + STEP_S))
+        self._where, self._is_over, self._limits = where, is_over, limits
+        (self.num_pages,) = NUMBER.unpack(self._read(NUMBER.size, monotonic() + self._limits.pdf_step_s))
 
     def draw(self, number: int) -> Drawing:
         """Draw page `number`, from 1."""
-        ends = monotonic() + STEP_S
+        ends = monotonic() + self._limits.pdf_step_s
         with suppress(BrokenPipeError):
             self._to.write(NUMBER.pack(number - 1))
         width, height, stride = HEAD.unpack(self._read(HEAD.size, ends))
-        if not 0 < 3 * width <= stride or not 0 < stride * height <= MOST_BYTES:
+        most = 2 * 3 * self._limits.max_page_pixels  # its sides are rounded up, and its rows padded
+        if not 0 < 3 * width <= stride or not 0 < stride * height <= most:
             raise InputError.at(self._where, f"page {number} cannot be drawn; leave it out with the parameter pages")
         return Drawing(self._read(stride * height, ends), width, height, stride)
 
@@ -70,11 +69,13 @@ class PdfDocument:
     def _part(self, size: int, ends: float) -> bytes:
         poll = select.poll()
         poll.register(self._from, select.POLLIN)
-        while not poll.poll(1000 * max(0.0, min(LOOK_S, ends - monotonic()))):
+        while not poll.poll(1000 * max(0.0, min(self._limits.pdf_poll_s, ends - monotonic()))):
             if self._is_over():
                 raise Cancelled("cancelled by the client, or its deadline passed")
             if monotonic() >= ends:
-                raise InputError.at(self._where, f"is a PDF that takes longer than {STEP_S:g} s per page to draw")
+                raise InputError.at(
+                    self._where, f"is a PDF that takes longer than {self._limits.pdf_step_s:g} s per page to draw"
+                )
         part = os.read(self._from.fileno(), size)
         if not part:
             raise InputError.at(self._where, "is a PDF that cannot be drawn within the limits of memory and time")
@@ -82,13 +83,15 @@ class PdfDocument:
 
 
 @contextmanager
-def opened(content: bytes, where: str, is_over: Callable[[], bool] = lambda: False) -> Iterator[PdfDocument]:
+def opened(
+    content: bytes, where: str, is_over: Callable[[], bool] = lambda: False, limits: InputLimits = LIMITS
+) -> Iterator[PdfDocument]:
     """Open a PDF; InputError begins with `where` and gives the reason; Cancelled once `is_over()`."""
     with _in_memory(content) as file:
-        process = start("sie_triton.models.inputs.pdf.draw", file, MOST_S, descriptors=[file], bufsize=0)
+        process = start("sie_triton.models.inputs.pdf.draw", file, limits.pdf_s, descriptors=[file], bufsize=0)
     with process:
         try:
-            document = PdfDocument(process, where, is_over)
+            document = PdfDocument(process, where, is_over, limits)
             _check(document.num_pages, where)
             yield document
         finally:

@@ -12,6 +12,7 @@ import sys
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.system.processes import confined
 
 if TYPE_CHECKING:
@@ -23,13 +24,9 @@ HEAD = Struct("<iii")
 
 UNREADABLE, ENCRYPTED, UNCONFINED = -1, -2, -3
 
-# Limit of the memory besides that for the file.
-MEMORY_BYTES = 1_000_000_000
 
 # 150 dots per inch, as of a scan; less for large pages.
 PIXELS_PER_POINT = 150 / 72
-MAX_PIXELS = 4_200_000
-LONGEST_POINTS = 1_000_000
 
 
 def main(file: int, seconds: int) -> None:
@@ -39,7 +36,7 @@ def main(file: int, seconds: int) -> None:
     size = os.fstat(file).st_size
     confined.die_first()
     try:
-        confined.confine(memory_bytes=MEMORY_BYTES + 2 * size, file_bytes=0, seconds=seconds)
+        confined.confine(memory_bytes=LIMITS.pdf_memory_bytes + 2 * size, file_bytes=0, seconds=seconds)
     except OSError:
         _write(NUMBER.pack(UNCONFINED))
         os._exit(0)
@@ -61,9 +58,9 @@ def _draw(document: "PdfDocument", number: int) -> None:
     try:
         page = document[number]
         width, height = page.get_size()
-        if not (0 < width <= LONGEST_POINTS and 0 < height <= LONGEST_POINTS):
+        if not (0 < width <= LIMITS.max_page_points and 0 < height <= LIMITS.max_page_points):
             raise ValueError("a page without a size")
-        scale = min(PIXELS_PER_POINT, (MAX_PIXELS / (width * height)) ** 0.5)
+        scale = min(PIXELS_PER_POINT, (LIMITS.max_page_pixels / (width * height)) ** 0.5)
         bitmap = page.render(scale=scale, rev_byteorder=True)
     except (PdfiumError, ValueError):
         _write(HEAD.pack(0, 0, 0))

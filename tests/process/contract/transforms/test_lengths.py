@@ -25,9 +25,7 @@ def muvera(request, monkeypatch) -> Muvera:
 @pytest.mark.parametrize("lengths", [[5], [3, 2], [3, -2], [-1, 5], [2**31 - 1, 2**31 - 1, 6]], ids=str)
 def test_muvera_refuses_negative_or_excessive_lengths(muvera, lengths):
     vectors = np.ones((TOKENS, 3), np.float32)
-    with pytest.raises(
-        ValueError, match="lengths must be 0 or more, and their sum must not exceed the number of vectors"
-    ):
+    with pytest.raises(ValueError, match="lengths must be 0 or more, and their sum must not exceed the number of"):
         muvera.encode(vectors, np.array(lengths, np.int32), is_query=True)
 
 

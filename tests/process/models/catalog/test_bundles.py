@@ -90,10 +90,7 @@ def test_an_unknown_bundle_is_refused_with_the_known_ones(models_dir):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (
-            {"models": ["test/absent"]},
-            "models: test/absent: no model file of the package or of models_dir has this name",
-        ),
+        ({"models": ["test/absent"]}, "models: test/absent: no model file of the package or of models_dir has this"),
         ({"adapters": ["sie_server.adapters.clip"]}, "has no models, and no model file of models_dir has one"),
         ({"model": ["test/ours"]}, "model: unknown key; allowed keys are models, adapters"),
         ({"models": "test/ours"}, "models: must be "),

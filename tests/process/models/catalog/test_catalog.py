@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -6,9 +5,7 @@ import pytest
 from sie_triton.contract.spec import ModelSpec, MuveraConfig, Runtime
 from sie_triton.errors import CatalogError
 from sie_triton.models.catalog import load_file, recognise, select, starter_set
-from sie_triton.models.families import family_of
 from tests.conftest import MINILM, model_file, tiny_model_file
-from tests.support.models import save_bert, save_cross_encoder, save_pylate, save_splade
 
 MODEL_FILE = """
 sie_id: org/name
@@ -39,6 +36,9 @@ profiles:
 """
 
 
+PLAIN = "runtime: {pooling: cls, normalize: false}"
+
+
 def load(tmp_path: Path, text: str):
     path = tmp_path / "model.yaml"
     path.write_text(text)
@@ -59,14 +59,6 @@ def test_a_models_own_precision_beats_the_default(tmp_path):
     assert load(tmp_path, own).resolve(runtime).runtime.precision == "bfloat16"
 
 
-def test_a_profile_extends_another(tmp_path):
-    child = load(tmp_path, MODEL_FILE).profile("child")
-    assert child.max_batch_tokens == 4096
-    assert child.adapter_path is not None
-    # A child's non-empty runtime replaces its parent's as a whole.
-    assert (child.adapter_options.runtime.own, child.adapter_options.runtime.normalize) == ({"pooling": "mean"}, None)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
@@ -75,11 +67,7 @@ def test_a_profile_extends_another(tmp_path):
         ("dense: {dim: 384}", "dense: {size: 1}", "tasks.encode.dense.size: unknown key; allowed keys are dim"),
         ("dense: {dim: 384}", "own: {size: 1}", "tasks.encode.own.size: unknown key; allowed keys are dim"),
         ("pooling: cls", "pooling: first", "'cls', 'max', 'mean'"),
-        (
-            "runtime: {pooling: mean}",
-            "runtime: {pool: mean}",
-            "runtime.pool: unknown key; allowed keys are normalize, muvera",
-        ),
+        ("runtime: {pooling: mean}", "runtime: {pool: mean}", "runtime.pool: unknown key; allowed keys are normalize,"),
         ("compute_precision: null", "compute_precision: int4", "'float32', 'bfloat16', 'float16' or 'int8'"),
         ("hf_id: org/name", "hf_id: org/name\nweights_path: here", "exactly one of hf_id, weights_path"),
         ("extends: default", "extends: other", "there is no profile 'other'; this file has default, child"),
@@ -87,6 +75,15 @@ def test_a_profile_extends_another(tmp_path):
         ("  default:", "  main:", "a profile named default is required"),
         ("sie_id: org/name", "sie_id: a/b/c", "sie_id"),
         ("tasks:", "tasks: [", "not valid YAML"),
+        ("sparse: null", "sparse: {dim: 30522}", "tasks: encode.sparse cannot be served; the family"),
+        ("score: null", "score: {}", "tasks: score cannot be served"),
+        (":SentenceTransformerDenseAdapter", ":Other", "families are bge_m3, "),
+        (PLAIN, "runtime: {query_template: 'query: '}", "must contain {text} once"),
+        (PLAIN, "runtime: {query_template: '{text} {text}'}", "must contain {text} once"),
+        (PLAIN, "runtime: {doc_template: '{text} {title}'}", "no other braces"),
+        (PLAIN, "runtime: {doc_template: '{text} {'}", "no other braces"),
+        (PLAIN, "runtime: {doc_template: '{text}{instruction}{instruction}'}", "{instruction} at most once"),
+        (PLAIN, "runtime: {output_types: [sparse]}", "output_types: must be among dense (given sparse)"),
     ],
 )
 def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, complaint):
@@ -97,46 +94,12 @@ def test_a_bad_model_file_names_file_key_and_legal_values(tmp_path, old, new, co
     assert "Value error" not in str(caught.value)  # pydantic's words
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "complaint"),
-    [
-        (
-            "sparse: null",
-            "sparse: {dim: 30522}",
-            "tasks: encode.sparse cannot be served; the family sentence_transformer has encode.dense",
-        ),
-        ("score: null", "score: {}", "tasks: score cannot be served"),
-        (":SentenceTransformerDenseAdapter", ":Other", "families are bge_m3, "),
-    ],
-)
-def test_unsupported_configurations_are_refused_at_start_up(tmp_path, old, new, complaint):
-    with pytest.raises(CatalogError, match=complaint):
-        load(tmp_path, MODEL_FILE.replace(old, new)).resolve(Runtime())
-
-
 def test_the_starter_set_serves():
     assert [model.resolve(Runtime()).model for model in starter_set()] == ["sentence-transformers/all-MiniLM-L6-v2"]
 
 
-def test_a_directory_is_recognised(tmp_path, minilm_directory):
-    directory = save_bert(tmp_path, minilm_directory, pooling=("cls", "max"), dense=24, normalize=False)
-    spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
-    assert (spec.dims, spec.max_sequence_length) == ({"dense": 24}, 512)
-    assert spec.profiles[0].parameters["normalize"] is False
-
-
 def test_sequence_length_comes_from_the_directory(minilm_directory):
     assert recognise(minilm_directory, "m", {"weights_path": "x"}).max_sequence_length == 256
-
-
-def test_an_unsupported_chain_of_modules_is_named(tmp_path):
-    modules = [
-        {"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in ("Transformer", "CNN", "Pooling")
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(CatalogError, match="Transformer → CNN → Pooling cannot be served"):
-        recognise(tmp_path, "m", {"weights_path": "x"})
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "a/b/c", "word"])
@@ -182,18 +145,6 @@ def test_own_models_join_the_starter_set(tmp_path):
     assert [m.sie_id for m in select(["org/name"], tmp_path, allow_hub=False).models] == ["org/name", "org/name.child"]
 
 
-def test_the_kind_of_a_directory_is_recognised(tmp_path, minilm_directory):
-    splade, colbert = save_splade(tmp_path / "s", minilm_directory), save_pylate(tmp_path / "c", minilm_directory)
-    for directory, family, dims in (
-        (splade, "splade", {"sparse": 30522}),
-        (colbert, "multivector", {"multivector": 32}),
-    ):
-        config = recognise(directory, "mine", {"weights_path": str(directory)})
-        spec = config.resolve(Runtime())
-        assert (spec.family, config.dims, spec.dims) == (family, dims, dims)
-    assert spec.max_sequence_length == 180
-
-
 def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
     runtime = {"muvera": {"num_repetitions": 8, "projection_dim": 8}}
     path = tmp_path / "m.yaml"
@@ -212,25 +163,6 @@ def test_muvera_is_resolved_and_needs_multivectors(tmp_path, minilm_directory):
     path.write_text(model_file("my/m", tmp_path, "splade", {"encode": {"dense": {"dim": 32}}}))
     with pytest.raises(CatalogError, match=r"encode.dense cannot be served; the family splade has encode.sparse"):
         load_file(path).resolve(Runtime())
-
-
-@pytest.mark.parametrize(
-    ("path", "family"),
-    [
-        ("sie_server.adapters.splade_flash:SPLADEFlashAdapter", "splade"),
-        ("sie_server.adapters.splade_flash.adapter:SPLADEFlashAdapter", "splade"),
-        ("sie_server.adapters.gte_sparse_flash:GTESparseFlashAdapter", "splade"),
-        ("sie_server.adapters.colbert:ColBERTAdapter", "multivector"),
-        ("sie_server.adapters.bge_m3:BGEM3Adapter", "bge_m3"),
-        ("sie_server.adapters.cross_encoder:CrossEncoderAdapter", "cross_encoder"),
-        ("sie_server.adapters.bert_flash_cross_encoder:BertFlashCrossEncoderAdapter", "cross_encoder"),
-        ("sie_server.adapters.qwen2_flash_cross_encoder:Qwen2FlashCrossEncoderAdapter", "llm_reranker"),
-        ("sie_server.adapters.bge_m3_flash:BGEM3FlashAdapter", "bge_m3"),
-        ("multivector", "multivector"),
-    ],
-)
-def test_sies_own_adapter_paths(path, family):
-    assert family_of(path, "m") == family
 
 
 COLBERT_FILE = """
@@ -272,23 +204,6 @@ def test_profiles_that_share_the_weights_are_served(tmp_path):
     assert ModelSpec.from_json(spec.to_json()) == spec
 
 
-@pytest.mark.parametrize(
-    ("runtime", "complaint"),
-    [
-        ("query_template: 'query: '", "query_template: .*must contain {text} once"),
-        ("query_template: '{text} {text}'", "query_template: .*must contain {text} once"),
-        ("doc_template: '{text} {title}'", "doc_template: .*no other braces"),
-        ("doc_template: '{text} {'", "doc_template: .*no other braces"),
-        ("doc_template: '{text}{instruction}{instruction}'", "doc_template: .*{instruction} at most once"),
-        ("output_types: [sparse]", r"profiles.default: .*output_types: must be among dense \(given sparse\)"),
-    ],
-)
-def test_templates_and_output_types_are_checked(tmp_path, runtime, complaint):
-    text = MODEL_FILE.replace("runtime: {pooling: cls, normalize: false}", f"runtime: {{{runtime}}}")
-    with pytest.raises(CatalogError, match=complaint):
-        load(tmp_path, text).resolve(Runtime())
-
-
 def test_a_model_cannot_score_without_the_outputs_for_it(tmp_path):
     text = COLBERT_FILE.replace("colbert:ColBERTAdapter", "bge_m3:BGEM3Adapter")
     text = text.replace("sparse: null, multivector:", "multivector: null, sparse:")
@@ -309,38 +224,3 @@ def test_model_names_must_not_end_in_a_step_suffix(tmp_path, name, minilm_direct
         load(tmp_path, MODEL_FILE.replace("sie_id: org/name", f"sie_id: {name}"))
     with pytest.raises(CatalogError, match="must not end in -preprocess"):
         recognise(minilm_directory, name, {"weights_path": str(minilm_directory)})
-
-
-def test_a_cross_encoder_directory_is_recognised_as_scoring(tmp_path, minilm_directory):
-    directory = save_cross_encoder(tmp_path, minilm_directory)
-    spec = recognise(directory, "mine", {"weights_path": str(directory)}).resolve(Runtime())
-    assert (spec.family, spec.tasks, spec.score_modes, spec.dims) == ("cross_encoder", ("score",), (), {})
-    assert ModelSpec.from_json(spec.to_json()) == spec
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
-        {
-            "idx": 1,
-            "name": "1",
-            "path": "1_LogitScore",
-            "type": "sentence_transformers.cross_encoder.modules.LogitScore",
-        },
-    ]
-    (directory / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(CatalogError, match="needs a model file: adapter_path llm_reranker"):
-        recognise(directory, "mine", {"weights_path": str(directory)})
-
-
-def test_a_reranker_takes_its_settings_from_the_model_file(tmp_path):
-    """The model file is SIE's own, with its names of settings."""
-    options = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3", "score_mode": "log_softmax"}
-    path = tmp_path / "m.yaml"
-    path.write_text(
-        model_file(
-            "my/m", tmp_path, "llm_reranker", {"score": {}}, loadtime={**options, "default_instruction": "find plants"}
-        )
-    )
-    spec = load_file(path).resolve(Runtime())
-    assert spec.options == {**options, "default_instruction": "find plants"}
-    path.write_text(model_file("my/m", tmp_path, "llm_reranker", {"score": {}}, loadtime={"input_format": "gemma"}))
-    with pytest.raises(CatalogError, match=r"input_format: .*'qwen3' or 'mxbai'"):
-        load_file(path).resolve(Runtime())

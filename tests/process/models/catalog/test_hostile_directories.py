@@ -42,10 +42,6 @@ def check_line(error: Exception, directory: Path) -> None:
     assert len(message) < 400 + message.count(str(directory)) * len(str(directory))
 
 
-def test_at_least_fifty_hostile_directories_are_tested():
-    assert len(SMALL_FILES) >= 50
-
-
 def test_the_directories_they_are_made_of_are_sound(sound):
     for directory in sound.values():
         load_processor(resolved(directory), directory)

@@ -19,8 +19,8 @@ from sie_triton.models.inputs.tokenizer import TextTokenizer
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.settings import read_settings
 from tests.conftest import MINILM, model_file, tiny_model_file
-from tests.support.loading import Tokens, load_adapter
-from tests.support.models import save_bge_m3, save_pylate, save_splade
+from tests.support.loading import Tokens
+from tests.support.models import save_pylate, save_splade
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
 
@@ -34,16 +34,10 @@ def dense_file(directory: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        (
-            {"loadtime": {"config_kwargs": {"rope_scaling": 2}}},
-            "loadtime.config_kwargs.rope_scaling: cannot be served; allowed are unpad_inputs, ",
-        ),
+        ({"loadtime": {"config_kwargs": {"rope_scaling": 2}}}, "loadtime.config_kwargs.rope_scaling: cannot be"),
         ({"loadtime": {"config_kwargs": True}}, "loadtime.config_kwargs: must be a mapping; its keys may be unpad_inp"),
         ({"loadtime": {"config_kwargs": {"a": 1, 2: 3}}}, "loadtime.config_kwargs.2: cannot be served; allowed are "),
-        (
-            {"loadtime": {"yes_token": "yes"}},
-            "loadtime.yes_token: is not an option of the family sentence_transformer; its options are append_eos, ",
-        ),
+        ({"loadtime": {"yes_token": "yes"}}, "loadtime.yes_token: is not an option of the family"),
         ({"loadtime": {"muvera_config": {}}}, "loadtime.muvera_config: is not an option of the family"),
     ],
 )
@@ -76,61 +70,6 @@ def test_an_input_that_the_family_reads_is_read_although_the_file_denies_it(tmp_
     assert f"inputs.{denied}: false has no effect; the family {family} reads it" in model.warnings()[0]
 
 
-def test_options_without_effect_are_warned_of(tmp_path, minilm_directory):
-    directory = save_splade(tmp_path / "splade", minilm_directory)
-    text = model_file(
-        "my/m",
-        directory,
-        "splade",
-        {"encode": {"sparse": {"dim": 30522}}},
-        runtime={"pooling": "cls"},
-    )
-    models = tmp_path / "models"
-    models.mkdir()
-    path = dense_file(models, text)
-    settings = read_settings(models_dir=models)
-    where = f"warning: {path}: profiles"
-    assert write_repository(tmp_path / "repository", settings, [], hook=False) == [
-        f"{where}.default.adapter_options.runtime.pooling: has no effect in the family splade"
-    ]
-
-
-def test_profiles_with_different_muvera_are_refused(tmp_path):
-    profiles = {"other": {"muvera": {"num_repetitions": 3}}}
-    tasks = {"encode": {"multivector": {"dim": 32}}}
-    text = model_file("my/m", tmp_path, "multivector", tasks, runtime={"muvera": {}}, profiles=profiles)
-    with pytest.raises(CatalogError, match="profiles: default and other must have the same muvera options"):
-        load_file(dense_file(tmp_path, text)).resolve(Runtime())
-
-
-def test_a_dim_mismatch_is_refused_at_start_up(tmp_path, tiny_directory):
-    models = tmp_path / "models"
-    models.mkdir()
-    path = dense_file(models, tiny_model_file("my/m", tiny_directory, dim=7))
-    with pytest.raises(CatalogError, match=f"{path}: tasks.encode.dense.dim: must be 64, as in .* \\(given 7\\)"):
-        write_repository(tmp_path / "repository", read_settings(models_dir=models), [], hook=False)
-
-
-def test_a_dim_mismatch_is_refused_when_weights_are_loaded(tmp_path, minilm_directory, tiny_directory):
-    tasks = {"encode": {"dense": {"dim": 64}, "sparse": {"dim": 30522}, "multivector": {"dim": 32}}}
-    bge_m3 = save_bge_m3(tmp_path / "bge-m3", minilm_directory, 32)
-    colbert = save_pylate(tmp_path / "colbert", minilm_directory)
-    for family, directory, output, dim, real in (
-        ("sentence_transformer", tiny_directory, "dense", 7, 64),
-        ("multivector", colbert, "multivector", 128, 32),
-        ("bge_m3", bge_m3, "sparse", 1, 30522),
-        ("bge_m3", bge_m3, "multivector", 33, 32),
-    ):
-        encode = tasks["encode"] if family == "bge_m3" else {}
-        text = model_file("my/m", directory, family, {"encode": {**encode, output: {"dim": dim}}})
-        spec = load_file(dense_file(tmp_path, text)).resolve(Runtime())
-        with pytest.raises(
-            LoadError, match=f"{output}.dim: the model file says {dim}, but the weights give {real}"
-        ) as caught:
-            load_adapter(spec, directory)
-        assert caught.value.reason == "unsupported"
-
-
 def test_colbert_query_padding_is_limited_by_the_maximum_length(tmp_path, minilm_directory, caplog):
     directory = save_pylate(tmp_path, minilm_directory)
     with caplog.at_level(logging.WARNING):
@@ -144,9 +83,7 @@ def test_colbert_query_padding_is_limited_by_the_maximum_length(tmp_path, minilm
 
 @pytest.mark.parametrize(("kind", "around"), [(TextTokenizer, 2), (PairTokenizer, 3)])
 def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, around):
-    with pytest.raises(
-        LoadError, match=f"{around} tokens leave no room for a text besides the {around} special tokens"
-    ):
+    with pytest.raises(LoadError, match=f"{around} tokens leave no room for a text besides the {around} special"):
         kind.load(tiny_directory, around)
     pair = ("a " * 99, "b " * 99)
     tokens = kind.load(tiny_directory, around + 1).encode([pair if kind is PairTokenizer else pair[0]])
@@ -157,18 +94,12 @@ def test_a_length_without_room_for_a_text_is_refused(tiny_directory, kind, aroun
     ("content", "complaint"),
     [
         (b"sie_id: \xff\xfe", r"not valid UTF-8 \(byte 0xff at 8\)"),
-        (
-            b"a: b: c",
-            r"not valid YAML: line 1, column 5: mapping values are not allowed here\n    a: b: c\n        \^$",
-        ),
+        (b"a: b: c", r"not valid YAML: line 1, column 5: mapping values are not allowed here\n    a: b: c\n"),
         (b"a: 2026-13-45", "not valid YAML: month must be"),
         (b"[" * 5000, "nested too deeply"),
         (b"a: " + b"9" * 5000, "not valid YAML: Exceeds the limit"),
         (b"\x00", "not valid YAML: unacceptable character"),
-        (
-            b"!!python/object/apply:os.system [ls]",
-            r"not valid YAML: line 1, column 1: could not determine a constructor",
-        ),
+        (b"!!python/object/apply:os.system [ls]", r"not valid YAML: line 1, column 1: could not determine a"),
         (b"", "is empty; a model file needs the keys sie_id, hf_id, tasks, profiles"),
         (b"# nothing yet", "is empty; a model file needs the keys"),
         (b"5", "contains only 5; a model file needs the keys"),

@@ -1,23 +1,15 @@
 """Directories as libraries save them are recognised, and give the same results as their own library."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 import transformers
-from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
 
-from sie_triton.cli.perf.workload import texts
-from sie_triton.contract import Batch, Part, Rows
-from sie_triton.contract.spec import Runtime
-from sie_triton.contract.transforms import normalize
 from sie_triton.models.catalog import load_file
 from sie_triton.models.catalog.recognise import explain, to_yaml
-from sie_triton.models.families import load_processor, model_of
 from tests.support.layouts import (
     ASKING,
     PROMPTS,
@@ -36,13 +28,8 @@ from tests.support.layouts import (
     saved,
     splade,
 )
-from tests.support.loading import load_adapter
+from tests.support.library_results import outcome
 from tests.support.models import save_bge_m3, save_cross_encoder, save_pylate, save_stanford
-from tests.support.parity import assert_parity
-
-QUERY = "how do vines climb, and why?"
-SHORT = ["", "Stop. Look, listen!", "Naïve 😀 日本語", " ".join(texts(4, seed=4))]  # the last is longer than 128 tokens
-TEXTS = [*SHORT, *texts(2, seed=3), " ".join(texts(14, seed=4))]  # … than 512
 
 
 class Layout(NamedTuple):
@@ -68,7 +55,6 @@ def dense_layout(build: Build, length: int, reason: str, pooling: str | None, **
 
 
 NO_NORMALIZE = {"normalize": False}
-PLAIN_SETTINGS = {"model_type": None, "prompts": {}}
 NO_TYPE = changed(save_pylate, SETTINGS, model_type=None, query_prefix="[unused0]")
 OWN_ACTIVATION = {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh", "version": "4.0.1"}}
 OLD_ACTIVATION = {"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
@@ -180,93 +166,18 @@ LAYOUTS = {
 }
 
 
-class Ours:
-    """The steps of serving a directory, in one process."""
-
-    def __init__(self, directory: Path, family: str) -> None:
-        self.config, self.reason = explain(directory, "my/model", {"weights_path": str(directory)}, family)
-        self.spec = self.config.resolve(Runtime("cpu"))
-        self.model = model_of(self.spec)
-        self._adapter = load_adapter(self.spec, directory)
-        self._processor = load_processor(self.spec, directory)
-
-    def rows(self, items: list[str], is_query: bool | None = None, query: str | None = None) -> Rows:
-        part = Part("text", items, self.spec.profiles[0], is_query, None, query)
-        frame = self._processor.frame(part)
-        features = self._processor.encode([frame.around(item) for item in items], is_query=bool(is_query))
-        features = self._processor.finish(features, frame)
-        outputs = frozenset(output.made_of or name for name, output in self.model.outputs.items())
-        return self._adapter.forward(Batch(features, np.full(len(items), bool(is_query)), outputs))
-
-    def dense(self, is_query: bool | None) -> np.ndarray:
-        vectors = self.rows(TEXTS, is_query)["dense"]
-        return normalize(vectors) if self.spec.profiles[0].parameters["normalize"] else vectors
-
-
-def by_role(library: Any) -> dict[bool | None, Callable[..., Any]]:
-    """The library's functions. A text without a role is a document."""
-    return {None: library.encode_document, True: library.encode_query, False: library.encode_document}
-
-
-def check_dense(ours: Ours, directory: Path) -> None:
-    """Compare vectors for each role. Vectors that the library truncates after Normalize are shorter than 1."""
-    library = SentenceTransformer(str(directory), device="cpu")
-    assert ours.spec.max_sequence_length == library.max_seq_length
-    for is_query, encode in by_role(library).items():
-        theirs, vectors = encode(TEXTS), ours.dense(is_query)
-        assert_parity(vectors, theirs)
-        if library.truncate_dim is None:
-            lengths = np.linalg.norm(theirs, axis=1)
-            np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), lengths, rtol=1e-4)
-
-
-def check_sparse(ours: Ours, directory: Path) -> None:
-    library = SparseEncoder(str(directory), device="cpu")
-    for is_query, encode in by_role(library).items():
-        rows = ours.rows(SHORT, is_query)
-        vectors = np.zeros((len(SHORT), ours.spec.dims["sparse"]), np.float32)
-        items = np.repeat(np.arange(len(SHORT)), rows["sparse_lengths"])
-        vectors[items, rows["sparse_indices"]] = rows["sparse_values"]
-        np.testing.assert_allclose(vectors, encode(SHORT).to_dense().numpy(), rtol=1e-4, atol=1e-5)
-
-
-def check_multivector(ours: Ours, directory: Path) -> None:
-    library = MultiVectorEncoder(str(directory), device="cpu")
-    for is_query in (True, False):
-        rows = ours.rows(TEXTS, is_query)
-        theirs = by_role(library)[is_query](TEXTS)
-        assert rows["multivector_lengths"].tolist() == [len(each) for each in theirs]
-        np.testing.assert_allclose(rows["multivector"], np.concatenate([each.numpy() for each in theirs]), atol=2e-5)
-
-
-def check_scores(ours: Ours, directory: Path) -> None:
-    theirs = CrossEncoder(str(directory), device="cpu").predict([(QUERY, text) for text in TEXTS])
-    scores = ours.rows(TEXTS, query=QUERY)["scores"]
-    np.testing.assert_allclose(scores, theirs, rtol=1e-4, atol=2e-5)
-
-
-CHECKS = {
-    "sentence_transformer": check_dense,
-    "bge_m3": check_dense,
-    "splade": check_sparse,
-    "multivector": check_multivector,
-    "cross_encoder": check_scores,
-}
-
-
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_recognised_directory_matches_its_library(name, tmp_path, minilm_directory):
     layout = LAYOUTS[name]
     directory = layout.build(tmp_path / "saved", minilm_directory)
-    ours = Ours(directory, layout.named)
-    profile = ours.config.profile("default")
-    found = (ours.config.family, ours.config.max_sequence_length)
-    assert found == (layout.family, layout.max_length)
+    config, reason = explain(directory, "my/model", {"weights_path": str(directory)}, layout.named)
+    profile = config.profile("default")
+    assert (config.family, config.max_sequence_length) == (layout.family, layout.max_length)
     assert profile.adapter_options.runtime.model_dump(exclude_unset=True) == layout.runtime
     assert profile.adapter_options.loadtime.own.get("pooling") == layout.pooling
-    assert layout.reason in ours.reason
-    CHECKS[layout.family](ours, directory)
+    assert layout.reason in reason
+    assert outcome(directory, layout.named) == "equal"
     path = tmp_path / "model.yaml"
-    path.write_text(to_yaml(ours.config, ours.reason))
-    assert path.read_text().startswith(f"# {ours.reason}\nsie_id: my/model\nweights_path: ")
-    assert load_file(path).record_source(directory, ours.reason) == ours.config
+    path.write_text(to_yaml(config, reason))
+    assert path.read_text().startswith(f"# {reason}\nsie_id: my/model\nweights_path: ")
+    assert load_file(path).record_source(directory, reason) == config

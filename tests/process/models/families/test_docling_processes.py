@@ -19,9 +19,10 @@ import pytest
 
 from sie_triton.contract import Batch, Ragged
 from sie_triton.models.families.docling import CONTENT, CONVERTED, adapter
-from sie_triton.models.families.docling.adapter import DoclingAdapter
+from sie_triton.models.families.docling.adapter import DoclingAdapter, DocumentLimits
 
 TOO_MUCH = {"error": "it takes too much time or memory; send a smaller or simpler one"}
+LIMITS = DocumentLimits()
 
 
 class Document(SimpleNamespace):
@@ -50,11 +51,11 @@ class Converter:
         if content == b"a parser's fault":
             os.kill(os.getpid(), signal.SIGKILL)
         if content == b"entities":
-            bytearray(2 * adapter.MEMORY_BYTES)
+            bytearray(2 * LIMITS.memory_bytes)
         if content == b"no document":
             raise ValueError("conversion failed") from OSError("not readable")
         if content == b"very long":
-            size = adapter.RESULT_BYTES
+            size = LIMITS.result_bytes
         return SimpleNamespace(document=Document(content=content, size=size))
 
 
@@ -104,8 +105,8 @@ def test_a_document_ends_with_its_deadline(docling):
     assert converted(docling, b"# a", deadline_ns=monotonic_ns() - 1) == [{"error": "its deadline has passed"}]
 
 
-def test_a_document_ends_after_its_processor_time(docling, monkeypatch):
-    monkeypatch.setattr(adapter, "LEAST_S", 1)
+def test_a_document_ends_after_its_processor_time(docling):
+    docling._document_limits = DocumentLimits(processor_s=1)
     assert converted(docling, b"two cells") == [TOO_MUCH]
 
 

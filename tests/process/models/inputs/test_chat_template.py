@@ -10,11 +10,13 @@ from unittest.mock import Mock
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from sie_triton.checkpoints.chat_template import MAX_BYTES, read_chat_template
+from sie_triton.checkpoints.chat_template import read_chat_template
+from sie_triton.checkpoints.limits import LIMITS
 from sie_triton.errors import BusyError, InputError, LoadError
 from sie_triton.models.inputs import chat_template
 from sie_triton.models.inputs.chat_template import ChatTemplate, TemplateProcess
 from sie_triton.models.inputs.chat_template_process import written
+from sie_triton.models.inputs.limits import InputLimits
 from tests.support.ocr import CHATML, GLM_TEMPLATE, PADDLE_TEMPLATE, asked
 
 TALKS = [asked("Read it."), asked(system="You read."), asked("a\n  b ", "c", system="d"), asked()]
@@ -152,16 +154,14 @@ def test_one_process_writes_many_conversations(started):
     assert started[0].returncode is not None, "it ends with the template"
 
 
-def test_a_process_that_takes_too_long_or_too_much_is_replaced(started, monkeypatch):
+def test_a_process_that_takes_too_long_or_too_much_is_replaced():
     slow = f"{{% if messages[0].content == 'slow' %}}{LOOP}{LOOP}x{END}{END}{{% endif %}}"
-    ours = ChatTemplate(slow + "{{ 'x' * (10 ** 9 if messages[0].content == 'large' else 1) }}", {}, "here")
+    text = "{{ 'x' * (10 ** 9 if messages[0].content == 'large' else 1) }}"
+    ours = ChatTemplate(slow + text, {}, "here", InputLimits(template_s=2))
     assert said(ours, "a") == "x"
-    monkeypatch.setattr(chat_template, "SECONDS", 0.5)
-    with pytest.raises(InputError):
-        said(ours, "slow")
-    monkeypatch.undo()
-    with pytest.raises(InputError):
-        said(ours, "large")
+    for each in ("slow", "large"):
+        with pytest.raises(InputError):
+            said(ours, each)
     assert said(ours, "b") == "x"
 
 
@@ -203,8 +203,8 @@ def test_the_chat_template_is_read_from_any_of_its_files(tmp_path):
     assert saved("processor_config.json", {"chat_template": "f"})[0] == "f"
     with pytest.raises(LoadError, match=r"processor_config\.json: chat_template: must be a string"):
         saved("processor_config.json", {"chat_template": 5})
-    with pytest.raises(LoadError, match=f"must be at most {MAX_BYTES} bytes long"):
-        saved("processor_config.json", {"chat_template": "x" * (MAX_BYTES + 1)})
+    with pytest.raises(LoadError, match=f"must be at most {LIMITS.max_chat_template_bytes} bytes long"):
+        saved("processor_config.json", {"chat_template": "x" * (LIMITS.max_chat_template_bytes + 1)})
 
 
 def test_its_special_tokens_are_those_of_the_tokenizer(tmp_path):

@@ -11,7 +11,7 @@ from sie_triton.errors import InputError
 from sie_triton.models.families.gliclass.processor import GliclassTokenizer
 from sie_triton.models.families.gliner2.processor import Gliner2Tokenizer
 from sie_triton.models.families.stablebridge_pruner.processor import PassageTokenizer
-from sie_triton.models.inputs.growth import MAX_CHARACTERS
+from sie_triton.models.inputs.limits import LIMITS
 from sie_triton.models.inputs.text import Unreadable
 from sie_triton.models.inputs.windows import WindowProcessor
 from sie_triton.models.inputs.words import Pieces, Words
@@ -69,7 +69,7 @@ def pieces_of(extractor, text):
 
 def test_entities_of_a_document_match_those_of_its_pieces(gliner):
     """An entity is where its text is; those of a document are what its pieces have as texts of their own, told once."""
-    texts, labels = list(documents(300)), LABELS[:2]
+    texts, labels = list(documents(100)), LABELS[:2]
     options: Any = {"threshold": 0.5, "flat_ner": False, "multi_label": True}
     num_pieces = num_found = 0
     for start in range(0, len(texts), 50):
@@ -131,7 +131,8 @@ def test_a_text_of_more_characters_than_are_read_is_refused_by_name(tmp_path, mi
     of_gliner = spec(weights=str(tmp_path / "model"), family="gliner", tasks=("extract",), dims={})
     stage = Preprocess(of_gliner, StatusWriter(tmp_path, "m", "preprocess", 0))
     long, short = (
-        asked("extract", text=["Ada", "a " * half], labels=["person"]) for half in (MAX_CHARACTERS // 2 + 1, 9)
+        asked("extract", text=["Ada", "a " * half], labels=["person"])
+        for half in (LIMITS.max_text_characters // 2 + 1, 9)
     )
     refused, good = run(stage, [long, short])
     stage.close()
@@ -151,7 +152,8 @@ READERS = {
 def test_the_limit_comes_before_any_work(name):
     with pytest.raises(Unreadable, match="has 2000001 characters; send at most 2000000"):
         READERS[name](
-            SimpleNamespace(_tokenizer=None, _words=SimpleNamespace(tokenizer=None)), ["a" * (MAX_CHARACTERS + 1)]
+            SimpleNamespace(_tokenizer=None, _words=SimpleNamespace(tokenizer=None)),
+            ["a" * (LIMITS.max_text_characters + 1)],
         )
 
 

@@ -15,6 +15,8 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.errors import LoadError
 from sie_triton.models.weights import loadable
 from sie_triton.models.weights.cluster import Cluster, Manifest
+from sie_triton.models.weights.limits import WeightLimits
+from sie_triton.models.weights.object_store import StoreError
 from tests.support.controller import wait_for
 from tests.support.hub import BIG, MODEL, contents, load
 from tests.support.object_store import Store
@@ -69,9 +71,11 @@ def test_the_layout_is_the_documented_one(store):
 
 FETCH = """
 import sys
-from pathlib import Path
-from sie_triton.models.weights import locate, object_store
-object_store.PIECE_BYTES = 1 << 19
+from functools import partialmethod
+from sie_triton.models.weights import locate
+from sie_triton.models.weights.cluster import Cluster
+from sie_triton.models.weights.limits import WeightLimits
+Cluster.__init__ = partialmethod(Cluster.__init__, limits=WeightLimits(piece_bytes=1 << 19))
 locate("hub://org/name", allow_hub=False, cluster=sys.argv[1])
 """
 
@@ -173,20 +177,17 @@ def test_a_hostile_manifest_is_refused(hub, store, tmp_path, changes, said, capl
     assert not list(tmp_path.rglob("elsewhere.json"))
 
 
-def test_a_manifest_is_bounded(store, monkeypatch):
+def test_a_manifest_is_bounded(store):
     commit = store.read("refs/main").decode()
     file = json.loads(store.read("manifests"))["files"][0]
-    monkeypatch.setattr("sie_triton.models.weights.cluster.MAX_FILES", 2)
+    limits = WeightLimits(max_manifest_files=2, max_manifest_bytes=10)
     with pytest.raises(ValueError, match="nested too deeply"):
         Manifest.read(b"[" * 100_000, "org/name", commit)
     many = {"version": 1, "commit": commit, "files": [file] * 3}
     with pytest.raises(ValueError, match="1 to 2 files"):
-        Manifest.read(json.dumps(many).encode(), "org/name", commit)
-    monkeypatch.setattr("sie_triton.models.weights.cluster.MAX_MANIFEST_BYTES", 10)
-    from sie_triton.models.weights.object_store import StoreError
-
+        Manifest.read(json.dumps(many).encode(), "org/name", commit, limits)
     with pytest.raises(StoreError, match="at most 10 are allowed"):
-        Cluster(store.url).find("org/name", "main")
+        Cluster(store.url, limits).find("org/name", "main")
 
 
 def test_a_directory_is_a_cluster_cache_too(hub, tmp_path, monkeypatch):

@@ -13,8 +13,9 @@ from huggingface_hub import constants
 from sie_triton.contract.spec import Runtime
 from sie_triton.models.weights import loadable
 from sie_triton.models.weights.conversions import conversions
-from sie_triton.models.weights.disk import RECENT_S, DiskCache, graphs_record
+from sie_triton.models.weights.disk import DiskCache, graphs_record
 from sie_triton.models.weights.entries import entries
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.uses import Uses, last_use
 from sie_triton.pipeline.stages.loader import Loader
 from sie_triton.records.status import StatusWriter
@@ -102,7 +103,7 @@ def test_a_lora_adapter_in_memory_stays(hub, disk, tmp_path):
 
 
 def test_what_was_used_just_now_stays(disk):
-    set_use(disk.directory / "cache", "org/b", NOW - RECENT_S / 2)
+    set_use(disk.directory / "cache", "org/b", NOW - LIMITS.recent_s / 2)
     assert [name[:5] for name in disk.cache(1).make_room()] == ["org/c", "org/a"]
     assert on_disk(disk) == ["org/b"]
 

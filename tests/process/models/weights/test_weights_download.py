@@ -21,6 +21,7 @@ from huggingface_hub import constants
 from sie_triton.contract.spec import Runtime
 from sie_triton.errors import LoadError
 from sie_triton.models.weights import download, locate
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.locate import SMALL_FILES
 from sie_triton.models.weights.uses import Uses
 from sie_triton.pipeline.limits import StageLimits
@@ -68,7 +69,6 @@ def test_a_token_does_not_leave_the_hub(hub, tmp_path, monkeypatch):
 
 
 def test_progress_is_reported(hub, tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "LOOK_S", 0.05)
     hub.put("org/name", MODEL)
     hub.held_after = 1 << 20
     said: list[str] = []
@@ -117,11 +117,10 @@ def put_partial(tmp_path: Path, content: bytes) -> None:
     (blobs / f"{hashlib.sha256(BIG).hexdigest()}.sie-partial").write_bytes(content)
 
 
-def test_a_full_response_to_a_range_request_restarts_the_file(hub, tmp_path, monkeypatch):
+def test_a_full_response_to_a_range_request_restarts_the_file(hub, tmp_path):
     def stop(_: str) -> None:
         assert hub.num_asked("blobs") < 5, "fetched again and again"
 
-    monkeypatch.setattr(download, "LOOK_S", 0.05)
     hub.put("org/name", MODEL)
     hub.ignores_ranges = True
     put_partial(tmp_path, BIG[: 1 << 20])
@@ -135,7 +134,7 @@ def test_a_resumed_file_needs_room_for_the_rest_only(hub, tmp_path, monkeypatch,
     locate("hub://org/name", allow_hub=True, patterns=SMALL_FILES)
     put_partial(tmp_path, BIG[:-100])
     monkeypatch.setattr(
-        download.shutil, "disk_usage", lambda _: SimpleNamespace(used=0, free=download.SPARE_BYTES + num_free)
+        download.shutil, "disk_usage", lambda _: SimpleNamespace(used=0, free=LIMITS.spare_disk_bytes + num_free)
     )
     if fits:
         assert (load(tmp_path) / "model.safetensors").read_bytes() == BIG
@@ -203,7 +202,7 @@ def test_a_hub_that_stalls_in_the_middle(hub, tmp_path):
     with pytest.raises(LoadError, match="takes too long to answer") as told:
         load(tmp_path)
     assert told.value.reason == "network"
-    assert hub.num_asked("blobs") == 2 + download.RETRIES, "one brought something, the others nothing"
+    assert hub.num_asked("blobs") == 2 + LIMITS.max_retries, "one brought something, the others nothing"
 
 
 def test_a_file_larger_than_announced_is_discarded(hub, tmp_path):
@@ -219,7 +218,6 @@ def test_a_file_larger_than_announced_is_discarded(hub, tmp_path):
 
 def test_a_file_of_unknown_size_is_limited(hub, tmp_path, monkeypatch):
     hub.put("org/name", MODEL)
-    monkeypatch.setattr(download, "MAX_UNSIZED_BYTES", 1 << 20)
     look_up = download.Transfer.look_up
     monkeypatch.setattr(download.Transfer, "look_up", lambda *given: replace(look_up(*given), size=None))
     with pytest.raises(LoadError, match=r"model\.safetensors arrived damaged"):
@@ -231,9 +229,7 @@ def test_an_adapter_that_is_too_large_is_not_fetched(hub, tmp_path):
     hub.put("org/lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": BIG, "other.bin": BIG})
     loader = Loader(spec(runtime=Runtime()), "cpu", StatusWriter(tmp_path, "m", "inference", 0), Event(), print)
     loader._limits = StageLimits(lora_bytes=2_000_000)
-    with pytest.raises(
-        LoadError, match=r"org/lora has 2 MB to fetch, and 2 MB are allowed; download it yourself"
-    ) as told:
+    with pytest.raises(LoadError, match=r"org/lora has 2 MB to fetch, and 2 MB are allowed; download it") as told:
         loader.fetch_lora("hub://org/lora", Uses())
     assert (told.value.is_permanent, hub.sent) == (True, {})
     loader._limits = StageLimits(lora_bytes=3_000_000)
@@ -243,7 +239,7 @@ def test_an_adapter_that_is_too_large_is_not_fetched(hub, tmp_path):
 
 def test_a_fetch_leaves_room_on_the_disk(hub, tmp_path, monkeypatch):
     hub.put("org/name", MODEL)
-    usage = shutil._ntuple_diskusage(10**12, 10**12, download.SPARE_BYTES + 1_000_000)
+    usage = shutil._ntuple_diskusage(10**12, 10**12, LIMITS.spare_disk_bytes + 1_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(LoadError, match=r"needs 2 MB more in .*, where 1 MB are free") as told:
         load(tmp_path)

