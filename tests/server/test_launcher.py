@@ -197,14 +197,3 @@ def test_odd_directories_and_host_names_are_supported(tmp_path, monkeypatch):
         assert not is_alive(record["worker_pid"])
         assert not status_dir.exists()
     assert not (tmp_path / "imported").exists()
-
-
-def test_an_unusable_data_directory_is_reported_in_one_line(tmp_path):
-    (tmp_path / "file").touch()
-    process = sie("serve", f"--data-dir={tmp_path / 'file' / 'data'}")
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert [line for line in told.splitlines() if not line.startswith("[transformers]")] == [
-        f"error: --data-dir={tmp_path / 'file' / 'data'} cannot be used: "
-        f"{tmp_path / 'file'} is not a directory; choose another one"
-    ]
