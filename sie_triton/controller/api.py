@@ -21,7 +21,7 @@ from starlette.routing import Route
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.loop import PERIOD_S, Controller
+from sie_triton.controller.loop import Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState
@@ -36,14 +36,6 @@ from sie_triton.settings import Settings
 from sie_triton.system.processes.pulse import beat
 
 log = logging.getLogger(__name__)
-
-MAX_FILE_BYTES = 1024**2
-
-# Maximum wait of a request for a known model to be served, in seconds; after that the client asks again.
-MAX_WAIT_S = 25.0
-
-# Maximum number of served models that an error names.
-MAX_NAMES = 12
 
 
 class NameOrId(Convertor[str]):
@@ -84,18 +76,20 @@ def application(controller: Controller, settings: Settings, admin_token: str) ->
         Route(MODEL, guard.change(api.remove), methods=["DELETE"]),
     ]
     web_pages = Middleware(WebPageGuard, settings, settings.inner_host)
-    return Starlette(routes=routes, middleware=[web_pages], lifespan=lambda _: rounds(controller))
+    return Starlette(
+        routes=routes, middleware=[web_pages], lifespan=lambda _: rounds(controller, controller.limits.round_s)
+    )
 
 
 @asynccontextmanager
-async def rounds(controller: Controller) -> AsyncIterator[None]:
+async def rounds(controller: Controller, period_s: float) -> AsyncIterator[None]:
     """Run the rounds that are due in sequence, on a thread that no request uses, with a heartbeat each second."""
     thread = ThreadPoolExecutor(1, "round")
 
     async def run() -> None:
         on_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         while True:
-            pause_s = PERIOD_S
+            pause_s = period_s
             try:
                 if await on_thread(controller.is_due):
                     await on_thread(controller.tick)
@@ -123,12 +117,12 @@ class Api:
     """Handlers of the controller's routes, called on the event loop; threads wait for Triton and weights.
 
     They raise HTTPException: 400 for an invalid model file, 404 for a model that is not served, 409 for a model
-    out of service or a name that is taken, 413 for a file larger than MAX_FILE_BYTES, 502 if Triton refuses the
+    out of service or a name that is taken, 413 for a body that is too large, 502 if Triton refuses the
     request, 503 if weights cannot be loaded.
     """
 
     def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+        self._controller, self._limits = controller, controller.limits
         self._registry = CollectorRegistry()
         self._registry.register(Collector(controller))
         acts = {"load": controller.load, "evict": self._evict, "unload": controller.unload}
@@ -163,7 +157,7 @@ class Api:
 
     async def add(self, request: Request) -> Response:
         """Serve the model of the model file in the body; return when it is in service."""
-        outcome = await _changed(self._controller.changes.add(await small_body(request, MAX_FILE_BYTES)))
+        outcome = await _changed(self._controller.changes.add(await small_body(request, self._limits.max_body_bytes)))
         return JSONResponse({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
 
     async def serve_known(self, request: Request) -> Response:
@@ -178,7 +172,7 @@ class Api:
         try:
             future = await asyncio.to_thread(self._controller.changes.mention, sie_name(name))
             # A client that disconnects must not cancel the future of the others.
-            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), MAX_WAIT_S)
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._limits.mention_wait_s)
         except TimeoutError as exc:
             raise _not_yet(f"{sie_name(name)} waits to be served") from exc
         except ChangeRefused as exc:
@@ -213,7 +207,7 @@ class Api:
 
     async def add_lora(self, request: Request) -> Response:
         """Add the adapter in the body, {"name": …, "source": …} as JSON; later requests may name it."""
-        model, given = self._find(request).name, await _lora_in(request)
+        model, given = self._find(request).name, await _lora_in(request, self._limits.max_body_bytes)
         done = await _done(self._controller.loras.add, model, *given)
         return JSONResponse({"model": sie_name(model), "name": given[0], "done": done})
 
@@ -237,8 +231,9 @@ class Api:
         """Return the error for Triton's model `name`; if its model file is wrong, that is the reason."""
         wrong = unserved(self._controller.changes.problems).get(sie_name(name))
         served = sorted(map(sie_name, self._served()))
-        more = f" and {len(served) - MAX_NAMES} more" if len(served) > MAX_NAMES else ""
-        names = f"{', '.join(served[:MAX_NAMES]) or 'none'}{more}"
+        most = self._limits.max_names_shown
+        more = f" and {len(served) - most} more" if len(served) > most else ""
+        names = f"{', '.join(served[:most]) or 'none'}{more}"
         return HTTPException(404, f"{reason}{f' ({wrong})' if wrong else ''}; served models: {names}\n")
 
     def _served(self) -> dict[str, ModelState]:
@@ -286,10 +281,10 @@ async def _done(change: Callable[..., str], *given: str) -> str:
         raise HTTPException(500, f"the list of adapters cannot be written: {exc}\n") from exc
 
 
-async def _lora_in(request: Request) -> tuple[str, str]:
+async def _lora_in(request: Request, max_bytes: int) -> tuple[str, str]:
     wanted = 'body: must be JSON such as {"name": "banking", "source": "org/name"}\n'
     try:
-        given = json.loads(await small_body(request, MAX_FILE_BYTES))
+        given = json.loads(await small_body(request, max_bytes))
     except (ValueError, RecursionError) as exc:
         raise HTTPException(400, wanted) from exc
     if not isinstance(given, dict) or given.keys() != {"name", "source"} or {*map(type, given.values())} != {str}:

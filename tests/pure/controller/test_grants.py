@@ -11,14 +11,15 @@ from sie_triton.records import grants
 from sie_triton.records.grants import (
     EVICTED,
     GRANTED,
-    PATIENCE_S,
-    START_S,
     answer_path,
     expect_controller,
     granted_memory,
     refusal,
 )
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import StatusWriter
+
+PATIENCE_S, START_S = RecordLimits.grant_patience_s, RecordLimits.controller_start_s
 
 
 class Waiting:

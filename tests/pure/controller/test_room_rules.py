@@ -61,9 +61,7 @@ def test_an_older_process_does_not_evict_its_own_model(controller, control, pids
 def test_a_load_is_refused_if_only_its_own_model_is_evictable(controller, control, pids):
     old, new, *_ = pids
     used(controller, 700)
-    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= int(
-        (memory_grants.MIN_WAIT_S + 1) * 1e9
-    )
+    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= 6 * 10**9
     resident(controller, "a", new, 400, generation=1)
     round_of(controller)
     assert verdict(controller, old) == "out of memory"

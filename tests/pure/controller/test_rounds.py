@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sie_triton.controller import memory_grants
 from sie_triton.controller.choice import Resident, victims
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.records.grants import GRANTED, answer_path
@@ -39,7 +39,7 @@ class Triton:
 class World:
     """A controller of models whose processes are `sleep`s; each worker takes 600 of 1000 GiB."""
 
-    def __init__(self, directory, monkeypatch, **settings) -> None:
+    def __init__(self, directory, monkeypatch, limits=ControllerLimits(), **settings) -> None:
         given = {"data_dir": directory, "min_residency_s": 0, "device": "cpu", **settings}
         read = read_settings(**given)
         self.directory = read.status_dir
@@ -47,7 +47,7 @@ class World:
         self.memory = DeviceMemory(0, 1000 * GIB, "test")
         self.worker_bytes = 600 * GIB
         self._triton = Triton()
-        self._controller = Controller(read, self._triton)
+        self._controller = Controller(read, self._triton, limits)
         self._processes: list[subprocess.Popen[bytes]] = []
         monkeypatch.setattr(self._controller._meter, "measure", lambda *_: self.memory)
         monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda _: self.worker_bytes)
@@ -89,7 +89,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path, monkeypatch, caplog, request):
-    """Parametrise it indirectly with settings."""
+    """Parametrise it indirectly with limits and settings."""
     caplog.set_level(logging.INFO)
     made = World(tmp_path, monkeypatch, **getattr(request, "param", {}))
     yield made
@@ -183,8 +183,7 @@ def test_without_the_setting_nothing_idle_is_evicted(world):
     world.tick()
 
 
-def test_an_idle_tokenizer_of_a_cold_model_is_evicted(world, monkeypatch):
-    monkeypatch.setattr(memory_grants, "RECYCLE_AFTER_S", 1.0)
+def test_an_idle_tokenizer_of_a_cold_model_is_evicted(world):
     world.process("a")
     tokenizer = world.process("a", "preprocess", state=RESIDENT, last_used_ns=time.monotonic_ns() + 60 * SECOND)
     world.resident("b")
@@ -217,9 +216,9 @@ def test_shared_memory_is_scanned_often_only_after_a_death(world, monkeypatch):
     assert 1 <= num_scans(500) <= 2
 
 
-def test_shared_memory_orphaned_in_two_scans_is_removed(world, monkeypatch):
+@pytest.mark.parametrize("world", [{"limits": ControllerLimits(scan_s=-1.0)}], indirect=True)
+def test_shared_memory_orphaned_in_two_scans_is_removed(world):
     """Triton, the parent of the stages, is this process here."""
-    monkeypatch.setattr("sie_triton.controller.healing.ORPHANS_EVERY_S", -1.0)
     region = Path(f"/dev/shm/sie_{os.getpid()}_0c_left")
     world.process("a")
     region.write_bytes(bytes(4096))

@@ -12,6 +12,7 @@ import pytest
 from sie_triton.errors import InputError
 from sie_triton.records import calls
 from sie_triton.records.calls import CALL, CallBook, CallLost, Calls, unless_lost
+from sie_triton.records.limits import RecordLimits
 
 
 def test_a_call_is_over_when_its_client_has_gone(tmp_path):
@@ -68,15 +69,14 @@ def _call_and_die(directory, told):
     os._exit(0)
 
 
-def test_calls_of_a_door_that_has_ended_are_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(calls, "ALIVE_S", 0.0)
+def test_calls_of_a_door_that_has_ended_are_over(tmp_path):
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
     process = context.Process(target=_call_and_die, args=(tmp_path, told))
     process.start()
     token = told.get(timeout=60)[CALL]
     process.join()
-    assert Calls(tmp_path, "inference").find(token).is_revoked()
+    assert Calls(tmp_path, "inference", RecordLimits(door_alive_s=0.0)).find(token).is_revoked()
     left = {path.name for path in tmp_path.glob("*.calls")}
     CallBook(tmp_path)
     assert left.isdisjoint(path.name for path in tmp_path.glob("*.calls"))

@@ -13,8 +13,9 @@ from sie_triton.errors import LoadError
 from sie_triton.records import other_models, status
 from sie_triton.records import request_limit as limit
 from sie_triton.records.grants import answer_path, granted_memory
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.other_models import OtherModels
-from sie_triton.records.request_limit import FRESH_LISTING_NS, LISTING_NS, STUCK_NS, RequestLimit
+from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter
 from sie_triton.system.processes.pids import ProcessId, is_alive
 from tests.support.limits import no_file_handle_left
@@ -124,7 +125,7 @@ def test_a_full_server_reads_the_records_again(limited, record):
     assert limited.limit.places_left() == 1
     limited.inference.remove()
     record("m", generation=1)
-    limited.now += LISTING_NS - 1
+    limited.now += RecordLimits.listing_ns - 1
     assert limited.limit.places_left() == 1
     limited.now += 1
     assert limited.limit.places_left() == LIMIT
@@ -135,7 +136,7 @@ def test_a_full_server_lists_records_at_shorter_intervals(limited, record):
     assert limited.limit.places_left() == 0
     limited.inference.remove()
     record("m", generation=1)
-    limited.now += FRESH_LISTING_NS - 1
+    limited.now += RecordLimits.fresh_listing_ns - 1
     assert limited.limit.places_left() == 0
     limited.now += 1
     assert limited.limit.places_left() == LIMIT
@@ -147,11 +148,11 @@ def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
         limited.preprocess.next_ticket()
     assert limited.limit.places_left() == 0
     for _ in range(5):
-        limited.now += STUCK_NS * 9 // 10
+        limited.now += RecordLimits.stuck_ns * 9 // 10
         limited.inference.record["highest_ticket"] += 1
         limited.preprocess.next_ticket()
         assert limited.limit.places_left() == 0
-    limited.now += STUCK_NS + 1
+    limited.now += RecordLimits.stuck_ns + 1
     assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
 
 
@@ -161,7 +162,7 @@ def test_the_count_stays_while_no_file_handle_is_left(limited, record, monkeypat
     record("other").add(num_open=2)
     limited.inference.add(num_open=1)
     assert limited.limit.places_left() == LIMIT - 3
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     with no_file_handle_left():
         room_left = limited.limit.places_left()
     assert room_left == LIMIT - 3

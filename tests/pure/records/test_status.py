@@ -7,7 +7,7 @@ import pytest
 from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.errors import REASONS
 from sie_triton.records import status as module
-from sie_triton.records.failures import MAX_CHARACTERS, read_failure
+from sie_triton.records.failures import read_failure
 from sie_triton.records.status import RECORD, RESIDENT, StatusWriter, all_records, records_of
 
 
@@ -38,7 +38,7 @@ def test_the_message_of_a_failed_load_is_kept_on_one_line(status):
     status.load_failed("corrupt", "model.safetensors:\n is cut off" + "!" * 2000)
     message = read_failure(status.directory, model(status).steps, model(status).failed_stage)
     assert message.startswith("model.safetensors: is cut off!!!")
-    assert len(message) == MAX_CHARACTERS
+    assert len(message) == 1000
     assert read_failure(status.directory, "other", "inference") == ""
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from sie_triton.records import other_models, request_limit, status
-from sie_triton.records.other_models import AGE_NS, FORGET_NS, OtherModels
-from sie_triton.records.request_limit import LISTING_NS, STUCK_NS, RequestLimit
+from sie_triton.records.limits import RecordLimits
+from sie_triton.records.other_models import OtherModels
+from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
 
@@ -35,7 +36,7 @@ def another(limited, pid, **fields):
     started = ProcessId.of(pid).started
     for field, value in {"pid": pid, "started": started, "generation": 1, "version": VERSION, **fields}.items():
         record[field] = value
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
 
 
 def test_a_forged_ticket_makes_no_room(limited):
@@ -46,7 +47,7 @@ def test_a_forged_ticket_makes_no_room(limited):
 
 def test_an_unused_model_keeps_all_its_room(limited):
     assert limited.limit.places_left() == LIMIT
-    limited.now += STUCK_NS + 1
+    limited.now += RecordLimits.stuck_ns + 1
     assert [limited.limit.places_left(), limited.limit.places_left()] == [LIMIT, LIMIT]
 
 
@@ -54,7 +55,7 @@ def test_a_stuck_server_admits_one_trial_request_at_a_time(limited):
     for _ in range(LIMIT):
         limited.preprocess.next_ticket()
     for _ in range(3):
-        limited.now += STUCK_NS + 1
+        limited.now += RecordLimits.stuck_ns + 1
         assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
 
 
@@ -78,7 +79,7 @@ def test_open_requests_of_a_dead_process_are_not_counted(limited, child):
     assert limited.limit.places_left() == LIMIT - 3
     child.kill()
     child.wait()
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT
 
 
@@ -101,7 +102,7 @@ def other(limited):
     """The stages of another model, whose traffic counts for the limit on the server."""
     stages = ("preprocess", "inference")
     made = SimpleNamespace(**{each: StatusWriter(limited.directory, "other", each, 0) for each in stages})
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     return made
 
 
@@ -111,11 +112,11 @@ def test_requests_of_other_models_count_wherever_they_are(limited, other):
     other.inference.add(num_open=2)
     for _ in range(3):
         other.preprocess.next_ticket()
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 6
     other.inference.raise_to(highest_ticket=3)
     other.inference.add(num_open=-2)
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 1
 
 
@@ -132,7 +133,7 @@ def test_the_limit_of_a_model_leaves_room_for_others(limited, other):
     assert "SIE_MAX_REQUESTS_PER_MODEL" in str(limit.refusal())
     limited.preprocess.add(num_open=-2)
     other.inference.add(num_open=LIMIT - 1)
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limit.places_left() == 0
     assert f"{LIMIT} requests are in progress on this server" in str(limit.refusal())
     assert limit.refusal().retry_after_s == 1
@@ -140,7 +141,7 @@ def test_the_limit_of_a_model_leaves_room_for_others(limited, other):
 
 def test_a_full_server_admits_no_trial_request_of_a_model_that_queues_none(limited, other):
     other.inference.add(num_open=LIMIT)
-    limited.now += STUCK_NS + 1
+    limited.now += RecordLimits.stuck_ns + 1
     assert limited.limit.places_left() == 0
 
 
@@ -149,29 +150,29 @@ def test_open_requests_of_a_dead_process_of_another_model_are_not_counted(limite
     record = np.memmap(path, RECORD, "w+", shape=(1,))[0]
     for field, value in {**ProcessId.of(child.pid)._asdict(), "num_open": 3, "version": VERSION}.items():
         record[field] = value
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT - 3
     child.kill()
     child.wait()
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT
 
 
 def test_requests_that_another_model_has_lost_are_forgotten(limited, other):
     for _ in range(3):
         other.preprocess.next_ticket()
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 3
-    limited.now += FORGET_NS
+    limited.now += RecordLimits.forget_queue_ns
     assert limited.limit.places_left() == LIMIT
     other.preprocess.next_ticket()
     other.inference.raise_to(highest_ticket=2)
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 2
 
 
 def test_unreadable_records_of_other_models_are_left_out(limited):
     (limited.directory / "other-inference.1.status").write_bytes(b"short")
     (limited.directory / "x.status").write_bytes(b"")
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT

@@ -120,14 +120,13 @@ def test_a_controller_with_a_hanging_round_stops_beating(monkeypatch):
             may_end.set()
 
     async def run() -> None:
-        async with api.rounds(Hangs()):
+        async with api.rounds(Hangs(), 0):
             while not begun.is_set():
                 await asyncio.sleep(0)
             for _ in range(1000):
                 await asyncio.sleep(0)
 
     monkeypatch.setattr(api, "beat", count)
-    monkeypatch.setattr(api, "PERIOD_S", 0)
     asyncio.run(run())
     assert num_beats == 2
 
