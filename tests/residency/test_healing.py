@@ -80,8 +80,7 @@ def check_that_an_endless_forward_pass_is_ended(crowd: Crowd, model: str, rounds
     assert max(late) < 2
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_stages_that_die_are_healed(crowd, vector, sent):
+def test_stages_that_die_are_healed(crowd, vector):
     """One stage of each of three models dies.
 
     Triton keeps a request that the stage had deferred for ever: here every one has a timeout.
@@ -93,7 +92,7 @@ def test_stages_that_die_are_healed(crowd, vector, sent):
         """A stage that was just replaced is gone before the signal, or beside its successor."""
         with suppress(ValueError, ProcessLookupError):
             (record,) = records_of(crowd.settings.status_dir, triton_name(model), stages[model])
-            os.kill(record["pid"], sent)
+            os.kill(record["pid"], signal.SIGKILL)
             pids[model] = record["pid"]
         return model in pids
 
@@ -132,20 +131,6 @@ def test_a_door_does_not_wait_for_a_stage_that_died_with_its_request(crowd):
                 await asyncio.wait_for(asking, 300)
 
     asyncio.run(ask())
-
-
-def test_traffic_continues_while_a_dead_controller_is_replaced(crowd, vector):
-    before = crowd.companion.pid
-    with busy(crowd, MODELS[3], vector, clients=2) as log:
-        wait_for(lambda: len(log.calls) > 2)
-        os.kill(before, signal.SIGKILL)
-        with SIEClient(crowd.grpc) as client:
-            assert float(client.encode(MODELS[4], TEXT)["dense"] @ vector) > 0.9999
-        wait_for(lambda: crowd.companion.pid != before)
-        wait_for(crowd.answers)
-        crowd.act(MODELS[3], "evict")
-    log.check()
-    assert set(crowd.models()) == set(MODELS)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=LONG)])

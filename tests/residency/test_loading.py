@@ -16,7 +16,7 @@ from sie_triton.errors import SIEError
 from sie_triton.records.status import records_of
 from sie_triton.system.processes.fork_server import fork_server_ids
 from sie_triton.system.processes.pids import is_alive
-from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
+from tests.residency.conftest import MODELS, TEXT, Crowd, Log, wait_for
 
 
 def loader_of(crowd, model: str) -> int:
@@ -67,13 +67,10 @@ def never_loading(crowd: Crowd, model: str) -> Iterator[None]:
         yield
 
 
-def test_an_endless_load_can_be_evicted_and_delays_no_other_model(tmp_path, tiny_directory):
-    endless, other = "test/endless", "test/other"
-    (tmp_path / "models").mkdir()
+def test_an_endless_load_can_be_evicted_and_delays_no_other_model(crowd):
+    endless, other = MODELS[3], MODELS[4]
+    make_cold(crowd, endless, other)
     with (
-        serving(
-            tmp_path / "models", dict.fromkeys((endless, other), tiny_directory), 64, memory_limit_bytes=4 << 30
-        ) as crowd,
         never_loading(crowd, endless),
         SIEClient(crowd.grpc, retry=False) as client,
         ThreadPoolExecutor() as pool,
@@ -82,7 +79,7 @@ def test_an_endless_load_can_be_evicted_and_delays_no_other_model(tmp_path, tiny
         wait_for(lambda: loader_of(crowd, endless))
         loader = loader_of(crowd, endless)
         started = time.monotonic()
-        assert client.encode(other, TEXT, timeout=60)["dense"].shape == (64,)
+        assert client.encode(other, TEXT, timeout=60)["dense"].shape == (1024,)
         print(f"\nthe other model after {time.monotonic() - started:.1f} s")
         crowd.act(endless, "evict")
         wait_for(lambda: not is_alive(loader))

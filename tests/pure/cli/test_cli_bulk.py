@@ -219,9 +219,8 @@ def test_vectors_are_summarised(screen):
     ]
 
 
-def test_the_best_lines_are_in_the_table(screen, monkeypatch):
-    monkeypatch.setattr(score_output, "MAX_ROWS", 2)
-    table = score_output.RankedTable()
+def test_the_best_lines_are_in_the_table(screen):
+    table = score_output.RankedTable(max_rows=2)
     table.write(LINES[:2], [{"item_id": "item-0", "score": 0.5}, {"item_id": "7", "score": 0.25}])
     table.write(LINES[2:], [{"item_id": "item-2", "score": 0.75}])
     table.finish()

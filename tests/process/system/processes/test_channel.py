@@ -267,9 +267,9 @@ def test_a_peer_that_dies_in_the_middle_of_a_message(size, monkeypatch):
 @pytest.mark.parametrize("num_bytes", [10, 4 * MB])
 def test_killing_the_peer_at_any_time_raises_an_error(num_bytes):
     message = ["x" * 1000, numbers(num_bytes)]
-    for attempt in range(40):
+    for attempt in range(15):
         with peer(echo) as (channel, pid):
-            timer = threading.Timer(attempt * 0.0005, os.kill, (pid, signal.SIGKILL))
+            timer = threading.Timer(attempt * 0.0013, os.kill, (pid, signal.SIGKILL))
             timer.start()
             with pytest.raises((EOFError, OSError)):
                 talk(channel, message)
