@@ -62,7 +62,6 @@ def _test_of(alert: str, firing: Firing) -> dict[str, object]:
 
     before, after = firing.quiet
     return {
-        "name": alert,
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in firing.series.items()],
         "promql_expr_test": [

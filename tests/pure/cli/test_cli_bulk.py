@@ -48,12 +48,6 @@ def test_flags_are_the_arguments_of_the_client_and_parameters_of_the_contract(co
     assert {*in_options} <= {parameter.name for parameter in VERBS[command].parameters(model)}
 
 
-@pytest.mark.parametrize("command", ["encode", "score"])
-def test_help_shows_three_examples(command):
-    text = CliRunner().invoke(cli, [command, "--help"]).output
-    assert text.count(f"\n  sie-triton {command} ") == 3
-
-
 @pytest.fixture
 def sent(monkeypatch):
     """List of the calls of a client without a server."""

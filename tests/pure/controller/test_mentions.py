@@ -4,7 +4,7 @@ import pytest
 
 from sie_triton.controller import mentions as module
 from sie_triton.controller.limits import ControllerLimits
-from sie_triton.controller.mentions import SEE_KNOWN, Mentioned, Mentions, leavers
+from sie_triton.controller.mentions import SEE_KNOWN, Mentions
 from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.records.known_file import KnownFile, write_known
@@ -126,18 +126,6 @@ def test_a_model_that_loads_does_not_leave_and_one_that_never_started_does(menti
     states = {"org__a": state(0, kind="loading")}
     assert mentions.room_for(["org/c"], ["org/a"], 1, states) == ([], [])
     assert mentions.room_for(["org/c"], ["org/b"], 1, states) == (["org/c"], ["org/b"])
-
-
-def test_cold_models_leave_before_resident_ones():
-    models = [
-        Mentioned("resident", 1, is_resident=True, is_busy=False),
-        Mentioned("new", 9, is_resident=False, is_busy=False),
-        Mentioned("old", 3, is_resident=False, is_busy=False),
-        Mentioned("busy", 0, is_resident=False, is_busy=True),
-    ]
-    assert leavers(models, 9) == ["old", "new", "resident"]
-    assert leavers(models, 1) == ["old"]
-    assert leavers(models, -1) == []
 
 
 # --- with Triton

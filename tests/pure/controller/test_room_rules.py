@@ -68,15 +68,6 @@ def test_a_load_is_refused_if_only_its_own_model_is_evictable(controller, contro
     assert control.swapped == []
 
 
-def test_a_loader_over_its_grant_is_kept_and_a_resident_evicted(controller, control, pids):
-    used(controller, 900)
-    loading(controller, "a", pids[0], taken=500, granted_bytes=300)
-    resident(controller, "b", pids[1], 400)
-    round_of(controller)
-    assert verdict(controller, pids[0]) is None
-    assert control.swapped == [("b-inference", False)]
-
-
 @pytest.fixture
 def overgrown(controller, monkeypatch):
     """Set the processes that have taken so many bytes each, by pid, while memory is short for that reason."""

@@ -3,7 +3,6 @@
 import logging
 import mmap
 import os
-import re
 import subprocess
 import time
 from pathlib import Path
@@ -106,17 +105,6 @@ def test_the_load_that_waited_longest_is_first(world):
     assert (world.answer_to(old), world.answer_to(young)) == (GRANTED, None)
 
 
-def test_granted_memory_is_not_granted_twice(world):
-    """The load in progress has not allocated its memory yet."""
-    loading = world.process("a", state=LOADING, granted_bytes=500 * GIB)
-    waiting = world.waiting("b", 500 * GIB)
-    world.tick()
-    assert world.answer_to(waiting) is None
-    loading["granted_bytes"], loading["state"] = 0, 0
-    world.tick()
-    assert world.answer_to(waiting) == GRANTED
-
-
 def test_a_draining_process_counts_as_freed_memory(world):
     """A process that only finishes its requests holds 600: no model is evicted for the missing 250."""
     world.memory = DeviceMemory(700 * GIB, 1000 * GIB, "test")
@@ -126,16 +114,6 @@ def test_a_draining_process_counts_as_freed_memory(world):
     world.resident("c")
     world.tick()
     assert world.answer_to(waiting) is None
-
-
-def test_whether_a_load_ever_fits_is_judged_without_the_other_models(world):
-    """The limit is 85 % of all memory, less the 40 that the server itself takes."""
-    world.memory = DeviceMemory(640 * GIB, 1000 * GIB, "test", 40 * GIB, 40 * GIB)
-    world.resident("b")
-    waiting = world.waiting("a", 900 * GIB)
-    world.tick()
-    (free,) = re.findall(r"need about 900\.00 GiB.* only (\S+) GiB are", world.answer_to(waiting))
-    assert float(free) == 810
 
 
 # --- pressure
@@ -176,11 +154,6 @@ def test_an_idle_model_is_evicted_and_a_busy_one_is_not(world, busy, caplog):
     record[busy] = 0
     world.tick(swapped=["b-inference"])
     assert "b-inference: evict: idle" in caplog.messages
-
-
-def test_without_the_setting_nothing_idle_is_evicted(world):
-    world.resident("b")
-    world.tick()
 
 
 def test_an_idle_tokenizer_of_a_cold_model_is_evicted(world):

@@ -15,9 +15,7 @@ from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records import metrics
-from sie_triton.records import request_limit as limit
 from sie_triton.records.calls import CALL, CallBook
-from sie_triton.records.limits import RecordLimits
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
 from sie_triton.records.other_models import OtherModels
 from sie_triton.records.request_limit import RequestLimit
@@ -202,15 +200,6 @@ def test_requests_that_vanished_are_forgotten_when_a_later_one_arrives(limited):
     assert limited.limit.places_left() == LIMIT - 5
     limited.inference.raise_to(highest_ticket=5)
     assert limited.limit.places_left() == LIMIT
-
-
-def test_a_stuck_limit_lets_one_request_through(limited, monkeypatch):
-    for _ in range(LIMIT):
-        limited.preprocess.next_ticket()
-    assert limited.limit.places_left() == 0
-    later = time.monotonic_ns() + RecordLimits.stuck_ns + 1
-    monkeypatch.setattr(limit, "monotonic_ns", lambda: later)
-    assert [limited.limit.places_left() for _ in range(3)] == [1, 0, 0]
 
 
 def test_a_new_process_goes_on_with_the_tickets(limited):

@@ -52,21 +52,11 @@ def ended(process):
 # --- the record
 
 
-def test_work_that_overlaps_is_one_busy_time(record):
-    m = record("m")
-    first, second = m.work_started(), m.work_started()
-    assert m.record["busy_since_ns"] == first
-    m.work_ended(first)
-    assert m.record["busy_since_ns"] == second
-    last = m.work_ended(second)
-    assert m.record["busy_since_ns"] == 0
-    assert m.record["last_used_ns"] == last
-
-
 def test_a_new_process_knows_when_its_model_was_last_used(record):
     record("m").record["last_used_ns"] = 5
     record("other").record["last_used_ns"] = 7
     assert record("m", generation=1).record["last_used_ns"] == 5
+    assert record("m@1").record["last_used_ns"] == 5
 
 
 def test_other_models_exclude_own_dead_and_remote_processes(record, child):
@@ -91,6 +81,8 @@ def test_an_ended_process_is_dead_before_it_is_reaped():
 
 def test_a_successor_counts_only_while_it_lives(record, tmp_path, child):
     old = record("m")
+    record("m", "preprocess", generation=1)
+    assert not old.has_successor()
     new = np.memmap(tmp_path / f"m-inference.{child.pid}.status", RECORD, "w+", shape=(1,))[0]
     new["pid"], new["started"] = ProcessId.of(child.pid)
     new["generation"], new["version"] = 1, VERSION
@@ -177,12 +169,3 @@ def test_an_answer_to_a_process_that_had_the_same_pid_is_not_taken(record, tmp_p
     answer_path(tmp_path, os.getpid()).write_text("weights: never")
     with lock(tmp_path), pytest.raises(LoadError, match="about to end"), granted_memory(record("m"), 5, closing):
         raise AssertionError
-
-
-def test_a_load_that_got_memory_no_longer_waits_for_it(record):
-    m = record("m")
-    before = time.monotonic_ns()
-    with granted_memory(m, 7, threading.Event()):
-        assert (m.record["wanted_bytes"], m.record["granted_bytes"]) == (0, 7)
-    assert (m.record["wanted_bytes"], m.record["granted_bytes"]) == (0, 0)
-    assert before <= m.record["wanted_since_ns"] <= time.monotonic_ns()

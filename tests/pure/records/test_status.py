@@ -57,17 +57,14 @@ def test_work_counts_as_use_from_its_start(status, clock):
     started = status.work_started()
     assert (status.record["last_used_ns"], status.record["busy_since_ns"]) == (2000, 2000)
     clock[0] = 3000
-    status.work_started()
+    second = status.work_started()
     assert (status.record["last_used_ns"], status.record["busy_since_ns"]) == (3000, 2000)
     clock[0] = 4000
     status.work_ended(started)
     assert (status.record["last_used_ns"], status.record["busy_since_ns"]) == (4000, 3000)
-
-
-def test_only_a_process_of_a_later_generation_is_a_successor(status):
-    assert not status.has_successor()
-    StatusWriter(status.directory, "m", "preprocess", 1)
-    assert not status.has_successor()
+    clock[0] = 5000
+    status.work_ended(second)
+    assert (status.record["last_used_ns"], status.record["busy_since_ns"]) == (5000, 0)
 
 
 def test_an_unfinished_record_belongs_to_no_model(status):

@@ -51,14 +51,6 @@ def test_an_unused_model_keeps_all_its_room(limited):
     assert [limited.limit.places_left(), limited.limit.places_left()] == [LIMIT, LIMIT]
 
 
-def test_a_stuck_server_admits_one_trial_request_at_a_time(limited):
-    for _ in range(LIMIT):
-        limited.preprocess.next_ticket()
-    for _ in range(3):
-        limited.now += RecordLimits.stuck_ns + 1
-        assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
-
-
 def test_the_tickets_of_the_newer_of_two_processes_count(limited, child):
     for _ in range(6):
         limited.preprocess.next_ticket()
