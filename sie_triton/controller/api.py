@@ -3,9 +3,9 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -118,7 +118,7 @@ class Api:
 
     They raise HTTPException: 400 for an invalid model file, 404 for a model that is not served, 409 for a model
     out of service or a name that is taken, 413 for a body that is too large, 502 if Triton refuses the
-    request, 503 if weights cannot be loaded.
+    request, 503 if weights cannot be loaded, or a known model not yet be served.
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -169,20 +169,15 @@ class Api:
 
     async def _mention(self, name: str) -> None:
         """Serve a known model, by Triton's name."""
-        try:
-            future = await asyncio.to_thread(self._controller.changes.mention, sie_name(name))
-            # A client that disconnects must not cancel the future of the others.
-            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._limits.mention_wait_s)
-        except TimeoutError as exc:
-            raise _not_yet(f"{sie_name(name)} waits to be served") from exc
-        except ChangeRefused as exc:
-            raise self._not_found(name, str(exc)) from exc
-        except ModelLoading as exc:
-            raise _not_yet(str(exc)) from exc
-        except InferenceServerException as exc:
-            raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
-        except ServerError as exc:
-            raise HTTPException(502, f"{exc}\n") from exc
+        with http_errors():
+            try:
+                future = await asyncio.to_thread(self._controller.changes.mention, sie_name(name))
+                # A client that disconnects must not cancel the future of the others.
+                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._limits.mention_wait_s)
+            except TimeoutError as exc:
+                raise ModelLoading(f"{sie_name(name)} waits to be served") from exc
+            except ChangeRefused as exc:
+                raise self._not_found(name, str(exc)) from exc
 
     async def remove(self, request: Request) -> Response:
         """Remove the model; return when no new request reaches it."""
@@ -191,15 +186,9 @@ class Api:
 
     async def _act(self, action: str, act: Callable[[str], Future[Any]], request: Request) -> Response:
         """Load, evict or unload the model; return when Triton has done so."""
-        try:
-            model = await self._find_unloaded(request) if action == "load" else self._find(request).name
+        model = await self._find_unloaded(request) if action == "load" else self._find(request).name
+        with http_errors(f"{sie_name(model)}: "):
             await asyncio.wrap_future(act(model))
-        except InferenceServerException as exc:
-            raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
-        except OutOfService as exc:
-            raise HTTPException(409, f"{exc}; load it to put it back into service\n") from exc
-        except LoadError as exc:
-            raise HTTPException(503, f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
         return JSONResponse({"model": sie_name(model), "done": action})
 
     async def loras(self, request: Request) -> Response:
@@ -250,35 +239,43 @@ class Api:
     async def _find_unloaded(self, request: Request) -> str:
         """Return the name of the request's model, which may be out of service, or known; HTTPNotFound if not."""
         name = _name(request)
-        if not await asyncio.to_thread(self._controller.knows, name):
+        with http_errors():
+            is_known = await asyncio.to_thread(self._controller.knows, name)
+        if not is_known:
             await self._mention(name)
         return name
 
 
-def _not_yet(reason: str) -> HTTPException:
-    headers = {"Retry-After": str(ModelLoading.retry_after_s)}
-    return HTTPException(503, f"{reason}\n", headers)
-
-
-async def _changed(change: Future[ChangeOutcome]) -> ChangeOutcome:
+@contextmanager
+def http_errors(prefix: str = "") -> Iterator[None]:
+    """Turn the errors of the controller, of Triton and of the list of adapters into those that Api names."""
     try:
-        return await asyncio.wrap_future(change)
+        yield
     except ChangeRefused as exc:
         raise HTTPException(REFUSALS.get(exc.why, 409), f"{exc}\n") from exc
+    except OutOfService as exc:
+        raise HTTPException(409, f"{exc}; load it to put it back into service\n") from exc
+    except ModelLoading as exc:
+        raise HTTPException(503, f"{exc}\n", {"Retry-After": str(exc.retry_after_s)}) from exc
+    except LoadError as exc:
+        raise HTTPException(503, f"{prefix}{exc.reason}: {exc}\n") from exc
     except InferenceServerException as exc:
         raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
     except ServerError as exc:
         raise HTTPException(502, f"{exc}\n") from exc
+    except OSError as exc:
+        raise HTTPException(500, f"the list of adapters cannot be written: {exc}\n") from exc
+
+
+async def _changed(change: Future[ChangeOutcome]) -> ChangeOutcome:
+    with http_errors():
+        return await asyncio.wrap_future(change)
 
 
 async def _done(change: Callable[..., str], *given: str) -> str:
-    """Run a change of an adapter on a thread, and return its result; its errors become HTTP errors."""
-    try:
+    """Run a change of an adapter on a thread, and return its result."""
+    with http_errors():
         return await asyncio.to_thread(change, *given)
-    except ChangeRefused as exc:
-        raise HTTPException(REFUSALS.get(exc.why, 409), f"{exc}\n") from exc
-    except OSError as exc:
-        raise HTTPException(500, f"the list of adapters cannot be written: {exc}\n") from exc
 
 
 async def _lora_in(request: Request, max_bytes: int) -> tuple[str, str]:
