@@ -11,6 +11,7 @@ from sie_triton.records.other_models import OtherModels
 from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
+from tests.support.limits import no_file_handle_left
 
 LIMIT = 8
 
@@ -84,6 +85,81 @@ def test_a_ticket_that_comes_late_does_not_lower_the_highest(limited):
     limited.inference.raise_to(highest_ticket=5)
     limited.inference.raise_to(highest_ticket=3)
     assert limited.inference.record["highest_ticket"] == 5
+
+
+def test_the_limit_counts_preprocess_the_queue_and_inference(limited):
+    assert limited.limit.places_left() == LIMIT
+    limited.preprocess.add(num_open=1)
+    for _ in range(3):
+        limited.preprocess.next_ticket()
+    assert limited.limit.places_left() == LIMIT - 4
+    limited.inference.raise_to(highest_ticket=3)
+    limited.inference.add(num_open=2)
+    assert limited.limit.places_left() == LIMIT - 3
+
+
+def test_requests_that_vanished_are_forgotten_when_a_later_one_arrives(limited):
+    for _ in range(5):
+        limited.preprocess.next_ticket()
+    assert limited.limit.places_left() == LIMIT - 5
+    limited.inference.raise_to(highest_ticket=5)
+    assert limited.limit.places_left() == LIMIT
+
+
+def test_a_new_process_goes_on_with_the_tickets(limited):
+    for _ in range(5):
+        limited.preprocess.next_ticket()
+    assert StatusWriter(limited.directory, "m", "inference", 1).record["highest_ticket"] == 5
+    limited.preprocess.remove()
+    assert StatusWriter(limited.directory, "m", "preprocess", 1).next_ticket() == 6
+
+
+def test_a_full_server_reads_the_records_again(limited):
+    """The process that was full has a successor: seen at once where there would be no room, else twice a second."""
+    limited.inference.add(num_open=LIMIT - 1)
+    assert limited.limit.places_left() == 1
+    limited.inference.remove()
+    StatusWriter(limited.directory, "m", "inference", 1)
+    limited.now += RecordLimits.listing_ns - 1
+    assert limited.limit.places_left() == 1
+    limited.now += 1
+    assert limited.limit.places_left() == LIMIT
+
+
+def test_a_full_server_lists_records_at_shorter_intervals(limited):
+    limited.inference.add(num_open=LIMIT)
+    assert limited.limit.places_left() == 0
+    limited.inference.remove()
+    StatusWriter(limited.directory, "m", "inference", 1)
+    limited.now += RecordLimits.fresh_listing_ns - 1
+    assert limited.limit.places_left() == 0
+    limited.now += 1
+    assert limited.limit.places_left() == LIMIT
+
+
+def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
+    """Every 0.9 s a request is taken and another one arrives: the server is full for long, but never stuck."""
+    for _ in range(LIMIT):
+        limited.preprocess.next_ticket()
+    assert limited.limit.places_left() == 0
+    for _ in range(5):
+        limited.now += RecordLimits.stuck_ns * 9 // 10
+        limited.inference.record["highest_ticket"] += 1
+        limited.preprocess.next_ticket()
+        assert limited.limit.places_left() == 0
+    limited.now += RecordLimits.stuck_ns + 1
+    assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
+
+
+def test_the_count_stays_while_no_file_handle_is_left(limited):
+    """The requests of this moment are then admitted, or refused, by the latest listing."""
+    StatusWriter(limited.directory, "other", "inference", 0).add(num_open=2)
+    limited.inference.add(num_open=1)
+    assert limited.limit.places_left() == LIMIT - 3
+    limited.now += RecordLimits.listing_ns
+    with no_file_handle_left():
+        room_left = limited.limit.places_left()
+    assert room_left == LIMIT - 3
 
 
 # --- the limit on the whole server
