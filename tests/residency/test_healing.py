@@ -19,7 +19,6 @@ from sie_triton.errors import ModelError, ServerError, SIEError
 from sie_triton.records.status import Record, records_of
 from sie_triton.system.processes.pids import is_alive
 from tests.residency.conftest import EXTRACTOR, LONG, MODELS, TEXT, Crowd, answer, busy, serving, wait_for
-from tests.support.gliners import LABELS, save_gliner
 
 FORWARD_TIMEOUT_S = 1.0
 LONG_TEXT = " ".join([TEXT] * 20)
@@ -42,34 +41,23 @@ def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
-def test_an_endless_forward_pass_is_ended_at_the_timeout(
-    tmp_path, tiny_directory, minilm_directory, monkeypatch, rounds
-):
+def test_an_endless_forward_pass_is_ended_at_the_timeout(tmp_path, tiny_directory, monkeypatch, rounds):
     """The request gets an error, and so may those computed with it; the others wait for the next worker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
-    save_gliner(tmp_path / "gliner", minilm_directory, num_rnn_layers=0)
-    models = {"test/encoder": tiny_directory, EXTRACTOR: tmp_path / "gliner" / "model"}
-    with serving(tmp_path, models, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
-        for model in models:
-            check_that_an_endless_forward_pass_is_ended(crowd, model, rounds)
-        started = time.monotonic()
-    print(f"SIGTERM took {time.monotonic() - started:.1f} s")
-
-
-def check_that_an_endless_forward_pass_is_ended(crowd: Crowd, model: str, rounds: int) -> None:
-    late, back, extracts = [], [], model == EXTRACTOR
-    with SIEClient(crowd.grpc) as client:
-        found = answer(client, model)
-        vector, crowd.entities = (None, found) if extracts else (found, [])
-        with busy(crowd, model, vector) as log:
-            for _ in range(rounds):
-                worker = crowd.models()[model]["worker_pid"]
-                started = time.monotonic()
-                with pytest.raises(ModelError, match="took longer than 1 s"):
-                    client.extract(model, "hello", LABELS) if extracts else client.encode(model, "hello")
-                late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
-                back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
-    print(f"\n{model}: error {np.median(late):.2f} s after the limit, {max(late):.2f} at most")
+    model, late, back = "test/encoder", [], []
+    with (
+        serving(tmp_path, {model: tiny_directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd,
+        SIEClient(crowd.grpc) as client,
+        busy(crowd, model, answer(client, model)) as log,
+    ):
+        for _ in range(rounds):
+            worker = crowd.models()[model]["worker_pid"]
+            started = time.monotonic()
+            with pytest.raises(ModelError, match="took longer than 1 s"):
+                client.encode(model, "hello")
+            late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
+            back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
+    print(f"\nerror {np.median(late):.2f} s after the limit, {max(late):.2f} at most")
     print(f"back after {np.median(back):.1f} s, {max(back):.1f} s at most")
     assert {call.error.partition(";")[0] for call in log.calls} <= {
         "",

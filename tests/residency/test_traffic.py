@@ -109,7 +109,7 @@ def test_eviction_takes_the_least_recently_used_model(crowd):
     assert [(model, reason) for _, model, reason in crowd.evictions()[num_before:]] == [(others[1], "room for another")]
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=LONG)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=LONG)])
 def test_evicting_the_busiest_model_fails_no_request(crowd, vector, rounds):
     model = MODELS[0]
     with SIEClient(crowd.grpc) as client:

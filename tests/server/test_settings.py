@@ -277,7 +277,7 @@ def logs_are_json(served: Served) -> None:
     wait_for(lambda: any(line.get("model") == DENSE and line.get("verb") == "encode" for line in served.lines))
 
 
-TOP = [sys.executable, "-m", "sie_triton.cli", "top", "--once", "--seconds=3"]
+TOP = [sys.executable, "-m", "sie_triton.cli", "top", "--once", "--seconds=2"]
 
 # Each variable of the reference's tables: core, cache, batching, memory, logging, advanced and LoRA settings of one
 # server.
