@@ -8,7 +8,6 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sie_triton import SIEClient
@@ -27,7 +26,7 @@ LONG_TEXT = " ".join([TEXT] * 20)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
 def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds):
-    model, back = EXTRACTOR, []
+    model = EXTRACTOR
     with SIEClient(crowd.grpc) as client:
         answer(client, model)
     with busy(crowd, model, vector) as log:
@@ -35,8 +34,7 @@ def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds
             wait_for(lambda: crowd.state(model) == "resident")
             worker = crowd.models()[model]["worker_pid"]
             os.kill(worker, sent)
-            back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
-    print(f"\n{len(log.calls)} requests; back after {np.median(back):.1f} s, {max(back):.1f} s at most")
+            wait_for(lambda worker=worker: is_back(crowd, model, worker))
     log.check()
 
 
@@ -44,7 +42,7 @@ def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds
 def test_an_endless_forward_pass_is_ended_at_the_timeout(tmp_path, tiny_directory, monkeypatch, rounds):
     """The request gets an error, and so may those computed with it; the others wait for the next worker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
-    model, late, back = "test/encoder", [], []
+    model, late = "test/encoder", []
     with (
         serving(tmp_path, {model: tiny_directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd,
         SIEClient(crowd.grpc) as client,
@@ -56,9 +54,7 @@ def test_an_endless_forward_pass_is_ended_at_the_timeout(tmp_path, tiny_director
             with pytest.raises(ModelError, match="took longer than 1 s"):
                 client.encode(model, "hello")
             late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
-            back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
-    print(f"\nerror {np.median(late):.2f} s after the limit, {max(late):.2f} at most")
-    print(f"back after {np.median(back):.1f} s, {max(back):.1f} s at most")
+            wait_for(lambda worker=worker: is_back(crowd, model, worker))
     assert {call.error.partition(";")[0] for call in log.calls} <= {
         "",
         "ModelError: inference took longer than 1 s and was ended",
@@ -97,8 +93,8 @@ def test_stages_that_die_are_healed(crowd, vector):
                 return float(client.encode(model, TEXT, timeout=2)["dense"] @ vector) > 0.9999
             return False
 
-        for model, stage in stages.items():
-            print(f"\n{stage}: back after {seconds_until(lambda model=model: answers(model)):.1f} s")
+        for model in stages:
+            wait_for(lambda model=model: answers(model))
     assert not any(map(is_alive, pids.values()))
     wait_for(lambda: num_regions(crowd) <= regions, 20)
 
@@ -156,12 +152,6 @@ def record_of(crowd: Crowd, model: str, pid: int) -> Record:
         each for each in records_of(crowd.settings.status_dir, triton_name(model), "inference") if each["pid"] == pid
     )
     return found
-
-
-def seconds_until(condition) -> float:
-    started = time.monotonic()
-    wait_for(condition)
-    return time.monotonic() - started
 
 
 def num_regions(crowd: Crowd) -> int:

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,7 +43,6 @@ def test_a_stopped_loader_is_replaced_and_delays_no_other_model(crowd, vector):
         waiting.result()
     log.check()
     assert not is_alive(loader)
-    print([f"{call.model} after {call.ended - call.started:.1f} s" for call in log.calls])
 
 
 def test_a_stopped_fork_server_is_replaced_and_delays_no_other_model(crowd, vector):
@@ -78,9 +76,7 @@ def test_an_endless_load_can_be_evicted_and_delays_no_other_model(crowd):
         waiting = pool.submit(told, client, endless)
         wait_for(lambda: loader_of(crowd, endless))
         loader = loader_of(crowd, endless)
-        started = time.monotonic()
         assert client.encode(other, TEXT, timeout=60)["dense"].shape == (1024,)
-        print(f"\nthe other model after {time.monotonic() - started:.1f} s")
         crowd.act(endless, "evict")
         wait_for(lambda: not is_alive(loader))
         waiting.result()

@@ -39,8 +39,6 @@ def test_alternating_requests_respect_a_memory_limit_for_two_models(crowd, secon
                 break
         after = settled(crowd)
     residents = [sum(model["state"] == "resident" for model in each["models"]) for _, each in seen]
-    print(f"\n{len(log.calls)} requests, {len(crowd.evictions())} evictions, most in memory {max(residents)}")
-    print(f"the server itself: {before / 1e6:.0f} MB after the first round, {after / 1e6:.0f} MB at the end")
     first.check()
     log.check()
     assert max(residents) == 2

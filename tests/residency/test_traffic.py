@@ -20,7 +20,6 @@ from tests.residency.conftest import (
     Crowd,
     Log,
     busy,
-    percentiles,
     wait_for,
     watching,
 )
@@ -41,15 +40,12 @@ def test_evictions_under_traffic_fail_no_request(crowd, vector, seconds):
     used = [answer["memory"]["used_bytes"] for _, answer in seen]
     residents = [sum(model["state"] == "resident" for model in answer["models"]) for _, answer in seen]
     limit = crowd.settings.memory_limit_bytes
-    print(f"\n{len(log.calls)} requests, {len(evictions)} evictions, most in memory {max(residents)}")
-    print(percentiles([call.ended - call.started for call in log.calls]))
     log.check()
     assert max(used) <= limit + ONE_MODEL
     assert 2 <= max(residents) < len(MODELS)
     assert evictions
     assert {reason for _, _, reason in evictions} <= {"room for another", "pressure"}
     num_checked = sum(check_order(*evictions[i][:2], evictions[:i], log, seen) for i in range(len(evictions)))
-    print(f"of {len(evictions)} evictions {num_checked} were checked")
     assert num_checked > len(evictions) / 2
 
 
@@ -114,17 +110,12 @@ def test_evicting_the_busiest_model_fails_no_request(crowd, vector, rounds):
     model = MODELS[0]
     with SIEClient(crowd.grpc) as client:
         client.encode(model, TEXT)
-    gone = []
     with busy(crowd, model, vector) as log, watching(lambda: copies(crowd, model), 0.01) as seen:
         for _ in range(rounds):
             wait_for(lambda: crowd.state(model) == "resident")
             worker = crowd.models()[model]["worker_pid"]
             crowd.act(model, "evict")
             wait_for(lambda worker=worker: not is_alive(worker))
-            last = max(call.ended for call in log.calls if call.ended <= time.time())
-            gone.append(time.time() - last)
-    print(f"\n{percentiles([call.ended - call.started for call in log.calls])}")
-    print(f"old process gone {np.median(gone):.1f} s after its last answer, {max(gone):.1f} s at most")
     log.check()
     assert max(number for _, number in seen) == 1
 
