@@ -54,7 +54,7 @@ def serving(data_dir: Path, *arguments: str, num_ports: int = 4) -> Iterator[tup
     process = sie("serve", *arguments, f"--data-dir={data_dir}", *port_flags(ports))
     try:
         assert process.stdout is not None
-        assert process.stdout.readline() == "SIE ready\n"
+        assert process.stdout.readline() == "SIE ready\n", process.communicate()[1]
         yield process, f"127.0.0.1:{ports[1]}"
     finally:
         process.kill()
@@ -105,28 +105,25 @@ def ended_cleanly(process: subprocess.Popen[str], signum: signal.Signals, log: P
 
 
 def test_a_directory_is_served_and_preloaded_beside_another_server(tmp_path, tiny_directory):
-    """Two servers run side by side. The child processes of the first end with it when it is killed, and the second ends
+    """Two servers run side by side. The child processes of the second end with it when it is killed, and the first ends
     cleanly.
     """
     directory = tmp_path / "my-model"
     shutil.copytree(tiny_directory, directory)
     arguments = [str(directory), "--preload-models=my-model"]
-    with (
-        serving(tmp_path / "one") as (killed, _),
-        serving(tmp_path / "two", *arguments, num_ports=5) as (process, address),
-        SIEClient(address) as client,
-    ):
-        check_that_child_processes_end_with_a_killed_launcher(killed)
-        (record,) = records_of(tmp_path / "two" / "status", "my-model", "inference")
+    with serving(tmp_path / "data", *arguments, num_ports=5) as (process, address), SIEClient(address) as client:
+        (record,) = records_of(tmp_path / "data" / "status", "my-model", "inference")
         assert record["state"] == RESIDENT
         assert record["wanted_since_ns"], "it did not ask for memory"
         assert parent_of(parent_of(record["worker_pid"])) == process.pid  # launcher → fork server → worker
         assert client.list_models() == ["my-model"]
         assert client.encode("my-model", "hello")["dense"].shape == (64,)
+        with serving(tmp_path / "other") as (killed, _):
+            check_that_child_processes_end_with_a_killed_launcher(killed)
         (door,) = [
             pid for pid in descendants(process.pid) if b"sie_triton.doors" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
-        text = ended_cleanly(process, signal.SIGINT, log_of(tmp_path / "two"))
+        text = ended_cleanly(process, signal.SIGINT, log_of(tmp_path / "data"))
         assert alive([door, record["worker_pid"]]) == []
     assert address in text
     assert re.search(r"^SIE +(\S+) .*\nOpenAI +\1/v1 .* rerank\)\ndocs +\1/docs ", text, re.MULTILINE)
