@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 from sie_triton.cli import cli
 from sie_triton.controller import api
 from sie_triton.controller.commands import act, ask, show
+from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused
 from sie_triton.controller.token import TOKEN_FILE, admin_token, find_token
 from sie_triton.doors.triton import TritonBackend
@@ -163,6 +164,14 @@ def test_load_after_unload_puts_a_model_into_service(door, controller, control, 
     act(door, "unloaded", "load")
     assert control.loaded == ["unloaded"]
     assert control.swapped == [("unloaded-inference", True)]
+
+
+def test_a_model_that_was_taken_out_of_service_meanwhile_is_a_conflict(door, controller, control, child):
+    stage(controller, "org__a", child.pid)
+    wait_for(lambda: "org__a" in controller.models)
+    control.failure = OutOfService("org__a-inference was taken out of service")
+    code, text = status_of(door, "/v1/models/org__a/evict", "POST", **admin(door))
+    assert (code, "load it to put it back into service" in text) == (409, True)
 
 
 def test_loading_without_tritonserver_fails_with_the_reason(door, control):

@@ -147,7 +147,9 @@ def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
         limited.inference.record["highest_ticket"] += 1
         limited.preprocess.next_ticket()
         assert limited.limit.places_left() == 0
-    limited.now += RecordLimits.stuck_ns + 1
+    limited.now += RecordLimits.stuck_ns
+    assert limited.limit.places_left() == 0
+    limited.now += 1
     assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
 
 
