@@ -18,7 +18,7 @@ from benchmarks.ports import ports_of_a_server
 from benchmarks.tables import markdown_table, print_table
 from sie_triton.client import SIEClient
 from sie_triton.contract.names import triton_name
-from sie_triton.controller.healing import AFTER_DEATH_S
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import processes
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.models.catalog import starter_set
@@ -72,7 +72,7 @@ def measure(settings: Settings, names: Sequence[str], console: Console) -> list[
         shared = sum(unique_bytes(process.pid) for process in fork_server_ids(settings.stub_dir))
         shm = shutil.disk_usage("/dev/shm").used - shm_before
         answers = first_answers(settings, server.control_token, names[:NUM_FIRST_ANSWERS])
-        time.sleep(AFTER_DEATH_S)  # the controller rests once no process has died for so long
+        time.sleep(ControllerLimits.after_death_s)  # the controller rests once no process has died for so long
         controller_share = cpu_share(beside.pid)
     return [
         ("start-up until all are ready", f"{ready_s:.1f} s"),

@@ -12,9 +12,6 @@ from sie_triton.cli.bulk.lines import Line
 from sie_triton.cli.bulk.records import Record, Sink, is_error
 from sie_triton.system.printing import Console
 
-# How many numbers of a vector, and entries of a sparse one, are shown.
-NUM_SHOWN, NUM_ENTRIES_SHOWN = 4, 3
-
 
 class Summaries(Sink):
     """Prints each result as its text and a row for each output."""
@@ -68,8 +65,8 @@ def shape(array: npt.NDArray[Any]) -> str:
 def first_values(array: npt.NDArray[Any]) -> str:
     """Return the first values of a vector, or of the first row."""
     flat = array.reshape(-1)
-    shown = [f"{value:.4f}" if array.dtype.kind == "f" else str(value) for value in flat[:NUM_SHOWN]]
-    return "  ".join([*shown, *(["…"] if len(flat) > NUM_SHOWN else [])])
+    shown = [f"{value:.4f}" if array.dtype.kind == "f" else str(value) for value in flat[:4]]
+    return "  ".join([*shown, *(["…"] if len(flat) > 4 else [])])
 
 
 def strongest(sparse: Mapping[str, Any]) -> str:
@@ -79,6 +76,6 @@ def strongest(sparse: Mapping[str, Any]) -> str:
     '#9 1.5000  #7 0.2500'
     """
     indices, values = sparse["indices"], sparse["values"]
-    order = np.argsort(-values, kind="stable")[:NUM_ENTRIES_SHOWN]
+    order = np.argsort(-values, kind="stable")[:3]
     shown = [f"#{indices[i]} {values[i]:.4f}" for i in order]
-    return "  ".join([*shown, *(["…"] if len(values) > NUM_ENTRIES_SHOWN else [])])
+    return "  ".join([*shown, *(["…"] if len(values) > 3 else [])])

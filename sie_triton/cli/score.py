@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from sie_triton.cli.bulk.run import Call
     from sie_triton.client import SIEClient
 
-# How many requests are in flight by default if the lines are pairs, most of which need a request each: Triton batches
-# what arrives together.
-MAX_CONCURRENCY_OF_PAIRS = 32
-
 # Parameters that the client takes in its argument `options`.
 IN_OPTIONS = ("score_mode",)
 
@@ -63,7 +59,8 @@ def score(model: str, query: str | None, texts: tuple[str, ...], **flags: Any) -
         return lambda lines: scored(client, model, query, lines, arguments)
 
     if query is None:
-        execute(lines, _sink(options, run), call, options, max_concurrency=MAX_CONCURRENCY_OF_PAIRS)
+        # Most pairs need a request each: Triton batches what arrives together.
+        execute(lines, _sink(options, run), call, options, max_concurrency=32)
     else:
         execute(lines, _sink(options, run), call, options, query_bytes=len(query.encode()))
 

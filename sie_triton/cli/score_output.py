@@ -13,9 +13,6 @@ from sie_triton.cli.bulk.part import ranked
 from sie_triton.cli.bulk.records import Record, Sink, is_error, to_json, write_out
 from sie_triton.system.printing import Console
 
-# How many rows a table has at most.
-MAX_ROWS = 50
-
 
 class RankedOut(Sink):
     """JSON lines with ranks on standard output. A temporary file holds them until the last score is there."""
@@ -35,9 +32,10 @@ class RankedOut(Sink):
 
 
 class RankedTable(Sink):
-    """Table of the most relevant lines, the best first."""
+    """Table of the `max_rows` most relevant lines, the best first."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_rows: int = 50) -> None:
+        self._max_rows = max_rows
         self._best: list[tuple[float, int, Line, Record]] = []
         self._num_scores = 0
 
@@ -48,7 +46,7 @@ class RankedTable(Sink):
             if not is_error(record)
         ]
         self._num_scores += len(new)
-        self._best = nlargest(MAX_ROWS, [*self._best, *new], key=lambda each: each[:2])
+        self._best = nlargest(self._max_rows, [*self._best, *new], key=lambda each: each[:2])
 
     def finish(self) -> None:
         console = Console()

@@ -16,9 +16,6 @@ from sie_triton.errors import ServerError
 from sie_triton.system.printing import Console
 from sie_triton.system.telemetry.batches import DIRECTORY, BatchDetail, BatchTail
 
-# Maximum number of passes of a model that a table is made of.
-MAX_PASSES = 10_000
-
 COLUMNS = ("model", "passes/s", "items/s", "items", "requests", "cost", "fill", "threads", "wait", "pass", "busy")
 
 
@@ -57,7 +54,7 @@ class Window:
 
     def __init__(self, tail: BatchTail, seconds: float) -> None:
         self._tail, self._seconds = tail, seconds
-        self._passes: defaultdict[str, deque[BatchDetail]] = defaultdict(lambda: deque(maxlen=MAX_PASSES))
+        self._passes: defaultdict[str, deque[BatchDetail]] = defaultdict(lambda: deque(maxlen=10_000))
 
     def look(self, now: float) -> Mapping[str, Sequence[BatchDetail]]:
         for each in self._tail.read():

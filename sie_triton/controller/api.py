@@ -3,9 +3,9 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -21,7 +21,7 @@ from starlette.routing import Route
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.loop import PERIOD_S, Controller
+from sie_triton.controller.loop import Controller
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState
@@ -36,14 +36,6 @@ from sie_triton.settings import Settings
 from sie_triton.system.processes.pulse import beat
 
 log = logging.getLogger(__name__)
-
-MAX_FILE_BYTES = 1024**2
-
-# Maximum wait of a request for a known model to be served, in seconds; after that the client asks again.
-MAX_WAIT_S = 25.0
-
-# Maximum number of served models that an error names.
-MAX_NAMES = 12
 
 
 class NameOrId(Convertor[str]):
@@ -84,18 +76,20 @@ def application(controller: Controller, settings: Settings, admin_token: str) ->
         Route(MODEL, guard.change(api.remove), methods=["DELETE"]),
     ]
     web_pages = Middleware(WebPageGuard, settings, settings.inner_host)
-    return Starlette(routes=routes, middleware=[web_pages], lifespan=lambda _: rounds(controller))
+    return Starlette(
+        routes=routes, middleware=[web_pages], lifespan=lambda _: rounds(controller, controller.limits.round_s)
+    )
 
 
 @asynccontextmanager
-async def rounds(controller: Controller) -> AsyncIterator[None]:
+async def rounds(controller: Controller, period_s: float) -> AsyncIterator[None]:
     """Run the rounds that are due in sequence, on a thread that no request uses, with a heartbeat each second."""
     thread = ThreadPoolExecutor(1, "round")
 
     async def run() -> None:
         on_thread = partial(asyncio.get_running_loop().run_in_executor, thread)
         while True:
-            pause_s = PERIOD_S
+            pause_s = period_s
             try:
                 if await on_thread(controller.is_due):
                     await on_thread(controller.tick)
@@ -123,12 +117,12 @@ class Api:
     """Handlers of the controller's routes, called on the event loop; threads wait for Triton and weights.
 
     They raise HTTPException: 400 for an invalid model file, 404 for a model that is not served, 409 for a model
-    out of service or a name that is taken, 413 for a file larger than MAX_FILE_BYTES, 502 if Triton refuses the
-    request, 503 if weights cannot be loaded.
+    out of service or a name that is taken, 413 for a body that is too large, 502 if Triton refuses the
+    request, 503 if weights cannot be loaded, or a known model not yet be served.
     """
 
     def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+        self._controller, self._limits = controller, controller.limits
         self._registry = CollectorRegistry()
         self._registry.register(Collector(controller))
         acts = {"load": controller.load, "evict": self._evict, "unload": controller.unload}
@@ -163,7 +157,7 @@ class Api:
 
     async def add(self, request: Request) -> Response:
         """Serve the model of the model file in the body; return when it is in service."""
-        outcome = await _changed(self._controller.changes.add(await small_body(request, MAX_FILE_BYTES)))
+        outcome = await _changed(self._controller.changes.add(await small_body(request, self._limits.max_body_bytes)))
         return JSONResponse({"model": sie_name(outcome.model), "done": outcome.done_to(outcome.model)})
 
     async def serve_known(self, request: Request) -> Response:
@@ -175,20 +169,15 @@ class Api:
 
     async def _mention(self, name: str) -> None:
         """Serve a known model, by Triton's name."""
-        try:
-            future = await asyncio.to_thread(self._controller.changes.mention, sie_name(name))
-            # A client that disconnects must not cancel the future of the others.
-            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), MAX_WAIT_S)
-        except TimeoutError as exc:
-            raise _not_yet(f"{sie_name(name)} waits to be served") from exc
-        except ChangeRefused as exc:
-            raise self._not_found(name, str(exc)) from exc
-        except ModelLoading as exc:
-            raise _not_yet(str(exc)) from exc
-        except InferenceServerException as exc:
-            raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
-        except ServerError as exc:
-            raise HTTPException(502, f"{exc}\n") from exc
+        with http_errors():
+            try:
+                future = await asyncio.to_thread(self._controller.changes.mention, sie_name(name))
+                # A client that disconnects must not cancel the future of the others.
+                await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), self._limits.mention_wait_s)
+            except TimeoutError as exc:
+                raise ModelLoading(f"{sie_name(name)} waits to be served") from exc
+            except ChangeRefused as exc:
+                raise self._not_found(name, str(exc)) from exc
 
     async def remove(self, request: Request) -> Response:
         """Remove the model; return when no new request reaches it."""
@@ -197,15 +186,9 @@ class Api:
 
     async def _act(self, action: str, act: Callable[[str], Future[Any]], request: Request) -> Response:
         """Load, evict or unload the model; return when Triton has done so."""
-        try:
-            model = await self._find_unloaded(request) if action == "load" else self._find(request).name
+        model = await self._find_unloaded(request) if action == "load" else self._find(request).name
+        with http_errors(f"{sie_name(model)}: "):
             await asyncio.wrap_future(act(model))
-        except InferenceServerException as exc:
-            raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
-        except OutOfService as exc:
-            raise HTTPException(409, f"{exc}; load it to put it back into service\n") from exc
-        except LoadError as exc:
-            raise HTTPException(503, f"{sie_name(model)}: {exc.reason}: {exc}\n") from exc
         return JSONResponse({"model": sie_name(model), "done": action})
 
     async def loras(self, request: Request) -> Response:
@@ -213,7 +196,7 @@ class Api:
 
     async def add_lora(self, request: Request) -> Response:
         """Add the adapter in the body, {"name": …, "source": …} as JSON; later requests may name it."""
-        model, given = self._find(request).name, await _lora_in(request)
+        model, given = self._find(request).name, await _lora_in(request, self._limits.max_body_bytes)
         done = await _done(self._controller.loras.add, model, *given)
         return JSONResponse({"model": sie_name(model), "name": given[0], "done": done})
 
@@ -237,8 +220,9 @@ class Api:
         """Return the error for Triton's model `name`; if its model file is wrong, that is the reason."""
         wrong = unserved(self._controller.changes.problems).get(sie_name(name))
         served = sorted(map(sie_name, self._served()))
-        more = f" and {len(served) - MAX_NAMES} more" if len(served) > MAX_NAMES else ""
-        names = f"{', '.join(served[:MAX_NAMES]) or 'none'}{more}"
+        most = self._limits.max_names_shown
+        more = f" and {len(served) - most} more" if len(served) > most else ""
+        names = f"{', '.join(served[:most]) or 'none'}{more}"
         return HTTPException(404, f"{reason}{f' ({wrong})' if wrong else ''}; served models: {names}\n")
 
     def _served(self) -> dict[str, ModelState]:
@@ -255,41 +239,49 @@ class Api:
     async def _find_unloaded(self, request: Request) -> str:
         """Return the name of the request's model, which may be out of service, or known; HTTPNotFound if not."""
         name = _name(request)
-        if not await asyncio.to_thread(self._controller.knows, name):
+        with http_errors():
+            is_known = await asyncio.to_thread(self._controller.knows, name)
+        if not is_known:
             await self._mention(name)
         return name
 
 
-def _not_yet(reason: str) -> HTTPException:
-    headers = {"Retry-After": str(ModelLoading.retry_after_s)}
-    return HTTPException(503, f"{reason}\n", headers)
-
-
-async def _changed(change: Future[ChangeOutcome]) -> ChangeOutcome:
+@contextmanager
+def http_errors(prefix: str = "") -> Iterator[None]:
+    """Turn the errors of the controller, of Triton and of the list of adapters into those that Api names."""
     try:
-        return await asyncio.wrap_future(change)
+        yield
     except ChangeRefused as exc:
         raise HTTPException(REFUSALS.get(exc.why, 409), f"{exc}\n") from exc
+    except OutOfService as exc:
+        raise HTTPException(409, f"{exc}; load it to put it back into service\n") from exc
+    except ModelLoading as exc:
+        raise HTTPException(503, f"{exc}\n", {"Retry-After": str(exc.retry_after_s)}) from exc
+    except LoadError as exc:
+        raise HTTPException(503, f"{prefix}{exc.reason}: {exc}\n") from exc
     except InferenceServerException as exc:
         raise HTTPException(502, f"Triton: {exc.message()}\n") from exc
     except ServerError as exc:
         raise HTTPException(502, f"{exc}\n") from exc
-
-
-async def _done(change: Callable[..., str], *given: str) -> str:
-    """Run a change of an adapter on a thread, and return its result; its errors become HTTP errors."""
-    try:
-        return await asyncio.to_thread(change, *given)
-    except ChangeRefused as exc:
-        raise HTTPException(REFUSALS.get(exc.why, 409), f"{exc}\n") from exc
     except OSError as exc:
         raise HTTPException(500, f"the list of adapters cannot be written: {exc}\n") from exc
 
 
-async def _lora_in(request: Request) -> tuple[str, str]:
+async def _changed(change: Future[ChangeOutcome]) -> ChangeOutcome:
+    with http_errors():
+        return await asyncio.wrap_future(change)
+
+
+async def _done(change: Callable[..., str], *given: str) -> str:
+    """Run a change of an adapter on a thread, and return its result."""
+    with http_errors():
+        return await asyncio.to_thread(change, *given)
+
+
+async def _lora_in(request: Request, max_bytes: int) -> tuple[str, str]:
     wanted = 'body: must be JSON such as {"name": "banking", "source": "org/name"}\n'
     try:
-        given = json.loads(await small_body(request, MAX_FILE_BYTES))
+        given = json.loads(await small_body(request, max_bytes))
     except (ValueError, RecursionError) as exc:
         raise HTTPException(400, wanted) from exc
     if not isinstance(given, dict) or given.keys() != {"name", "source"} or {*map(type, given.values())} != {str}:

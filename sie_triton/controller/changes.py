@@ -16,7 +16,8 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract.names import sie_name, triton_name
-from sie_triton.controller.mentions import Mentions, are_in_use
+from sie_triton.controller.limits import ControllerLimits
+from sie_triton.controller.mentions import Mentions
 from sie_triton.controller.model_control import READY, UNLOADED, ModelControl, ensembles_of
 from sie_triton.controller.model_states import Stages, models_of, num_open
 from sie_triton.controller.refresh import ChangeOutcome, ChangeRefused, refresh
@@ -31,22 +32,6 @@ from sie_triton.system.host.container import num_processors
 
 log = logging.getLogger(__name__)
 
-# Models that Triton loads at a time for changes: each starts three processes, beside the requests in progress.
-MAX_LOADS = max(1, min(4, num_processors() // 2))
-
-# Idle seconds after which old steps are unloaded. Between two stages a request is in neither for milliseconds.
-UNLOAD_AFTER_S = 2.0
-
-# Seconds between checks that steps to be unloaded get no new requests.
-CHECK_EVERY_S = 5.0
-
-# Seconds between retries while model files are faulty: the fault may be missing weights.
-LOOK_AGAIN_S = 60.0
-
-# Backoff between attempts to make Triton serve the repository, in seconds: doubled after each attempt.
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
-
 NO_CHANGES = "the models of this server cannot be changed: start it with sie-triton serve of this version"
 
 
@@ -59,14 +44,18 @@ class Changes:
     ChangeRefused, ServerError, or tritonclient's InferenceServerException.
     """
 
-    def __init__(self, data_dir: Path, control: ModelControl, swaps: Swaps) -> None:
-        self._data_dir = data_dir
+    def __init__(
+        self, data_dir: Path, control: ModelControl, swaps: Swaps, limits: ControllerLimits = ControllerLimits()
+    ) -> None:
+        self._data_dir, self._limits = data_dir, limits
         self._control = control
         self._swaps = swaps
         self._thread = ThreadPoolExecutor(1, "changes")
-        self._loads = ThreadPoolExecutor(MAX_LOADS, "change")
+        # Triton starts three processes for each, beside the requests in progress.
+        self._max_loads = max(1, min(4, num_processors() // 2))
+        self._loads = ThreadPoolExecutor(self._max_loads, "change")
         self._watch = Watch()
-        self._mentions = Mentions(KnownFile(data_dir))
+        self._mentions = Mentions(KnownFile(data_dir), limits)
         self._stages: Stages = {}
         self._wanted: Mapping[str, Wanted] = {}
         self._in_repository: set[str] = set()
@@ -75,7 +64,7 @@ class Changes:
         self._unloads: dict[str, Future[bool]] = {}
         self._failures: Mapping[str, str] = {}
         self._under_way: Future[None] | None = None
-        self._due, self._pause = 0.0, FIRST_PAUSE_S
+        self._due, self._pause = 0.0, limits.first_pause_s
         self.serving: dict[str, str] = {}
         self.files = read_serving(data_dir)
 
@@ -131,7 +120,7 @@ class Changes:
     def start_anew(self) -> None:
         """Reset for a new tritonserver, which has started with the models in the repository."""
         self.serving.clear()
-        self._due, self._pause = monotonic(), FIRST_PAUSE_S
+        self._due, self._pause = monotonic(), self._limits.first_pause_s
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -143,7 +132,7 @@ class Changes:
             if self._control.answers():
                 self._refresh()
             else:
-                self._due = monotonic() + FIRST_PAUSE_S
+                self._due = monotonic() + self._limits.first_pause_s
         except (ServerError, InferenceServerException) as exc:
             log.error("models were not brought up to date: %s", exc)
         except Exception:
@@ -165,8 +154,8 @@ class Changes:
         if self._failures:
             self._try_again()
         else:
-            self._pause = FIRST_PAUSE_S
-            self._due = monotonic() + LOOK_AGAIN_S if outcome.problems else math.inf
+            self._pause = self._limits.first_pause_s
+            self._due = monotonic() + self._limits.read_faulty_s if outcome.problems else math.inf
         if outcome.model in self._failures:
             raise ServerError(self._failures[outcome.model])
         return outcome
@@ -179,7 +168,7 @@ class Changes:
         """Serve the next names that wait, if there is room for them."""
         if not self._mentions.are_due():
             return
-        waiting, started = self._mentions.take(MAX_LOADS), monotonic()
+        waiting, started = self._mentions.take(self._max_loads), monotonic()
         try:
             reasons = self._served_names([name for name in waiting if not self.served(name)]) if waiting else {}
         except Exception as exc:
@@ -189,7 +178,7 @@ class Changes:
                 future.set_exception(reasons[name])
             else:
                 future.set_result(None)
-        if are_in_use(models_of(self._stages, self.serving), besides=map(triton_name, waiting)):
+        if self._mentions.are_in_use(models_of(self._stages, self.serving), besides=map(triton_name, waiting)):
             self._mentions.pause(monotonic() - started)
 
     def _served_names(self, names: Sequence[str]) -> dict[str, Exception]:
@@ -218,7 +207,7 @@ class Changes:
 
     def _try_again(self) -> None:
         self._due = monotonic() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+        self._pause = min(2 * self._pause, self._limits.longest_pause_s)
 
     def _settle(self, repository: Path) -> Mapping[str, str]:
         """Make Triton serve the repository; return failures by model."""
@@ -290,8 +279,8 @@ class Changes:
         self._checked = {steps: self._checked.get(steps, now) for steps in leaving}
         self._unloads = {each: job for each, job in self._unloads.items() if each in leaving and not _has_failed(job)}
         for steps in leaving - self._unloads.keys():
-            is_idle = now - self._idle_since.get(steps, now) > UNLOAD_AFTER_S
-            if now - self._checked[steps] > (UNLOAD_AFTER_S if is_idle else CHECK_EVERY_S):
+            is_idle = now - self._idle_since.get(steps, now) > self._limits.unload_after_s
+            if now - self._checked[steps] > (self._limits.unload_after_s if is_idle else self._limits.check_steps_s):
                 self._checked[steps] = now
                 self._unloads[steps] = self._loads.submit(self._unload, steps, is_idle=is_idle)
         for model in {model for model, steps in self.serving.copy().items() if not steps} - set(map(model_of, leaving)):

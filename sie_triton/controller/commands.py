@@ -27,7 +27,6 @@ MODELS = "/v1/models"
 # Texts of servers without the path that they were asked for.
 NO_PATH = ("", "not found", "404 page not found")
 
-REFRESH_S = 0.5
 PICTURE_COLUMNS = 100
 
 # Flags and variables of tokens, and where the controller's is if it has generated one.
@@ -35,9 +34,6 @@ ADMIN = "--admin-token (SIE_ADMIN_TOKEN)"
 CLIENT = "--auth-tokens (SIE_AUTH_TOKENS)"
 READING = f"{CLIENT} or {ADMIN}"
 OWN_DIRECTORY = ", or run the command as the server's user with its --data-dir, where a generated token is stored"
-
-# Time for a response beyond the timeout of a load, in seconds: a load may also wait for memory and for Triton.
-ANSWER_S = 180
 
 
 class NoAnswer(ServerError):
@@ -66,7 +62,7 @@ def show(settings: Settings, *, watch: bool = False, as_json: bool = False, pict
             answer = _status(settings)
             below = [Text(line, style="red", overflow="fold") for line in faults(answer)]
             live.update(Group(table_of(answer, console.width), *below), refresh=True)
-            time.sleep(REFRESH_S)
+            time.sleep(0.5)
 
 
 def _status(settings: Settings) -> Any:
@@ -97,7 +93,7 @@ def ask(settings: Settings, path: str, method: str = "GET", body: bytes | None =
 
     Raise NoAnswer if no server answers, and ServerError with the reason for any other failure.
     """
-    seconds = settings.load_timeout_s + ANSWER_S
+    seconds = settings.load_timeout_s + 180  # a load may also wait for memory and for Triton
     return fetch(_url(settings, path), _controller(method), _token(settings, method), seconds, method, body)
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import orphaned_regions
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState, Processes, Stages, num_open
@@ -22,17 +23,6 @@ from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)
 
-# Backoff between attempts to replace the same process, in seconds: doubled after each attempt.
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
-
-# Seconds until an idle process that was replaced is killed; normally Triton ends it within seconds.
-SUPERSEDED_S = 30.0
-
-# Seconds between scans for orphaned shared memory; it is removed if two consecutive scans find it. A scan reads the
-# maps of all processes. The short interval applies for AFTER_DEATH_S after a death, and while some is found.
-ORPHANS_EVERY_S, ORPHANS_RARELY_S, AFTER_DEATH_S = 3.0, 300.0, 30.0
-
 
 class Healing:
     """Replaces processes that died, ends those that are stopped, and removes the shared memory that both leave.
@@ -42,8 +32,8 @@ class Healing:
     the swap is retried.
     """
 
-    def __init__(self, directory: Path, swaps: Swaps) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, swaps: Swaps, limits: ControllerLimits = ControllerLimits()) -> None:
+        self._directory, self._limits = directory, limits
         self._swaps = swaps
         self._stopped: set[ProcessId] = set()
         self._has_suspects = False  # the latest round has found a process that is stopped
@@ -55,7 +45,7 @@ class Healing:
     @property
     def is_over(self) -> bool:
         """False after a death, and while a process is stopped: a later round has something to end or to remove."""
-        return not (self._has_suspects or self._orphans or monotonic() - self._died_at < AFTER_DEATH_S)
+        return not (self._has_suspects or self._orphans or monotonic() - self._died_at < self._limits.after_death_s)
 
     def heal(self, stages: Stages, models: Mapping[str, ModelState], leaving: Container[str] = ()) -> None:
         """Start a new process for each stage without a living one. End a stopped process; a later round replaces it.
@@ -92,14 +82,17 @@ class Healing:
         now = monotonic()
         self._superseded = {process: self._superseded.get(process, now) for process in self._unneeded(stages, leaving)}
         for process, since in self._superseded.items():
-            if now - since > SUPERSEDED_S:
+            if now - since > self._limits.superseded_s:
                 process.send(signal.SIGKILL)
 
     def remove_orphans(self, triton: int) -> None:
-        """Remove shared memory of processes that died with requests in them, which Triton leaks."""
+        """Remove shared memory of processes that died with requests in them, which Triton leaks.
+
+        It is removed if two consecutive scans find it.
+        """
         now = monotonic()
-        is_urgent = self._orphans or now - self._died_at < AFTER_DEATH_S
-        if now - self._orphans_sought > (ORPHANS_EVERY_S if is_urgent else ORPHANS_RARELY_S):
+        is_urgent = self._orphans or now - self._died_at < self._limits.after_death_s
+        if now - self._orphans_sought > (self._limits.scan_s if is_urgent else self._limits.rare_scan_s):
             self._orphans_sought = now
             orphans = orphaned_regions(triton)
             for region in orphans & self._orphans:
@@ -130,9 +123,9 @@ class Healing:
                         yield process
 
     def _replace(self, steps: str, stage: str, processes: Processes) -> None:
-        due, pause = self._attempts.get((steps, stage), (0.0, FIRST_PAUSE_S))
+        due, pause = self._attempts.get((steps, stage), (0.0, self._limits.first_pause_s))
         if monotonic() >= due:
-            self._attempts[steps, stage] = monotonic() + pause, min(2 * pause, LONGEST_PAUSE_S)
+            self._attempts[steps, stage] = monotonic() + pause, min(2 * pause, self._limits.longest_pause_s)
             swap = self._swaps.swap(model_of(steps), stage, "heal")
             swap.add_done_callback(partial(self._give_up_unserved, steps, stage, processes.dead))
 

@@ -12,8 +12,9 @@ from typing import IO
 
 from sie_triton.controller.changes import Changes
 from sie_triton.controller.healing import Healing
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.lora_adapters import ServedLoras
-from sie_triton.controller.memory import MAX_AGE_S, DeviceMemory, Meter
+from sie_triton.controller.memory import DeviceMemory, Meter
 from sie_triton.controller.memory_grants import MemoryGrants, withdraw
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.controller.model_states import (
@@ -32,7 +33,8 @@ from sie_triton.controller.triton_watchdog import TritonWatchdog
 from sie_triton.errors import LoadError, ServerError
 from sie_triton.records.bell import ring
 from sie_triton.records.failures import read_failure
-from sie_triton.records.grants import CONTROLLER_LOCK, PATIENCE_S
+from sie_triton.records.grants import CONTROLLER_LOCK
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import LOADING, RESIDENT, worker_of
 from sie_triton.settings import Settings
 from sie_triton.system.native import kernels_in_use
@@ -41,28 +43,20 @@ from sie_triton.system.processes.pids import ProcessId, is_alive
 
 log = logging.getLogger(__name__)
 
-# Seconds between two rounds while something happens, and at most, and between two looks whether something has happened.
-PERIOD_S = 0.2
-REST_S = 5.0
-LOOK_S = 1.0
-
-MAX_LOADS = 16
-
-# Seconds after which memory of a process that was ended has been freed and measured. No model is evicted meanwhile.
-SETTLE_S = 2 * MAX_AGE_S
-
 
 class Controller:
     """The manager of the models of one tritonserver.
 
-    Holds what the latest round saw (`models`, `memory`), the `machine` as the status names it, the swaps under way, and
-    a pool of threads that load. One thread calls `is_due`, and `tick` for each round; any thread may call the other
-    methods. Futures of `load`, `evict` and `unload` raise LoadError, OutOfService, or tritonclient's
+    Holds its `limits`, what the latest round saw (`models`, `memory`), the `machine` as the status names it, the swaps
+    under way, and a pool of threads that load. One thread calls `is_due`, and `tick` for each round; any thread may
+    call the other methods. Futures of `load`, `evict` and `unload` raise LoadError, OutOfService, or tritonclient's
     InferenceServerException, which `knows` raises itself.
     """
 
-    def __init__(self, settings: Settings, control: ModelControl) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: Settings, control: ModelControl, limits: ControllerLimits = ControllerLimits()
+    ) -> None:
+        self._settings, self.limits = settings, limits
         self.machine = {
             "device": settings.runtime.device,
             "gpu_type": settings.gpu_type,
@@ -72,14 +66,14 @@ class Controller:
         }
         self._control = control
         self._directory = settings.status_dir
-        self._meter = Meter(settings.runtime.device, settings.memory_limit_bytes)
-        self._loads = ThreadPoolExecutor(MAX_LOADS, "load")
-        self.swaps = Swaps(control, self._steps_of)
-        self.changes = Changes(settings.data_dir, control, self.swaps)
+        self._meter = Meter(settings.runtime.device, settings.memory_limit_bytes, limits)
+        self._loads = ThreadPoolExecutor(limits.max_loads, "load")
+        self.swaps = Swaps(control, self._steps_of, limits)
+        self.changes = Changes(settings.data_dir, control, self.swaps, limits)
         self.loras = ServedLoras(settings.loras_dir, self._directory, self.changes)
-        self.traffic = TrafficBook(self._directory)
-        self._healing = Healing(self._directory, self.swaps)
-        self._watch = TritonWatchdog(control)
+        self.traffic = TrafficBook(self._directory, limits)
+        self._healing = Healing(self._directory, self.swaps, limits)
+        self._watch = TritonWatchdog(control, limits)
         self.models: Mapping[str, ModelState] = {}
         self.memory = DeviceMemory(0, 1, "nothing measured yet")
         self.num_loads: dict[str, int] = {}
@@ -89,11 +83,11 @@ class Controller:
         self._triton = 0
         self._settled_at = 0.0
         self._news = News(self._directory)
-        self._round_at = -REST_S
+        self._round_at = -limits.rest_s
         self._is_restless = True
 
     def is_due(self) -> bool:
-        """Return True once a round has something to do, and False after LOOK_S seconds in which none had.
+        """Return True once a round has something to do, and False after `look_s` seconds in which none had.
 
         A process that asks for memory, one that starts, and the end of one are noticed at once.
         """
@@ -101,8 +95,8 @@ class Controller:
             self._is_restless
             or self.changes.begin_due()
             or self._news.has_changed()
-            or self._news.wait(LOOK_S)
-            or monotonic() - self._round_at > REST_S
+            or self._news.wait(self.limits.look_s)
+            or monotonic() - self._round_at > self.limits.rest_s
         )
 
     def tick(self) -> None:
@@ -127,13 +121,13 @@ class Controller:
         self._is_restless = not self._healing.is_over or any(model.is_unsettled for model in self.models.values())
 
     def _share_out(self, stages: Stages) -> None:
-        room = MemoryGrants(self._settings, self.swaps, self.models, self.memory, stages)
+        room = MemoryGrants(self._settings, self.swaps, self.models, self.memory, stages, self.limits)
         room.grant()
         room.relieve()
         room.evict_idle()
         room.recycle()
         if room.ended_bytes:
-            self._settled_at = monotonic() + SETTLE_S
+            self._settled_at = monotonic() + self.limits.settle_s
 
     def evict(self, model: str, reason: str) -> Future[None]:
         """Free a model's memory. A process that loads it stops once a new process takes the requests."""
@@ -196,7 +190,7 @@ class Controller:
         self._wait_until_loaded(name)
 
     def _wait_until_loaded(self, name: str) -> None:
-        generation, seconds = None, self._settings.load_timeout_s + PATIENCE_S
+        generation, seconds = None, self._settings.load_timeout_s + RecordLimits.grant_patience_s
         ended = monotonic() + seconds
         while latest := self._latest(name):
             generation = generation or (latest.steps, latest.record["generation"])
@@ -208,7 +202,7 @@ class Controller:
                 ended = monotonic() + seconds
             if monotonic() > ended:
                 raise LoadError(f"not in memory after {seconds:g} s")
-            sleep(PERIOD_S)
+            sleep(self.limits.round_s)
 
     def _latest(self, name: str) -> ModelState | None:
         return models_of(read_stages(self._directory), self.changes.serving).get(name)

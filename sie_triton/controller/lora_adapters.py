@@ -29,8 +29,6 @@ from sie_triton.models.known_loras import (
 from sie_triton.records.lora_states import Lora, read_all_loras, read_loras, resident
 from sie_triton.records.serving_file import CONFLICT, UNKNOWN, WRONG, Served
 
-LONGEST_SOURCE = 4096  # characters
-
 ABSOLUTE = "must begin with /: the server runs in another directory than the client"
 
 
@@ -99,14 +97,14 @@ class ServedLoras:
         return added_path(self._directory, model)
 
 
-def checked_source(text: str) -> str:
+def checked_source(text: str, max_characters: int = 4096) -> str:
     """Return the location of an adapter as in ModelSpec.loras; raise Refused if it is invalid or not there."""
     try:
         source = source_of(os.path.expanduser(text))
     except ValueError as exc:
         raise ChangeRefused(WRONG, f"source: {exc} (given {text[:300]!r})") from exc
-    if len(source) > LONGEST_SOURCE or not source.isprintable():
-        raise ChangeRefused(WRONG, f"source: must be at most {LONGEST_SOURCE} printable characters")
+    if len(source) > max_characters or not source.isprintable():
+        raise ChangeRefused(WRONG, f"source: must be at most {max_characters} printable characters")
     if not source.startswith(PATHS):
         return source
     if not source.startswith("/"):

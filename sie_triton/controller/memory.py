@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import psutil
 
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.system.host.container import container_memory
 from sie_triton.system.host.device import visible_gpus
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
@@ -24,14 +25,6 @@ from sie_triton.system.processes.stand_in import represented_pid
 # servers share Triton's own prefix.
 OWN_PREFIX = re.compile(r"/dev/shm/sie_\d+_[0-9a-f]+_")
 REGION = re.compile(r"/dev/shm/(?:sie_\d+_[0-9a-f]+_|triton_python_backend_shm_region_)\S+$", re.MULTILINE)
-
-# Cache lifetimes in seconds: a measurement takes the system milliseconds. The second one is that of a process whose
-# resident memory has not changed.
-MAX_AGE_S, UNCHANGED_AGE_S = 1.0, 10.0
-FORKED_AGE_S = 600.0
-
-# Maximum age of the server's own share if the limit, and the use, are those of the container or the machine.
-SERVER_AGE_S = 60.0
 
 LIMIT_SETTING = "SIE_MEMORY_LIMIT_BYTES"
 
@@ -65,10 +58,16 @@ class Meter:
     the set of processes has changed, or when the measurement is too old by `clock`.
     """
 
-    def __init__(self, device: str, limit: int, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        device: str,
+        limit: int,
+        limits: ControllerLimits = ControllerLimits(),
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._device, self._limit, self._clock = device, limit, clock
-        self._max_age_s = MAX_AGE_S if limit else SERVER_AGE_S
-        self._forked_bytes = ForkedBytes()
+        self._max_age_s = limits.share_age_s if limit else limits.server_share_age_s
+        self._forked_bytes = ForkedBytes(limits)
         self._known: tuple[object, float, DeviceMemory] | None = None
         self._least_server = sys.maxsize
 
@@ -154,16 +153,17 @@ def private_bytes(pid: int) -> int:
 class ForkedBytes:
     """The bytes that the end of forked stubs would free; measuring a stub takes the system 2 ms.
 
-    Each stub is therefore measured once in FORKED_AGE_S, and its growth since then is added: new pages are not shared
-    with the fork server. One thread calls it.
+    Each stub is therefore measured once in `forked_share_age_s`, and its growth since then is added: new pages are not
+    shared with the fork server. One thread calls it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ControllerLimits = ControllerLimits()) -> None:
+        self._max_age_s = limits.forked_share_age_s
         self._known: dict[int, tuple[float, int, int]] = {}
 
     def __call__(self, pids: Set[int]) -> int:
         now = monotonic()
-        fresh = {pid: known for pid in pids if (known := self._known.get(pid)) and now - known[0] < FORKED_AGE_S}
+        fresh = {pid: known for pid in pids if (known := self._known.get(pid)) and now - known[0] < self._max_age_s}
         for pid in pids - fresh.keys():
             then = private_bytes(pid)
             # The system may refuse the exact measurement.
@@ -180,24 +180,28 @@ def worker_bytes(pid: int) -> int:
 class RecentShares:
     """The latest share of each process; measuring one takes the system milliseconds, more for a large process.
 
-    A share is measured anew after MAX_AGE_S, or after UNCHANGED_AGE_S while the process has as many pages as then: what
-    else changes a share are forks and ends of other processes. One thread calls it.
+    A share is measured anew after `share_age_s`, or after `unchanged_share_age_s` while the process has as many pages
+    as then: what else changes a share are forks and ends of other processes. One thread calls it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ControllerLimits = ControllerLimits()) -> None:
+        self._limits = limits
         self._known: dict[int, tuple[float, int, Share]] = {}
 
     def __call__(self, pid: int) -> Share:
         if known := self._known.get(pid):
             taken, resident, share = known
             age = monotonic() - taken
-            if age <= MAX_AGE_S or (age <= UNCHANGED_AGE_S and private_bytes(pid) == resident):
+            if age <= self._limits.share_age_s or (
+                age <= self._limits.unchanged_share_age_s and private_bytes(pid) == resident
+            ):
                 return share
         return self.anew(pid)
 
     def anew(self, pid: int) -> Share:
         now, resident = monotonic(), private_bytes(pid)
-        self._known = {each: known for each, known in self._known.items() if now - known[0] <= UNCHANGED_AGE_S}
+        oldest = now - self._limits.unchanged_share_age_s
+        self._known = {each: known for each, known in self._known.items() if known[0] >= oldest}
         share = share_of(pid)
         self._known[pid] = now, resident, share
         return share

@@ -8,6 +8,7 @@ from time import monotonic_ns
 from types import MappingProxyType
 
 from sie_triton.controller.choice import Resident, victims
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import LIMIT_SETTING, DeviceMemory, private_bytes
 from sie_triton.controller.model_states import ModelState, Stages, inference_records, most_bytes, taken_bytes
 from sie_triton.controller.swaps import Swaps
@@ -23,18 +24,6 @@ log = logging.getLogger(__name__)
 
 # Beyond this share of the limit, minimum residency does not protect a model.
 CRITICAL_PERCENT = 97
-
-# Maximum wait of a load for memory, in seconds; soon after, its stage would load without a grant.
-MAX_WAIT_S = 110.0
-
-# Minimum wait before a load is refused, in seconds: tokenizers and ending processes free their memory within this time.
-MIN_WAIT_S = 5.0
-
-# Seconds after which an unused tokenizer of a cold or failed model is freed; none if memory is short.
-RECYCLE_AFTER_S = 30.0
-
-# Seconds for which loads that fit may overtake an older one that waits for evictions.
-OVERTAKING_S = 10.0
 
 # Under pressure, workers that take more than this many times what they may are ended first: those that load, what was
 # granted; loaded ones, what was measured as they loaded.
@@ -56,8 +45,9 @@ class MemoryGrants:
         models: Mapping[str, ModelState],
         memory: DeviceMemory,
         stages: Stages = MappingProxyType({}),
+        limits: ControllerLimits = ControllerLimits(),
     ) -> None:
-        self._settings = settings
+        self._settings, self._limits = settings, limits
         self._directory = settings.status_dir
         self._threshold = settings.memory_pressure_threshold_percent
         self._swaps = swaps
@@ -70,7 +60,7 @@ class MemoryGrants:
     def grant(self) -> None:
         """Grant memory to each load that fits beside those in progress; evict models for the first that does not fit.
 
-        Loads that fit may overtake it for OVERTAKING_S.
+        Loads that fit may overtake it for `overtaking_s`.
         """
         free = -self._memory.over(self._threshold) - self._reserved()
         is_first = True
@@ -82,7 +72,7 @@ class MemoryGrants:
             elif is_first:
                 is_first = False
                 short -= self._end_overdrawn()
-                if self._make_room_for(model, record, short) and _waited_s(record) > OVERTAKING_S:
+                if self._make_room_for(model, record, short) and _waited_s(record) > self._limits.overtaking_s:
                     return
 
     def relieve(self) -> None:
@@ -107,8 +97,8 @@ class MemoryGrants:
                 self._swaps.evict(resident.name, "idle")
 
     def recycle(self) -> None:
-        """Free tokenizers of cold or failed models that are unused for RECYCLE_AFTER_S; at once if memory is short."""
-        now, patience_s = monotonic_ns(), 0.0 if self._is_short else RECYCLE_AFTER_S
+        """Free tokenizers of cold or failed models that are unused for a while; at once if memory is short."""
+        now, patience_s = monotonic_ns(), 0.0 if self._is_short else self._limits.recycle_after_s
         for model in self._models.values():
             before = model.preprocess
             if not before or not model.is_out_of_use or before["state"] != RESIDENT:
@@ -148,7 +138,7 @@ class MemoryGrants:
     def _make_room_for(self, model: ModelState, record: Record, short: int) -> bool:
         """Evict models for a load that lacks `short` bytes.
 
-        Return False if evictions are not enough; the load is refused after MIN_WAIT_S, or at once if it can never fit.
+        Return False if evictions are not enough; the load is refused after a while, or at once if it can never fit.
         """
         loading = sum(self._granted(r) for _, r in inference_records(self._models))
         leaving = sum(m.going_bytes for m in self._models.values())
@@ -159,9 +149,9 @@ class MemoryGrants:
         share = self._memory.limit * self._threshold // 100
         if wanted > share - self._memory.least_server:
             answer_load(self._directory, record, refusal("too large", self._too_large(wanted)))
-        elif short > movable + loading or waited_s > MAX_WAIT_S:
+        elif short > movable + loading or waited_s > self._limits.max_grant_wait_s:
             self._is_short = True
-            if waited_s > MIN_WAIT_S:
+            if waited_s > self._limits.min_grant_wait_s:
                 answer_load(self._directory, record, refusal("out of memory", self._no_room(wanted, short - movable)))
         else:
             self._evict(short, model.name, reason="room for another")

@@ -8,26 +8,13 @@ from time import monotonic, monotonic_ns
 
 from sie_triton.contract.did_you_mean import closest
 from sie_triton.contract.names import matches, triton_name
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.model_states import ModelState
 from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading
 from sie_triton.records.known_file import KnownFile
 from sie_triton.records.serving_file import UNKNOWN, Serving
 from sie_triton.settings import words
-
-# Maximum number of names that wait, and seconds after which a name is dropped that nobody has asked for again.
-MAX_WAITING = 64
-FORGET_S = 30.0
-
-# Seconds during which a model that was added does not leave: its first request has not come yet.
-MIN_STAY_S = 10.0
-
-# A model is in use for so many seconds after its last request.
-IN_USE_S = 5.0
-
-# Seconds for which a name that cannot be served is refused without another look, and the number of such names.
-REFUSE_S = 60.0
-MAX_REFUSED = 1000
 
 SEE_KNOWN = "sie-triton models ls --known lists known models"
 
@@ -61,20 +48,14 @@ class Waiting:
     asked_at: float
 
 
-def are_in_use(models: Mapping[str, ModelState], besides: Iterable[str]) -> bool:
-    """Return whether a model other than those of `besides`, by Triton's names, has had a request lately."""
-    since_ns = monotonic_ns() - IN_USE_S * 1e9
-    return any(models[name].record["last_used_ns"] > since_ns for name in models.keys() - set(besides))
-
-
 class Mentions:
     """Names of known models that wait to be served.
 
     Any thread may call `ask` and `are_due`; the thread of Changes calls the other methods.
     """
 
-    def __init__(self, known: KnownFile) -> None:
-        self._known = known
+    def __init__(self, known: KnownFile, limits: ControllerLimits = ControllerLimits()) -> None:
+        self._known, self._limits = known, limits
         self._waiting: dict[str, Waiting] = {}
         self._lock = Lock()
         self._due = 0.0
@@ -89,7 +70,7 @@ class Mentions:
         self._check(name, serving)
         with self._lock:
             self._drop_forgotten()
-            if name not in self._waiting and len(self._waiting) >= MAX_WAITING:
+            if name not in self._waiting and len(self._waiting) >= self._limits.max_waiting_names:
                 raise ModelLoading(f"{name} is not served yet: {len(self._waiting)} other models wait; retry")
             waiting = self._waiting.setdefault(name, Waiting(Future(), 0.0))
             waiting.asked_at = monotonic()
@@ -110,8 +91,13 @@ class Mentions:
         """Let other models' requests have the processor before the next names are taken."""
         self._due = monotonic() + seconds
 
+    def are_in_use(self, models: Mapping[str, ModelState], besides: Iterable[str]) -> bool:
+        """Return whether a model other than those of `besides`, by Triton's names, has had a request lately."""
+        since_ns = monotonic_ns() - self._limits.in_use_s * 1e9
+        return any(models[name].record["last_used_ns"] > since_ns for name in models.keys() - set(besides))
+
     def _drop_forgotten(self) -> None:
-        oldest = monotonic() - FORGET_S
+        oldest = monotonic() - self._limits.forget_name_s
         for name in [name for name, waiting in self._waiting.items() if waiting.asked_at < oldest]:
             self._waiting.pop(name).future.set_exception(ModelLoading(f"{name} waits to be served; retry"))
 
@@ -122,7 +108,8 @@ class Mentions:
 
         `mentioned` are the names of the present ones, and `models` the states of all models by Triton's name.
         """
-        staying = (name for name in mentioned if monotonic() - self._added.get(name, -MIN_STAY_S) >= MIN_STAY_S)
+        added_by = monotonic() - self._limits.min_stay_s
+        staying = (name for name in mentioned if self._added.get(name, added_by) <= added_by)
         states = (_state_of(name, models.get(triton_name(name))) for name in staying)
         free = max(0, limit - len(mentioned))
         leaving = leavers(states, len(names) - free)
@@ -138,9 +125,9 @@ class Mentions:
 
     def refuse(self, name: str, reason: str) -> ChangeRefused:
         """Return the error of a name that cannot be served, and remember it for a while."""
-        if len(self._refused) >= MAX_REFUSED:
+        if len(self._refused) >= self._limits.max_refused_names:
             self._refused.clear()
-        self._refused[name] = monotonic() + REFUSE_S, reason
+        self._refused[name] = monotonic() + self._limits.refuse_name_s, reason
         return ChangeRefused(UNKNOWN, reason)
 
     def _check(self, name: str, serving: Serving) -> None:

@@ -11,6 +11,7 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract import TASKS
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.errors import ServerError
 from sie_triton.records.revisions import model_of
 from sie_triton.records.status import STAGES
@@ -18,12 +19,6 @@ from sie_triton.settings import CONTROL_KEY
 
 # Prefix of the header in which Triton expects the control key.
 HEADER = "triton-grpc-protocol-"
-
-# Timeouts in seconds. A new process takes a second; weights are loaded later. A stopped tritonserver never answers.
-TIMEOUT_S = 60.0
-
-# Maximum length of a turn in seconds: a process that hangs while it starts must not keep the other models from theirs.
-TURN_S = 5.0
 
 # Reconnect soon to a restarted tritonserver; by default gRPC's backoff grows to two minutes.
 CHANNEL = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 1000)]
@@ -41,18 +36,18 @@ class ModelControl:
     """Client of Triton's model control, on one gRPC channel; `token` opens the restricted protocols.
 
     The controller's round, its loads and its swaps call it, each on their own threads. Its methods raise tritonclient's
-    InferenceServerException, also if Triton takes longer than TIMEOUT_S; `answers` raises nothing.
+    InferenceServerException, also if Triton takes too long; `answers` raises nothing.
 
     Loads and unloads take turns: where two meet, Triton may use a model that it has freed, and die
     (docs/decisions/triton.md).
     """
 
-    def __init__(self, address: str, token: str = "") -> None:
+    def __init__(self, address: str, token: str = "", limits: ControllerLimits = ControllerLimits()) -> None:
         self._client = triton.InferenceServerClient(address, channel_args=CHANNEL)
-        self._lock, self._turn_began = Lock(), 0.0
+        self._limits, self._lock, self._turn_began = limits, Lock(), 0.0
         self._options: dict[str, Any] = {
             "headers": {HEADER + CONTROL_KEY: token} if token else None,
-            "client_timeout": TIMEOUT_S,
+            "client_timeout": limits.triton_timeout_s,
         }
 
     def close(self) -> None:
@@ -123,9 +118,9 @@ class ModelControl:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Exclude other loads and unloads, but go on beside one that has taken longer than TURN_S."""
-        while not (has_turn := self._lock.acquire(timeout=TURN_S)):
-            if time.monotonic() - self._turn_began > TURN_S:
+        """Exclude other loads and unloads, but go on beside one that has taken longer than `turn_s`."""
+        while not (has_turn := self._lock.acquire(timeout=self._limits.turn_s)):
+            if time.monotonic() - self._turn_began > self._limits.turn_s:
                 break
         if has_turn:
             self._turn_began = time.monotonic()
@@ -151,7 +146,7 @@ class ModelControl:
     def _config(self, name: str) -> dict[str, Any] | None:
         """Return the configuration of a model in service."""
         with suppress(InferenceServerException):
-            answer = self._client.get_model_config(name, as_json=True, client_timeout=TIMEOUT_S)
+            answer = self._client.get_model_config(name, as_json=True, client_timeout=self._limits.triton_timeout_s)
             config: dict[str, Any] = answer["config"]
             return config
         return None

@@ -15,9 +15,6 @@ from typing import Any
 from sie_triton.errors import ServerError
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 
-# Timeout in seconds: the child may query the model hub.
-TIMEOUT_S = 120.0
-
 # The child gives way to the processes that answer requests.
 PROGRAM = "import os; os.nice(10); from sie_triton.pipeline.render.refresh import main; main()"
 
@@ -56,6 +53,7 @@ def refresh(
     remove: str = "",
     mention: Sequence[str] = (),
     forget: Sequence[str] = (),
+    timeout_s: float = 120.0,  # the child may query the model hub
 ) -> ChangeOutcome:
     """Update the repository, which takes a second or two. Raise ChangeRefused if the change cannot be made."""
     change = ["--add"] if add is not None else [f"--remove={remove}"] if remove else []
@@ -66,11 +64,11 @@ def refresh(
     environment[FILE_VARIABLE] = os.devnull
     try:
         done = subprocess.run(
-            command, input=add or b"", stdout=subprocess.PIPE, env=environment, timeout=TIMEOUT_S, check=True
+            command, input=add or b"", stdout=subprocess.PIPE, env=environment, timeout=timeout_s, check=True
         )
         raw: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired as exc:
-        raise ServerError(f"reading the model files took longer than {TIMEOUT_S:g} s") from exc
+        raise ServerError(f"reading the model files took longer than {timeout_s:g} s") from exc
     except (subprocess.CalledProcessError, ValueError) as exc:
         raise ServerError("the model files could not be read; the controller's log has the details") from exc
     outcome = ChangeOutcome(**raw)

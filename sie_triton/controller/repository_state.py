@@ -12,9 +12,6 @@ from sie_triton.records.revisions import model_of, steps_behind
 from sie_triton.records.serving_file import Serving, model_files
 from sie_triton.records.status import STAGES
 
-# Polling interval of the directories, in seconds.
-LOOK_S = 1.0
-
 Look = Mapping[str, tuple[int, ...]]
 
 
@@ -52,7 +49,7 @@ def touch(repository: Path, ensemble: str) -> None:
 
 
 class Watch:
-    """Reports changed model files once two polls agree, because a file may be in the midst of a write.
+    """Reports changed model files once two polls, a second apart, agree, because a file may be in the midst of a write.
 
     Holds the latest poll and the last one reported. One thread calls it.
     """
@@ -66,7 +63,7 @@ class Watch:
         """True once for each change; the first poll reports none."""
         if monotonic() < self._due:
             return False
-        self._due = monotonic() + LOOK_S
+        self._due = monotonic() + 1.0
         before, self._latest = self._latest, look(serving)
         if self._reported is None:
             self._reported = self._latest

@@ -18,10 +18,6 @@ from sie_triton.system.processes.descriptors import raise_limit
 from sie_triton.system.telemetry import logs
 from sie_triton.system.telemetry.spans import close_spans
 
-# Maximum number of connections, and their maximum share of the process's descriptor limit.
-MAX_CONNECTIONS = 256
-MAX_SHARE = 1 / 4
-
 
 def run(settings: Settings) -> None:
     logs.configure(settings.telemetry)
@@ -48,6 +44,6 @@ async def serve(app: ASGIApp, host: str, port: int, *, reuse_port: bool = False)
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = min(MAX_CONNECTIONS, int(descriptors * MAX_SHARE))
-    async with serving(app, host, port, most, reuse_port=reuse_port):
+    max_connections = min(256, descriptors // 4)
+    async with serving(app, host, port, max_connections, reuse_port=reuse_port):
         await stopped.wait()

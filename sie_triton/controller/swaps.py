@@ -9,12 +9,11 @@ from threading import Lock
 from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract.names import sie_name
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.system.telemetry.spans import event
 
 log = logging.getLogger(__name__)
-
-MAX_SWAPS = 4
 
 # Beginning of the reason of an eviction.
 EVICT = "evict: "
@@ -25,17 +24,22 @@ def is_eviction(reason: str) -> bool:
 
 
 class Swaps:
-    """The swaps under way, one at a time for each stage of a model, on a pool of MAX_SWAPS threads.
+    """The swaps under way, one at a time for each stage of a model, on a pool of threads.
 
     `counts` is their number so far, by model and reason; `steps_of` returns the prefix of the names of a model's steps.
     The controller's round, its loads and its HTTP API start swaps; the futures raise OutOfService, or tritonclient's
     InferenceServerException, which is logged as well.
     """
 
-    def __init__(self, control: ModelControl, steps_of: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        control: ModelControl,
+        steps_of: Callable[[str], str] = str,
+        limits: ControllerLimits = ControllerLimits(),
+    ) -> None:
         self._control = control
         self._steps_of = steps_of
-        self._pool = ThreadPoolExecutor(MAX_SWAPS, "swap")
+        self._pool = ThreadPoolExecutor(limits.max_swaps, "swap")
         self._under_way: dict[tuple[str, bool], Future[None]] = {}
         self._locks: dict[str, Lock] = {}
         self.counts: dict[tuple[str, str], int] = {}

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.records.revisions import model_of
 from sie_triton.records.traffic import ITEMS, LATENCY, SUFFIX, Numbers, Traffic, open_record, quantile
-
-# Files of all models are listed so often, in seconds.
-LIST_S = 1.0
-
-# Latencies of the status are those of the last minute, of which so many moments are kept.
-MINUTE_S = 60.0
-NUM_MOMENTS = 12
 
 
 @dataclass
@@ -25,7 +19,7 @@ class ModelTraffic:
 
     ended: Traffic = field(default_factory=Traffic)
     running: dict[Path, np.void] = field(default_factory=dict)
-    moments: deque[tuple[float, Numbers]] = field(default_factory=lambda: deque(maxlen=NUM_MOMENTS))
+    moments: deque[tuple[float, Numbers]] = field(default_factory=deque)
 
     def total(self) -> Traffic:
         total = Traffic()
@@ -46,14 +40,14 @@ class TrafficBook:
     A record stays readable after its file is gone, so that nothing of a process that has ended is lost.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, limits: ControllerLimits = ControllerLimits()) -> None:
+        self._directory, self._limits = directory, limits
         self._models: Mapping[str, ModelTraffic] = {}
-        self._looked_at = -LIST_S
+        self._looked_at = -limits.list_traffic_s
 
     def look(self, models: Iterable[str], now: float) -> None:
-        """Find new records of `models`, and those of ended processes, at most once in LIST_S seconds of `now`."""
-        if now - self._looked_at < LIST_S:
+        """Find new records of `models`, and those of ended processes, at most once a second of `now`."""
+        if now - self._looked_at < self._limits.list_traffic_s:
             return
         self._looked_at = now
         files: defaultdict[str, list[Path]] = defaultdict(list)
@@ -62,8 +56,15 @@ class TrafficBook:
         book = {model: self._models.get(model) or ModelTraffic() for model in models}
         for model, traffic in book.items():
             _follow(traffic, files[model])
-            _remember(traffic, now)
+            self._remember(traffic, now)
         self._models = book
+
+    def _remember(self, traffic: ModelTraffic, now: float) -> None:
+        window_s, num_moments = self._limits.traffic_window_s, self._limits.num_moments
+        if not traffic.moments or now - traffic.moments[-1][0] >= window_s / num_moments:
+            traffic.moments.append((now, traffic.latencies()))
+            if len(traffic.moments) > num_moments:
+                traffic.moments.popleft()
 
     def totals(self) -> Mapping[str, Traffic]:
         return {model: traffic.total() for model, traffic in self._models.items()}
@@ -91,11 +92,6 @@ def _follow(traffic: ModelTraffic, files: Iterable[Path]) -> None:
             traffic.running[path] = open_record(path)
     for path in traffic.running.keys() - found:
         traffic.ended.add(traffic.running.pop(path))
-
-
-def _remember(traffic: ModelTraffic, now: float) -> None:
-    if not traffic.moments or now - traffic.moments[-1][0] >= MINUTE_S / NUM_MOMENTS:
-        traffic.moments.append((now, traffic.latencies()))
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -4,17 +4,11 @@ import logging
 import signal
 from threading import Event, Thread
 
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.system.processes.pids import ProcessId
 
 log = logging.getLogger(__name__)
-
-# Seconds between two looks, and timeout of each; it is long, because a busy Triton must not be taken for a hung one.
-LOOK_S, TIMEOUT_S = 5.0, 5.0
-
-# Looks in a row without an answer after which tritonserver counts as hung: a minute, or half of it if it refuses
-# connections.
-MAX_SILENT = 6
 
 
 class TritonWatchdog:
@@ -25,9 +19,9 @@ class TritonWatchdog:
     never answered still starts, and one that is stopped (SIGSTOP) may go on; neither is ended.
     """
 
-    def __init__(self, control: ModelControl) -> None:
+    def __init__(self, control: ModelControl, limits: ControllerLimits = ControllerLimits()) -> None:
         self.triton: ProcessId | None = None
-        self._control = control
+        self._control, self._limits = control, limits
         self._watched: ProcessId | None = None
         self._has_answered = False
         self._num_silent = 0
@@ -38,20 +32,20 @@ class TritonWatchdog:
         self._closing.set()
 
     def look(self) -> None:
-        """Ask once; end the process after MAX_SILENT looks without an answer."""
+        """Ask once; end the process after `max_silent_looks` without an answer."""
         triton = self.triton
         if triton != self._watched:
             self._watched, self._has_answered, self._num_silent = triton, False, 0
         if triton is None or not triton.is_alive or triton.is_stopped:
             return
-        if self._control.answers(TIMEOUT_S):
+        if self._control.answers(self._limits.watch_timeout_s):
             self._has_answered, self._num_silent = True, 0
         elif self._has_answered:
             self._num_silent += 1
-            if self._num_silent == MAX_SILENT:
+            if self._num_silent == self._limits.max_silent_looks:
                 log.error("tritonserver (process %d) runs and does not answer; ending it", triton.pid)
                 triton.send(signal.SIGKILL)
 
     def _run(self) -> None:
-        while not self._closing.wait(LOOK_S):
+        while not self._closing.wait(self._limits.watch_s):
             self.look()

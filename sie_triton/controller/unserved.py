@@ -10,8 +10,6 @@ from pathlib import Path
 from sie_triton.contract.names import sie_name
 from sie_triton.records.serving_file import file_of, is_model_file
 
-MAX_BYTES = 200_000
-
 SIE_ID = re.compile(r"""^\s*["']?sie_id["']?\s*:\s*["']?([\w./-]+)""", re.MULTILINE)
 
 # Directories of an absolute path, not of a URL or a relative path.
@@ -34,7 +32,7 @@ def name_of(source: str) -> str:
     path, _, profile = source.partition(": profiles.")
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            found = SIE_ID.search(file.read(MAX_BYTES))
+            found = SIE_ID.search(file.read(200_000))
     except OSError:
         found = None
     name = found[1] if found else sie_name(Path(path).stem)

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 
 NAME = "controller.bell"
-READ_BYTES = 64 * 1024
 
 
 def ring(directory: Path) -> None:
@@ -33,4 +32,4 @@ class Bell:
     def silence(self) -> None:
         """Forget that it was rung."""
         with suppress(BlockingIOError):
-            os.read(self._descriptor, READ_BYTES)
+            os.read(self._descriptor, 64 * 1024)

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sie_triton.errors import InputError
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import STAGES
 from sie_triton.system.processes.mapped_files import reserve
 from sie_triton.system.processes.pids import ProcessId, is_alive
@@ -45,9 +46,6 @@ NUM_BYTES = 8 * NUM_PLACES * NUM_COLUMNS
 
 # Slot of a call that found no free one.
 NO_PLACE = -1
-
-# Seconds for which a door counts as alive after a check.
-ALIVE_S = 1.0
 
 
 class CallLost(Exception):
@@ -186,14 +184,14 @@ class Call(NamedTuple):
 class Book:
     """The file of one door process, as the stage with the number `stage` sees it."""
 
-    def __init__(self, directory: Path, door: ProcessId, stage: int) -> None:
+    def __init__(self, directory: Path, door: ProcessId, stage: int, limits: RecordLimits = RecordLimits()) -> None:
         """Raise OSError or ValueError if there is no such file, or if it has another size."""
         path, first = _path(directory, door), NUMBER + 1 + PIDS_OF_STAGE * stage
         if path.stat().st_size != NUM_BYTES:
             raise ValueError(f"{path} is damaged")
         self._door, self._columns = door, range(first, first + PIDS_OF_STAGE)
         self._slots = _mapped(path)
-        self._is_alive, self._seen = True, 0.0
+        self._is_alive, self._seen, self._limits = True, 0.0, limits
 
     def number(self, place: int) -> int:
         """Return the number of the call in the slot `place`; 0 if its client no longer waits."""
@@ -212,9 +210,9 @@ class Book:
 
     @property
     def is_alive(self) -> bool:
-        """True if the door process runs; cached for ALIVE_S."""
+        """True if the door process runs; cached for a second."""
         now = monotonic()
-        if self._is_alive and now - self._seen > ALIVE_S:
+        if self._is_alive and now - self._seen > self._limits.door_alive_s:
             self._is_alive, self._seen = self._door.is_alive, now
         return self._is_alive
 
@@ -222,8 +220,8 @@ class Book:
 class Calls:
     """Calls of all doors that serve from one directory, for one stage. Any thread may call the methods."""
 
-    def __init__(self, directory: Path, stage: str) -> None:
-        self._directory, self._stage = directory, STAGES.index(stage)
+    def __init__(self, directory: Path, stage: str, limits: RecordLimits = RecordLimits()) -> None:
+        self._directory, self._stage, self._limits = directory, STAGES.index(stage), limits
         self._books: dict[ProcessId, Book] = {}
         self._lock = Lock()
 
@@ -248,7 +246,7 @@ class Calls:
             if found is None:
                 self._books = {each: book for each, book in self._books.items() if book.is_alive}
                 try:
-                    found = self._books[door] = Book(self._directory, door, self._stage)
+                    found = self._books[door] = Book(self._directory, door, self._stage, self._limits)
                 except (OSError, ValueError):
                     return None
             return found

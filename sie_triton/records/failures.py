@@ -8,19 +8,17 @@ from pathlib import Path
 
 from sie_triton.system.host.files import write_atomically
 
-MAX_CHARACTERS = 1000
-
 
 def write_failure(directory: Path, steps: str, stage: str, message: str) -> None:
-    """Write the first characters of `message` on one line; do nothing if the directory is not writable."""
+    """Write the first 1,000 characters of `message` on one line; do nothing if the directory is not writable."""
     with suppress(OSError):
-        write_atomically(_path(directory, steps, stage), " ".join(message.split())[:MAX_CHARACTERS])
+        write_atomically(_path(directory, steps, stage), " ".join(message.split())[:1000])
 
 
 def read_failure(directory: Path, steps: str, stage: str) -> str:
     """Return the latest message of a failed stage; empty if it wrote none."""
     with suppress(OSError, ValueError):
-        return _path(directory, steps, stage).read_text(encoding="utf-8")[:MAX_CHARACTERS]
+        return _path(directory, steps, stage).read_text(encoding="utf-8")[:1000]
     return ""
 
 

@@ -3,8 +3,8 @@
 The stage writes the bytes that it needs into its status record. The controller evicts other models and writes its
 answer into the file PID.grant: GRANTED, EVICTED, or a refusal. It may change the answer while the weights are being
 loaded. Without a controller, or if it does not answer in time, the stage loads anyway: a shortage of memory is better
-than a late response. A controller that starts or restarts gets START_S, because the models that are loaded at start-up
-ask before it runs.
+than a late response. A controller that starts or restarts gets some seconds, because the models that are loaded at
+start-up ask before it runs.
 """
 
 import fcntl
@@ -17,6 +17,7 @@ from time import monotonic, monotonic_ns
 
 from sie_triton.errors import REASONS, LoadError, ModelLoading
 from sie_triton.records.bell import ring
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.processes.pids import is_stopped
 
@@ -26,13 +27,11 @@ GRANTED = "granted"
 EVICTED = "evicted"
 CONTROLLER_LOCK = "controller.lock"
 
-POLL_S = 0.02
-PATIENCE_S = 120.0
-START_S = 10.0
-
 
 @contextmanager
-def granted_memory(status: StatusWriter, num_bytes: int, closing: Event) -> Iterator[Callable[[], bool]]:
+def granted_memory(
+    status: StatusWriter, num_bytes: int, closing: Event, limits: RecordLimits = RecordLimits()
+) -> Iterator[Callable[[], bool]]:
     """Reserve `num_bytes` of memory within the context.
 
     The function that it gives must be called from time to time: it raises if the controller has changed its answer.
@@ -44,7 +43,7 @@ def granted_memory(status: StatusWriter, num_bytes: int, closing: Event) -> Iter
     status.record["wanted_bytes"] = num_bytes
     ring(status.directory)
     try:
-        _wait(answer, status.directory, closing)
+        _wait(answer, status.directory, closing, limits)
         status.record["granted_bytes"] = num_bytes
         status.record["wanted_bytes"] = 0
         yield lambda: _check(answer)
@@ -64,7 +63,7 @@ def refusal(reason: str, message: str) -> str:
 
 
 def expect_controller(directory: Path) -> None:
-    """Announce that a controller will start: stages then wait START_S for it."""
+    """Announce that a controller will start: stages then wait some seconds for it."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CONTROLLER_LOCK).touch()
 
@@ -88,19 +87,20 @@ def _holder(directory: Path) -> int | None:
         return None
 
 
-def _wait(answer: Path, directory: Path, closing: Event) -> None:
+def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -> None:
     """Wait until the controller has granted the memory, or until no controller runs or starts."""
-    ended, last_seen = monotonic() + PATIENCE_S, monotonic()
+    ended, last_seen = monotonic() + limits.grant_patience_s, monotonic()
     while monotonic() < ended:
         if _check(answer):
             return
         if controller_runs(directory):
             last_seen = monotonic()
-        elif _holder(directory) != 0 or monotonic() - last_seen > START_S:
+        elif _holder(directory) != 0 or monotonic() - last_seen > limits.controller_start_s:
             return
-        if closing.wait(POLL_S):
+        if closing.wait(limits.grant_look_s):
             raise LoadError("this process is about to end")
-    log.warning("the controller has not answered for %.0f s: loading without its permission", PATIENCE_S)
+    patience_s = limits.grant_patience_s
+    log.warning("the controller has not answered for %.0f s: loading without its permission", patience_s)
 
 
 def _check(answer: Path) -> bool:

@@ -9,9 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-# Seconds between two updates; doubled up to the longest while nothing changes.
-PERIOD_S = 0.5
-LONGEST_S = 4.0
+from sie_triton.records.limits import RecordLimits
 
 # Stage → field of the status record → name and description of the metric.
 COUNTERS: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -59,9 +57,14 @@ class MetricsPublisher:
     """
 
     def __init__(
-        self, record: np.void, model: str, stage: str, counter: Callable[[str, str, Mapping[str, str]], Counter]
+        self,
+        record: np.void,
+        model: str,
+        stage: str,
+        counter: Callable[[str, str, Mapping[str, str]], Counter],
+        limits: RecordLimits = RecordLimits(),
     ) -> None:
-        self._record = record
+        self._record, self._limits = record, limits
         labels = {"model": model, "stage": stage}
         self._counters = {field: counter(name, doc, labels) for field, (name, doc) in COUNTERS.get(stage, {}).items()}
         self._published = dict.fromkeys(self._counters, 0)
@@ -84,7 +87,8 @@ class MetricsPublisher:
         return self._published != before
 
     def _run(self) -> None:
-        pause_s = PERIOD_S
+        limits = self._limits
+        pause_s = limits.publish_s
         while not self._closing.wait(pause_s):
-            pause_s = PERIOD_S if self.publish() else min(2 * pause_s, LONGEST_S)
+            pause_s = limits.publish_s if self.publish() else min(2 * pause_s, limits.longest_publish_s)
         self.publish()

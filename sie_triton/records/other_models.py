@@ -13,17 +13,12 @@ from time import monotonic_ns
 import numpy as np
 import numpy.typing as npt
 
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import FIELDS, VERSION
 from sie_triton.system.processes.pids import ProcessId
 
-LISTING_NS = 500_000_000
-
-# Minimum age of a count before the records are read again. Reading takes at most 1 / SHARE of this process's time.
-AGE_NS = 2_000_000
+# Reading takes at most 1 / SHARE of this process's time.
 SHARE = 50
-
-# After so long without progress, the queue of another model is no longer counted: its requests may have been lost.
-FORGET_NS = 10_000_000_000
 
 VERSION_FIELD, PID, STARTED, OPEN, TICKET = map(
     FIELDS.index, ("version", "pid", "started", "num_open", "highest_ticket")
@@ -36,13 +31,13 @@ Numbers = npt.NDArray[np.int64]
 class OtherModels:
     """Counts the requests in progress of all models except `model`, the prefix of the names of its steps.
 
-    Belongs to one thread, in preprocess the one in `execute`. A count is at most AGE_NS old; with hundreds of other
-    models it may be older, so that counting takes a bounded share of the time. Nothing raises: while the directory
-    cannot be listed, the records of the last listing count.
+    Belongs to one thread, in preprocess the one in `execute`. A count is at most `count_age_ns` old; with hundreds of
+    other models it may be older, so that counting takes a bounded share of the time. Nothing raises: while the
+    directory cannot be listed, the records of the last listing count.
     """
 
-    def __init__(self, directory: Path, model: str) -> None:
-        self._directory, self._model = directory, model
+    def __init__(self, directory: Path, model: str, limits: RecordLimits = RecordLimits()) -> None:
+        self._directory, self._model, self._limits = directory, model, limits
         self._mapped: dict[str, Numbers] = {}
         self._records: dict[str, dict[str, list[Numbers]]] = {}
         self._moved: dict[str, tuple[int, int]] = {}
@@ -55,9 +50,9 @@ class OtherModels:
             if now >= self._list_again_ns:
                 with suppress(OSError):
                     self._list()
-                self._list_again_ns = now + LISTING_NS
+                self._list_again_ns = now + self._limits.listing_ns
             self._count = sum(self._of_model(model, by_stage, now) for model, by_stage in self._records.items())
-            self._read_again_ns = now + max(AGE_NS, SHARE * (monotonic_ns() - now))
+            self._read_again_ns = now + max(self._limits.count_age_ns, SHARE * (monotonic_ns() - now))
         return self._count
 
     def _list(self) -> None:
@@ -88,9 +83,9 @@ class OtherModels:
         return num_open + self._queued(model, max(0, issued - taken), taken, now)
 
     def _queued(self, model: str, queued: int, taken: int, now: int) -> int:
-        """Return `queued`, the requests between the stages of a model; 0 if inference takes none for FORGET_NS."""
+        """Return `queued`, the requests between the stages of a model; 0 if inference has long taken none."""
         known, since_ns = self._moved.get(model, (-1, 0))
         if not queued or taken != known:
             self._moved[model] = taken, now
             return queued
-        return queued if now - since_ns < FORGET_NS else 0
+        return queued if now - since_ns < self._limits.forget_queue_ns else 0

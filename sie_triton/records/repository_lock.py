@@ -9,9 +9,6 @@ from time import monotonic, sleep
 
 LOCK = "serving.lock"
 
-# Interval between two attempts, in seconds.
-LOOK_S = 0.05
-
 
 @contextmanager
 def locked(data_dir: Path, wait_s: float = math.inf) -> Iterator[bool]:
@@ -19,7 +16,7 @@ def locked(data_dir: Path, wait_s: float = math.inf) -> Iterator[bool]:
     with (data_dir / LOCK).open("a") as handle:
         ends_at = monotonic() + wait_s
         while not (is_ours := _took(handle.fileno())) and monotonic() < ends_at:
-            sleep(LOOK_S)
+            sleep(0.05)
         yield is_ours
 
 

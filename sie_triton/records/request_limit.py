@@ -9,14 +9,9 @@ soon as a later one arrives.
 from time import monotonic_ns
 
 from sie_triton.errors import BusyError
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.other_models import OtherModels
 from sie_triton.records.status import StatusReader, StatusWriter
-
-LISTING_NS = 500_000_000
-FRESH_LISTING_NS = 20_000_000
-
-# If inference has received none of the queued requests for this long, one more is let through: all may have been lost.
-STUCK_NS = 1_000_000_000
 
 
 class RequestLimit:
@@ -27,8 +22,15 @@ class RequestLimit:
     """
 
     def __init__(
-        self, of_server: int, of_model: int, preprocess: StatusWriter, inference: StatusReader, others: OtherModels
+        self,
+        of_server: int,
+        of_model: int,
+        preprocess: StatusWriter,
+        inference: StatusReader,
+        others: OtherModels,
+        limits: RecordLimits = RecordLimits(),
     ) -> None:
+        self._limits = limits
         self._of_server, self._of_model = of_server, of_model or of_server
         self._own = preprocess.record
         self._inference = inference
@@ -39,10 +41,10 @@ class RequestLimit:
 
     def places_left(self) -> int:
         """Return how many more requests may enter now."""
-        left = self._places_left(LISTING_NS)
+        left = self._places_left(self._limits.listing_ns)
         if left <= 0:
-            left = self._places_left(FRESH_LISTING_NS)
-        if left <= 0 and monotonic_ns() - self._taken_ns > STUCK_NS and self._queued:
+            left = self._places_left(self._limits.fresh_listing_ns)
+        if left <= 0 and monotonic_ns() - self._taken_ns > self._limits.stuck_ns and self._queued:
             self._taken_ns = monotonic_ns()
             return 1
         return left

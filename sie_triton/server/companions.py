@@ -22,13 +22,9 @@ from sie_triton.system.host.device import worker_variables
 from sie_triton.system.host.ports import reserved
 from sie_triton.system.processes.fork_server import fork_server_directory
 from sie_triton.system.processes.freed_memory import LARGE_BLOCKS
+from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.supervisor import Companion
-
-READY_TIMEOUT_S = 30.0
-
-# Polling interval while something is not ready, in seconds.
-POLL_S = 0.1
 
 CONTROLLER_LOG, DOOR_LOG = "controller", "door"
 
@@ -38,12 +34,18 @@ DRAIN_S = 8.0
 Say = Callable[[str], None]
 
 
-def controller(settings: Settings, control_token: str, say: Say = lambda line: None) -> Companion:
+def controller(
+    settings: Settings,
+    control_token: str,
+    say: Say = lambda line: None,
+    limits: ProcessLimits = ProcessLimits(),
+) -> Companion:
     """The controller, with the same settings as the server; models that load before it has started wait for it."""
     expect_controller(settings.status_dir)
     log = log_of(settings, CONTROLLER_LOG)
     environment = {**resolved(settings), **environment_of(settings), CONTROL_TOKEN: control_token}
-    return Companion("the controller", ["sie_triton.cli", "controller"], log, environment, say, beats=True)
+    command = ["sie_triton.cli", "controller"]
+    return Companion("the controller", command, log, environment, say, beats=True, limits=limits)
 
 
 @contextmanager
@@ -53,12 +55,13 @@ def doors(
     say: Say = lambda line: None,
     module: str = "sie_triton.doors",
     also_ports: Sequence[int] = (),
+    limits: ProcessLimits = ProcessLimits(),
 ) -> Iterator[list[Companion]]:
     """Run the processes of `module` that share the door's port, and `also_ports`. At the end, all drain at once."""
     log = log_of(settings, DOOR_LOG)
     environment = {**resolved(settings), **marked, **LARGE_BLOCKS, **counts_variables(settings.status_dir)}
     names = ["the door"] if settings.door_workers == 1 else [f"door {i}" for i in range(settings.door_workers)]
-    options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True}
+    options: dict[str, Any] = {"end_s": DRAIN_S, "beats": True, "limits": limits}
     processes = [Companion(name, [module], log, environment, say, **options) for name in names]
     started = []
     with reserved(settings.host, [settings.door_port, *also_ports]):
@@ -132,7 +135,7 @@ def wait_for_controller(settings: Settings) -> None:
 
 
 def _wait_for(name: str, settings: Settings, address: str, log: str, path: str) -> None:
-    wait_for(name, lambda: answers(f"http://{address}{path}"), READY_TIMEOUT_S, log_of(settings, log).path)
+    wait_for(name, lambda: answers(f"http://{address}{path}"), 30.0, log_of(settings, log).path)
 
 
 def wait_for(name: str, is_ready: Callable[[], bool], seconds: float, log: Path) -> None:
@@ -142,4 +145,4 @@ def wait_for(name: str, is_ready: Callable[[], bool], seconds: float, log: Path)
         if time.monotonic() > deadline:
             last = log.read_text(errors="replace").splitlines()[-1:]
             raise ServerError("\n".join([f"{name} is not ready after {seconds:.0f} s; see {log}", *last]))
-        time.sleep(POLL_S)
+        time.sleep(0.1)

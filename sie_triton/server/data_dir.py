@@ -20,7 +20,8 @@ from sie_triton.server.preflight import explain
 from sie_triton.settings import SERVED_FROM, Settings
 from sie_triton.system.host.container import num_processors
 from sie_triton.system.host.private import private_directory
-from sie_triton.system.processes.log import MAX_WINDOW_BYTES, Log
+from sie_triton.system.processes.limits import ProcessLimits
+from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.standard_output import Output
 from sie_triton.system.telemetry.lines import Form, as_json, for_people
 
@@ -33,8 +34,6 @@ SHM_PREFIX = re.compile(r"sie_\d+_[0-9a-f]{8}_")
 
 # A log may have so many times the usual lines in a window if each request has one.
 LINES_OF_REQUESTS = 16
-
-END_S = 5.0
 
 
 def lock(data_dir: Path) -> IO[str]:
@@ -95,11 +94,12 @@ def environment_of(settings: Settings) -> dict[str, str]:
 def log_of(settings: Settings, name: str, form: Callable[[Form], Form] = lambda form: form) -> Log:
     """Return the log file NAME.log of the server's processes; `form` changes the form of its lines."""
     path, telemetry = settings.data_dir / "logs" / f"{name}.log", settings.telemetry
-    max_bytes = MAX_WINDOW_BYTES * (LINES_OF_REQUESTS if telemetry.log_requests else 1)
+    usual = ProcessLimits.max_window_bytes
+    limits = ProcessLimits(max_window_bytes=usual * (LINES_OF_REQUESTS if telemetry.log_requests else 1))
     if telemetry.log_json:
         lines = form(as_json(name, worker=settings.worker_id))
-        return Log(path, lines, copy=standard_output().write, max_window_bytes=max_bytes)
-    return Log(path, form(for_people), max_window_bytes=max_bytes)
+        return Log(path, lines, copy=standard_output().write, limits=limits)
+    return Log(path, form(for_people), limits=limits)
 
 
 @cache
@@ -119,7 +119,7 @@ def end_leftovers(data_dir: Path) -> int:
             if wanted <= process.environ().items() and not _is_started_here(process):
                 process.kill()
                 found.append(process)
-    deadline = monotonic() + END_S
+    deadline = monotonic() + 5.0
     while not all(map(_has_ended, found)) and monotonic() < deadline:
         sleep(0.02)
     return len(found)

@@ -18,9 +18,6 @@ from sie_triton.models.weights.uses import Uses
 from sie_triton.settings import Settings
 from sie_triton.system.printing import Console
 
-# Seconds between lines of progress if the output is not a terminal.
-SAY_EVERY_S = 5.0
-
 
 def fetch_preloaded(settings: Settings, configs: Sequence[ModelConfig], console: Console) -> None:
     """Fetch the weights of preloaded models. A failure is a warning here, and an error of the model's own requests."""
@@ -53,7 +50,7 @@ def fetch(spec: ModelSpec, console: Console, uses: Uses, pin: Path | None = None
 
 @contextmanager
 def _shown(console: Console) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows progress: a bar on a terminal, else a line every SAY_EVERY_S."""
+    """Yield a function that shows progress: a bar on a terminal, else a line every five seconds."""
     say_after = 0.0
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -64,7 +61,7 @@ def _shown(console: Console) -> Iterator[Callable[[str], None]]:
             done, total = (line.done, line.total or None) if isinstance(line, ProgressLine) else (0, None)
             progress.update(task, description=line, completed=done, total=total)
             if not console.is_terminal and monotonic() >= say_after:
-                say_after = monotonic() + SAY_EVERY_S
+                say_after = monotonic() + 5.0
                 console.print(line)
 
         yield report_progress

@@ -10,8 +10,6 @@ from pathlib import Path
 from sie_triton.records.serving_file import fault_lines, read_serving
 from sie_triton.system.host.repeated import repeated
 
-POLL_S = 1.0
-
 
 class FileFaults:
     """The last problems in serving.json, whose changes it reports. One thread calls `look`."""
@@ -34,5 +32,5 @@ class FileFaults:
 
 
 def report_faults(data_dir: Path, say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Report problems every POLL_S, on a separate thread, inside the context."""
-    return repeated(FileFaults(data_dir, say).look, POLL_S, "file-faults")
+    """Report problems every second, on a separate thread, inside the context."""
+    return repeated(FileFaults(data_dir, say).look, 1.0, "file-faults")

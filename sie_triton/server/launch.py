@@ -31,14 +31,6 @@ from sie_triton.system.processes.child import Started, end_with_parent, start
 from sie_triton.system.telemetry.identity import FORWARDED
 from sie_triton.system.telemetry.lines import without_gpu
 
-READY_TIMEOUT_S = 300.0
-# Time that a change of the repository has to end before Triton starts anyway: it takes a second or two, but may wait
-# for the model hub.
-CHANGE_S = 3.0
-# Triton's 30 s for a stub are too short for hundreds that start at once on a busy machine. It sees dead ones at once.
-STUB_TIMEOUT_S = 300
-# Threads of tritonserver that forward the responses of one stage. Triton's default is 32: 777 for seven models.
-NUM_SENDERS = 4
 EXIT_TIMEOUT_S = 7
 KILL_AFTER_S = 8.5
 CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
@@ -47,8 +39,9 @@ CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 class Server:
     """tritonserver on a rendered repository, with the fork server of its stubs; a Supervisor keeps it running.
 
-    Each start serves the models that are then in the repository. Use as a context manager; `say` prints a line about
-    each event of the fork server.
+    Each start serves the models that are then in the repository. A change of it has `change_s` seconds to end before
+    Triton starts anyway: it takes a second or two, but may wait for the model hub. Use as a context manager; `say`
+    prints a line about each event of the fork server.
     """
 
     name = "tritonserver"
@@ -60,8 +53,9 @@ class Server:
         *,
         verbose: bool = False,
         say: Callable[[str], None] = lambda line: None,
+        change_s: float = 3.0,
     ) -> None:
-        self._settings = settings
+        self._settings, self._change_s = settings, change_s
         self._ensembles: list[str] = []
         self._verbose = verbose
         self._repository = repository
@@ -108,7 +102,7 @@ class Server:
         else:
             self._end(self._child)
         self._reading.close()
-        self._reading.enter_context(locked(self._settings.data_dir, CHANGE_S))
+        self._reading.enter_context(locked(self._settings.data_dir, self._change_s))
         self._ensembles = all_ensembles(self._repository)
         self._child = start(
             self.command(),
@@ -136,8 +130,10 @@ class Server:
             f"--model-repository={self._repository.absolute()}",
             f"--backend-directory={self._triton.backend_directory}",
             f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
-            f"--backend-config=python,stub-timeout-seconds={STUB_TIMEOUT_S}",
-            f"--backend-config=python,thread-pool-size={NUM_SENDERS}",
+            # Triton's 30 s are too short for hundreds that start at once on a busy machine. It sees dead ones at once.
+            "--backend-config=python,stub-timeout-seconds=300",
+            # Threads that forward the responses of one stage. Triton's default is 32: 777 for seven models.
+            "--backend-config=python,thread-pool-size=4",
             "--model-control-mode=explicit",
             *(f"--load-model={model}" for model in self._ensembles),
             "--disable-auto-complete-config",
@@ -164,14 +160,14 @@ class Server:
     def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Return once every model answers; `progress` gets the number of ready models.
 
-        Raise ServerError with the end of Triton's log if it exits or READY_TIMEOUT_S passes. Until then the repository
+        Raise ServerError with the end of Triton's log if it exits or five minutes pass. Until then the repository
         does not change: Triton would end if a model that it is to load is gone.
         """
         with self._reading:
             self._wait_ready(progress)
 
     def _wait_ready(self, progress: Callable[[int], None]) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        deadline = time.monotonic() + 300
         pending, is_live = list(self._ensembles), False
         while pending or not is_live:
             is_live = self._answers("/v2/health/live")
@@ -179,7 +175,7 @@ class Server:
             progress(len(self._ensembles) - len(pending))
             self.check_alive()
             if time.monotonic() > deadline:
-                raise ServerError(f"not ready after {READY_TIMEOUT_S:.0f} s: {', '.join(pending)}\n{self._log_tail()}")
+                raise ServerError(f"not ready after 300 s: {', '.join(pending)}\n{self._log_tail()}")
             time.sleep(0.1)
 
     def check_alive(self) -> None:

@@ -15,7 +15,7 @@ from sie_triton.settings.sources import variable
 from sie_triton.system.host.container import container_memory
 from sie_triton.system.host.footprint import FORKED_BYTES, limit_for, server_bytes
 
-LIMIT = variable("memory_limit_bytes")
+SETTING = variable("memory_limit_bytes")
 TENSORS = "*.safetensors"
 
 
@@ -35,7 +35,7 @@ class MemoryPlan:
         if self._given and self.left < FORKED_BYTES:
             needed = limit_for(self.own + FORKED_BYTES, self._threshold)
             yield (
-                f"{LIMIT} is {self._given}: {self._threshold:g} % of it is usable, the server itself takes about "
+                f"{SETTING} is {self._given}: {self._threshold:g} % of it is usable, the server itself takes about "
                 f"{self.own / 1e6:.0f} MB with {self._num_models} models, and no model fits beside it; "
                 f"set it to at least {needed}"
             )
@@ -64,7 +64,7 @@ class MemoryPlan:
 def memory_limit(given: int) -> tuple[int, str]:
     """Return the limit in bytes, and what it is of: the setting, the container, or the machine."""
     if given:
-        return given, LIMIT
+        return given, SETTING
     known = container_memory()
     return (known[1], "container") if known else (psutil.virtual_memory().total, "machine")
 

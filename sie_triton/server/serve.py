@@ -47,9 +47,6 @@ from sie_triton.system.processes.supervisor import Supervisor
 from sie_triton.system.telemetry.batches import DIRECTORY as BATCHES
 from sie_triton.system.telemetry.spans import check_tracing
 
-# Polling interval while models are loaded, in seconds.
-POLL_S = 0.1
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 READABLE_BY_ALL = (
@@ -194,7 +191,7 @@ def _wait_preloaded(settings: Settings, server: Server, console: Console) -> Non
         while num := preloads.num_loading():
             server.check_alive()
             show(f"loading weights, {num_models - num} of {num_models} models done")
-            time.sleep(POLL_S)
+            time.sleep(0.1)
 
 
 @contextmanager

@@ -40,9 +40,6 @@ NOT_READ = {
 # More of the last kind, by the beginning of their names.
 OF_KUBERNETES = "SIE_GATEWAY_K8S_"
 
-# Files of ./models that are looked at, and how much of each, to find out whether they are model files.
-MAX_FILES, HEAD_BYTES = 1000, 4096
-
 # A number of bytes with a unit of 1000 (kB, MB, GB, TB) or of 1024 (KiB, MiB, GiB, TiB), in lower case.
 SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?(?:([kmgt])(i)?)?b?")
 UNITS = "kmgt"
@@ -87,10 +84,10 @@ def file_settings() -> dict[str, Any]:
 def default_models_dir(directory: Path) -> Path | None:
     """Return `directory` if one of its YAML files begins like a model file; else None: other tools use the name too."""
     with suppress(OSError):
-        for path in islice(directory.iterdir(), MAX_FILES):
+        for path in islice(directory.iterdir(), 1000):
             if path.suffix in (".yaml", ".yml") and path.is_file():
                 with path.open(encoding="utf-8", errors="replace") as file:
-                    if "sie_id:" in file.read(HEAD_BYTES):
+                    if "sie_id:" in file.read(4096):
                         return directory
     return None
 

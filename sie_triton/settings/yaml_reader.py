@@ -16,9 +16,6 @@ MAX_CHARACTERS = 200_000
 MAX_DEPTH = 50
 MAX_NODES = 20_000
 
-# Characters that an error shows of the text's line, and of the description of the fault.
-MAX_SHOWN, MAX_PROBLEM = 75, 300
-
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -91,7 +88,7 @@ def _refusal(place: Any, problem: str) -> MarkedYAMLError:
 def _described(error: MarkedYAMLError) -> str:
     """Return the fault in one line and, below it, the text's line and a caret."""
     mark, began = error.problem_mark, error.context_mark
-    snippet = mark.get_snippet(indent=0, max_length=MAX_SHOWN) if mark else None
+    snippet = mark.get_snippet(indent=0, max_length=75) if mark else None
     if mark is None or snippet is None:
         return _folded(error)
     within = f" ({error.context}, which begins in line {began.line + 1})" if began else ""
@@ -103,7 +100,7 @@ def _described(error: MarkedYAMLError) -> str:
 
 
 def _folded(problem: object) -> str:
-    return " ".join(str(problem).split())[:MAX_PROBLEM]
+    return " ".join(str(problem).split())[:300]
 
 
 def _width(letter: str) -> int:

@@ -18,7 +18,7 @@ from benchmarks.ports import ports_of_a_server
 from sie_triton import SIEClient
 from sie_triton.errors import SIEError
 from sie_triton.records.status import all_records
-from sie_triton.system.processes.log import MAX_FILE_BYTES
+from sie_triton.system.processes.limits import ProcessLimits
 from tests.attack.attacks import ATTACKS, Unanswered
 from tests.attack.conftest import CLAP, CLIP, COLBERT, CROSS_ENCODER, GLINER, MINILM, MODELS, SPLADE, Served, serving
 from tests.attack.crowds import crowd
@@ -200,7 +200,7 @@ def test_memory_after_ten_minutes_of_attack(served):
     assert tracebacks(served) == []
     assert seen.door.longest_s <= DEAF_S
     logs = [path.stat().st_size for path in (served.settings.data_dir / "logs").iterdir()]
-    assert max(logs) <= MAX_FILE_BYTES
+    assert max(logs) <= ProcessLimits.max_file_bytes
 
 
 @pytest.mark.slow
@@ -222,7 +222,9 @@ def test_thousands_of_connections_with_1024_descriptors(tmp_path, served):
         assert seen.failed == []
         door, controller = (seen.longest_by_port_s[str(port)] for port in ports)
         assert (door <= 2 * DEAF_S, controller <= 5 * DEAF_S) == (True, True)
-        assert all(path.stat().st_size <= MAX_FILE_BYTES for path in (settings.data_dir / "logs").iterdir())
+        assert all(
+            path.stat().st_size <= ProcessLimits.max_file_bytes for path in (settings.data_dir / "logs").iterdir()
+        )
 
 
 def tracebacks(served: Served) -> list[str]:

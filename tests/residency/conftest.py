@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -249,13 +249,6 @@ def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
                 return
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def percentiles(seconds: Sequence[float]) -> str:
-    if not len(seconds):
-        return "none"
-    p50, p99 = np.percentile(seconds, [50, 99]) * 1e3
-    return f"p50 {p50:.0f} ms, p99 {p99:.0f} ms of {len(seconds)}"
 
 
 def _seconds(logged: str) -> float:

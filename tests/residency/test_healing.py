@@ -8,7 +8,6 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sie_triton import SIEClient
@@ -19,7 +18,6 @@ from sie_triton.errors import ModelError, ServerError, SIEError
 from sie_triton.records.status import Record, records_of
 from sie_triton.system.processes.pids import is_alive
 from tests.residency.conftest import EXTRACTOR, LONG, MODELS, TEXT, Crowd, answer, busy, serving, wait_for
-from tests.support.gliners import LABELS, save_gliner
 
 FORWARD_TIMEOUT_S = 1.0
 LONG_TEXT = " ".join([TEXT] * 20)
@@ -28,7 +26,7 @@ LONG_TEXT = " ".join([TEXT] * 20)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
 def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds):
-    model, back = EXTRACTOR, []
+    model = EXTRACTOR
     with SIEClient(crowd.grpc) as client:
         answer(client, model)
     with busy(crowd, model, vector) as log:
@@ -36,41 +34,27 @@ def test_a_killed_or_stopped_worker_fails_no_request(crowd, vector, sent, rounds
             wait_for(lambda: crowd.state(model) == "resident")
             worker = crowd.models()[model]["worker_pid"]
             os.kill(worker, sent)
-            back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
-    print(f"\n{len(log.calls)} requests; back after {np.median(back):.1f} s, {max(back):.1f} s at most")
+            wait_for(lambda worker=worker: is_back(crowd, model, worker))
     log.check()
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=LONG)])
-def test_an_endless_forward_pass_is_ended_at_the_timeout(
-    tmp_path, tiny_directory, minilm_directory, monkeypatch, rounds
-):
+def test_an_endless_forward_pass_is_ended_at_the_timeout(tmp_path, tiny_directory, monkeypatch, rounds):
     """The request gets an error, and so may those computed with it; the others wait for the next worker."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "faults"), prepend=os.pathsep)
-    save_gliner(tmp_path / "gliner", minilm_directory, num_rnn_layers=0)
-    models = {"test/encoder": tiny_directory, EXTRACTOR: tmp_path / "gliner" / "model"}
-    with serving(tmp_path, models, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd:
-        for model in models:
-            check_that_an_endless_forward_pass_is_ended(crowd, model, rounds)
-        started = time.monotonic()
-    print(f"SIGTERM took {time.monotonic() - started:.1f} s")
-
-
-def check_that_an_endless_forward_pass_is_ended(crowd: Crowd, model: str, rounds: int) -> None:
-    late, back, extracts = [], [], model == EXTRACTOR
-    with SIEClient(crowd.grpc) as client:
-        found = answer(client, model)
-        vector, crowd.entities = (None, found) if extracts else (found, [])
-        with busy(crowd, model, vector) as log:
-            for _ in range(rounds):
-                worker = crowd.models()[model]["worker_pid"]
-                started = time.monotonic()
-                with pytest.raises(ModelError, match="took longer than 1 s"):
-                    client.extract(model, "hello", LABELS) if extracts else client.encode(model, "hello")
-                late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
-                back.append(seconds_until(lambda worker=worker: is_back(crowd, model, worker)))
-    print(f"\n{model}: error {np.median(late):.2f} s after the limit, {max(late):.2f} at most")
-    print(f"back after {np.median(back):.1f} s, {max(back):.1f} s at most")
+    model, late = "test/encoder", []
+    with (
+        serving(tmp_path, {model: tiny_directory}, 64, forward_timeout_s=FORWARD_TIMEOUT_S) as crowd,
+        SIEClient(crowd.grpc) as client,
+        busy(crowd, model, answer(client, model)) as log,
+    ):
+        for _ in range(rounds):
+            worker = crowd.models()[model]["worker_pid"]
+            started = time.monotonic()
+            with pytest.raises(ModelError, match="took longer than 1 s"):
+                client.encode(model, "hello")
+            late.append(time.monotonic() - started - FORWARD_TIMEOUT_S)
+            wait_for(lambda worker=worker: is_back(crowd, model, worker))
     assert {call.error.partition(";")[0] for call in log.calls} <= {
         "",
         "ModelError: inference took longer than 1 s and was ended",
@@ -80,8 +64,7 @@ def check_that_an_endless_forward_pass_is_ended(crowd: Crowd, model: str, rounds
     assert max(late) < 2
 
 
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-def test_stages_that_die_are_healed(crowd, vector, sent):
+def test_stages_that_die_are_healed(crowd, vector):
     """One stage of each of three models dies.
 
     Triton keeps a request that the stage had deferred for ever: here every one has a timeout.
@@ -93,7 +76,7 @@ def test_stages_that_die_are_healed(crowd, vector, sent):
         """A stage that was just replaced is gone before the signal, or beside its successor."""
         with suppress(ValueError, ProcessLookupError):
             (record,) = records_of(crowd.settings.status_dir, triton_name(model), stages[model])
-            os.kill(record["pid"], sent)
+            os.kill(record["pid"], signal.SIGKILL)
             pids[model] = record["pid"]
         return model in pids
 
@@ -110,8 +93,8 @@ def test_stages_that_die_are_healed(crowd, vector, sent):
                 return float(client.encode(model, TEXT, timeout=2)["dense"] @ vector) > 0.9999
             return False
 
-        for model, stage in stages.items():
-            print(f"\n{stage}: back after {seconds_until(lambda model=model: answers(model)):.1f} s")
+        for model in stages:
+            wait_for(lambda model=model: answers(model))
     assert not any(map(is_alive, pids.values()))
     wait_for(lambda: num_regions(crowd) <= regions, 20)
 
@@ -132,20 +115,6 @@ def test_a_door_does_not_wait_for_a_stage_that_died_with_its_request(crowd):
                 await asyncio.wait_for(asking, 300)
 
     asyncio.run(ask())
-
-
-def test_traffic_continues_while_a_dead_controller_is_replaced(crowd, vector):
-    before = crowd.companion.pid
-    with busy(crowd, MODELS[3], vector, clients=2) as log:
-        wait_for(lambda: len(log.calls) > 2)
-        os.kill(before, signal.SIGKILL)
-        with SIEClient(crowd.grpc) as client:
-            assert float(client.encode(MODELS[4], TEXT)["dense"] @ vector) > 0.9999
-        wait_for(lambda: crowd.companion.pid != before)
-        wait_for(crowd.answers)
-        crowd.act(MODELS[3], "evict")
-    log.check()
-    assert set(crowd.models()) == set(MODELS)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=LONG)])
@@ -183,12 +152,6 @@ def record_of(crowd: Crowd, model: str, pid: int) -> Record:
         each for each in records_of(crowd.settings.status_dir, triton_name(model), "inference") if each["pid"] == pid
     )
     return found
-
-
-def seconds_until(condition) -> float:
-    started = time.monotonic()
-    wait_for(condition)
-    return time.monotonic() - started
 
 
 def num_regions(crowd: Crowd) -> int:

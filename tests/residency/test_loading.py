@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from sie_triton.errors import SIEError
 from sie_triton.records.status import records_of
 from sie_triton.system.processes.fork_server import fork_server_ids
 from sie_triton.system.processes.pids import is_alive
-from tests.residency.conftest import MODELS, TEXT, Crowd, Log, serving, wait_for
+from tests.residency.conftest import MODELS, TEXT, Crowd, Log, wait_for
 
 
 def loader_of(crowd, model: str) -> int:
@@ -44,7 +43,6 @@ def test_a_stopped_loader_is_replaced_and_delays_no_other_model(crowd, vector):
         waiting.result()
     log.check()
     assert not is_alive(loader)
-    print([f"{call.model} after {call.ended - call.started:.1f} s" for call in log.calls])
 
 
 def test_a_stopped_fork_server_is_replaced_and_delays_no_other_model(crowd, vector):
@@ -67,13 +65,10 @@ def never_loading(crowd: Crowd, model: str) -> Iterator[None]:
         yield
 
 
-def test_an_endless_load_can_be_evicted_and_delays_no_other_model(tmp_path, tiny_directory):
-    endless, other = "test/endless", "test/other"
-    (tmp_path / "models").mkdir()
+def test_an_endless_load_can_be_evicted_and_delays_no_other_model(crowd):
+    endless, other = MODELS[3], MODELS[4]
+    make_cold(crowd, endless, other)
     with (
-        serving(
-            tmp_path / "models", dict.fromkeys((endless, other), tiny_directory), 64, memory_limit_bytes=4 << 30
-        ) as crowd,
         never_loading(crowd, endless),
         SIEClient(crowd.grpc, retry=False) as client,
         ThreadPoolExecutor() as pool,
@@ -81,9 +76,7 @@ def test_an_endless_load_can_be_evicted_and_delays_no_other_model(tmp_path, tiny
         waiting = pool.submit(told, client, endless)
         wait_for(lambda: loader_of(crowd, endless))
         loader = loader_of(crowd, endless)
-        started = time.monotonic()
-        assert client.encode(other, TEXT, timeout=60)["dense"].shape == (64,)
-        print(f"\nthe other model after {time.monotonic() - started:.1f} s")
+        assert client.encode(other, TEXT, timeout=60)["dense"].shape == (1024,)
         crowd.act(endless, "evict")
         wait_for(lambda: not is_alive(loader))
         waiting.result()

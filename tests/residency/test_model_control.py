@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 
 from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
-from sie_triton.controller import model_control
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.model_control import ModelControl
 from sie_triton.pipeline.render.build import write_repository
 from sie_triton.records.status import records_of
@@ -26,6 +26,7 @@ from tests.support.models import save_pylate
 
 BOTH = "test/both"  # encodes and scores
 ONE, OTHER = "test__one", "test__other"
+SHORT_TURNS = pytest.mark.parametrize("control", [ControllerLimits(turn_s=0.05)], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path, tin
 
 
 @pytest.fixture
-def control(server: Running) -> Iterator[ModelControl]:
-    control = ModelControl(server.grpc, server.control_token)
+def control(server: Running, request: pytest.FixtureRequest) -> Iterator[ModelControl]:
+    control = ModelControl(server.grpc, server.control_token, getattr(request, "param", ControllerLimits()))
     yield control
     control.close()
 
@@ -81,6 +82,7 @@ def test_loads_take_turns(control, monkeypatch):
     assert max(most) == 1
 
 
+@SHORT_TURNS
 def test_a_load_that_hangs_does_not_keep_the_others_waiting(control, monkeypatch):
     load_model, hangs, may_go_on = control._client.load_model, threading.Event(), threading.Event()
 
@@ -91,7 +93,6 @@ def test_a_load_that_hangs_does_not_keep_the_others_waiting(control, monkeypatch
         load_model(name, **options)
 
     monkeypatch.setattr(control._client, "load_model", hanging)
-    monkeypatch.setattr(model_control, "TURN_S", 0.05)
     with ThreadPoolExecutor(1) as thread:
         swap = thread.submit(control.swap, f"{ONE}-inference")
         assert hangs.wait(60)
@@ -101,8 +102,8 @@ def test_a_load_that_hangs_does_not_keep_the_others_waiting(control, monkeypatch
         swap.result()
 
 
+@SHORT_TURNS
 def test_who_waits_goes_on_waiting_while_turns_are_short(control, monkeypatch):
-    monkeypatch.setattr(model_control, "TURN_S", 0.05)
     monkeypatch.setattr(control, "_turn_began", math.inf)  # whoever has the turn has just got it
     with ThreadPoolExecutor(1) as thread:
         with control._lock:

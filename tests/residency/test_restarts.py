@@ -1,12 +1,10 @@
-"""Restarts beside a running controller: models taken out of service, tritonserver, shared memory."""
+"""A stage that dies while shared memory is full."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton import SIEClient
 from sie_triton.contract.names import triton_name
-from sie_triton.errors import ServerError, SIEError
+from sie_triton.errors import SIEError
 from sie_triton.records.status import records_of
 from tests.residency.conftest import TEXT, Crowd, serving, wait_for
 
@@ -27,46 +25,10 @@ SHM_BYTES = 64 << 20
 SMALL_SHM = f'mount --make-rprivate / && mount -t tmpfs -o size={SHM_BYTES} tmpfs /dev/shm && exec "$@"'
 
 
-def ready(crowd: Crowd) -> int:
-    try:
-        return urllib.request.urlopen(f"{crowd.url}/readyz").status
-    except urllib.error.HTTPError as exc:
-        return exc.code
-
-
 def answers(client: SIEClient) -> bool:
     with suppress(SIEError):
         return client.encode(MODEL, TEXT, timeout=3)["dense"].shape == (64,)
     return False
-
-
-def test_a_model_recovers_from_unload_and_a_tritonserver_restart(tmp_path, tiny_directory):
-    with serving(tmp_path, {MODEL: tiny_directory}, 64, memory_limit_bytes=LIMIT) as crowd:
-        with SIEClient(crowd.grpc) as client:
-            client.encode(MODEL, TEXT)
-            crowd.act(MODEL, "evict")  # a step that was swapped is loaded by its own name
-            crowd.act(MODEL, "unload")
-            wait_for(lambda: crowd.models() == {})
-            assert client.list_models() == []
-            with pytest.raises(ServerError, match="is not served"):
-                crowd.act(MODEL, "evict")
-            crowd.act(MODEL, "load")
-            wait_for(lambda: crowd.state(MODEL) == "resident")
-            assert answers(client)
-        os.kill(crowd.server.pid, signal.SIGSTOP)
-        assert ready(crowd) == 503
-        os.kill(crowd.server.pid, signal.SIGKILL)
-        crowd.server.stop()
-        assert ready(crowd) == 503
-        crowd.server.start()
-        crowd.server.wait_ready()
-        wait_for(lambda: ready(crowd) == 200)
-        with SIEClient(crowd.grpc) as client:
-            client.encode(MODEL, TEXT)
-            wait_for(lambda: crowd.state(MODEL) == "resident")
-            crowd.act(MODEL, "evict")
-            wait_for(lambda: crowd.state(MODEL) == "cold")
-            client.encode(MODEL, TEXT)
 
 
 def test_a_stage_that_died_while_shared_memory_was_full_is_healed_later(tmp_path, tiny_directory):

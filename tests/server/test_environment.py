@@ -105,22 +105,18 @@ def test_the_worker_uses_the_numpy_of_its_environment(served, environments):
     assert str(SITE_PACKAGES) not in mapped(record["worker_pid"])
 
 
-def test_a_model_in_an_environment_is_evicted_and_answers_again(served):
+def test_a_model_in_an_environment_answers_again_after_an_eviction_and_a_death(served):
     check(served)
-    worker = served.record(MODEL)["worker_pid"]
+    evicted = served.record(MODEL)["worker_pid"]
     served.act(MODEL, "evict")
     with within(10):
-        while served.state(MODEL) != "cold" or is_alive(worker):
+        while served.state(MODEL) != "cold" or is_alive(evicted):
             time.sleep(0.05)
     check(served)
-
-
-def test_a_model_in_an_environment_heals_when_its_worker_is_killed(served):
+    killed = served.record(MODEL)["worker_pid"]
+    os.kill(killed, signal.SIGKILL)
     check(served)
-    worker = served.record(MODEL)["worker_pid"]
-    os.kill(worker, signal.SIGKILL)
-    check(served)
-    assert served.record(MODEL)["worker_pid"] not in (0, worker)
+    assert served.record(MODEL)["worker_pid"] not in (0, evicted, killed)
 
 
 def test_the_documented_example_family_is_served(served):

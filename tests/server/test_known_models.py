@@ -1,4 +1,4 @@
-"""A default server adds a known model once a request names it; the hub is a stand-in."""
+"""A default server adds a known model once a request names it, one beside the others; the hub is a stand-in."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.ports import free_ports
 from sie_triton import SIEClient
 from sie_triton.client.failures import NotServed
 from tests.conftest import MINILM
@@ -35,19 +36,14 @@ class Ports:
     def post(self, route: str, **body: object) -> httpx.Response:
         return httpx.post(f"http://127.0.0.1:{self.door}/v1/{route}", json=body, timeout=120)
 
-    def get(self, route: str) -> httpx.Response:
-        return httpx.get(f"http://127.0.0.1:{self.door}/v1/{route}", timeout=60)
-
-    def models(self) -> dict[str, dict]:
-        found = self.get("models").json()["models"]
-        return {model["name"]: model for model in found}
+    def states(self) -> dict[str, str]:
+        found = httpx.get(f"http://127.0.0.1:{self.door}/v1/models", timeout=60).json()["models"]
+        return {model["name"]: model["state"] for model in found}
 
 
 @contextmanager
 def default_server(data_dir: Path, *flags: str) -> Iterator[Ports]:
     """Serve nothing in particular, in small sub-batches: loads measure with full ones."""
-    from benchmarks.ports import free_ports
-
     ports = free_ports(5)
     process = sie("serve", *flags, "--max-sub-batch-cost=2048", f"--data-dir={data_dir}", *port_flags(ports))
     try:
@@ -74,79 +70,34 @@ def hub(tmp_path_factory: pytest.TempPathFactory, minilm_directory: Path, tiny_d
         yield hub
 
 
-@pytest.fixture(scope="module")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("known")
+def test_models_come_with_their_requests_and_leave_for_others(hub, tmp_path, minilm_directory):
+    """Four at a time: the fifth, which is on the hub only, takes the place of the one used longest ago."""
+    flags = ("--serve-known", "--allow-any-model", "--max-mentioned-models=4")
+    with default_server(tmp_path / "data", *flags) as server, server.client() as client:
+        assert list(server.states())[:1] == [MINILM]
+        assert {server.states()[name] for name in (ANOTHER, ENCODER, SCORER, EXTRACTOR)} == {"available"}
+        loads_for_tritons_clients(server, tmp_path / "data")
+        first, again = client.encode(ENCODER, TEXT), client.encode(ENCODER, TEXT)
+        assert first["timing"]["loading_ms"] > again["timing"]["loading_ms"] == 0
+        expected = SentenceTransformer(str(minilm_directory)).encode(TEXT)
+        np.testing.assert_allclose(first["dense"], expected, atol=1e-5)
+        scored = server.post(f"score/{SCORER}", query={"text": "Who?"}, items=[{"text": TEXT}, {"text": "No."}])
+        assert (scored.status_code, [each["rank"] for each in scored.json()["scores"]]) == (200, [0, 1])
+        extracted = server.post(f"extract/{EXTRACTOR}", items=[{"text": TEXT}], params={"labels": ["person"]})
+        assert (extracted.status_code, list(extracted.json()["items"][0])[:2]) == (200, ["id", "entities"])
+        assert client.encode(OF_HUB, TEXT)["dense"].shape == (64,)
+        assert {*client.list_models()} == {MINILM, ENCODER, SCORER, EXTRACTOR, OF_HUB}
+        assert server.states()[ANOTHER] == "available"
+        np.testing.assert_allclose(client.encode(ANOTHER, TEXT)["dense"], expected, atol=1e-5)
+        with pytest.raises(NotServed, match="org/never"):
+            client.encode("org/never", TEXT)
+        answer = server.post("encode/org/never", items=[{"text": TEXT}])
+        assert answer.status_code == 404
 
 
-@pytest.fixture(scope="module")
-def server(hub: Hub, data_dir: Path) -> Iterator[Ports]:
-    with default_server(data_dir, "--serve-known") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server: Ports) -> Iterator[SIEClient]:
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def server_of_one(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
-    """Serves any model of the hub, one at a time beside MINILM."""
-    flags = ("--allow-any-model", "--max-mentioned-models=1")
-    with default_server(tmp_path_factory.mktemp("of-one"), *flags) as server:
-        yield server
-
-
-def test_a_request_to_a_known_model_is_answered(server, client, minilm_directory):
-    assert list(server.models())[:1] == [MINILM]
-    for name in (ENCODER, SCORER, EXTRACTOR):
-        assert server.models()[name]["state"] == "available"
-    first, again = client.encode(ENCODER, TEXT), client.encode(ENCODER, TEXT)
-    assert first["timing"]["loading_ms"] > again["timing"]["loading_ms"] == 0
-    dense = first["dense"]
-    np.testing.assert_allclose(dense, SentenceTransformer(str(minilm_directory)).encode(TEXT), atol=1e-5)
-    scored = server.post(f"score/{SCORER}", query={"text": "Who?"}, items=[{"text": TEXT}, {"text": "No."}])
-    assert scored.status_code == 200, scored.text
-    assert [each["rank"] for each in scored.json()["scores"]] == [0, 1]
-    extracted = server.post(f"extract/{EXTRACTOR}", items=[{"text": TEXT}], params={"labels": ["person"]})
-    assert (extracted.status_code, list(extracted.json()["items"][0])[:2]) == (200, ["id", "entities"])
-    embedded = server.post("embeddings", model="intfloat/e5-small-v2", input=TEXT)
-    assert (embedded.status_code, "intfloat/e5-small-v2" in embedded.text) == (502, True)  # the hub lacks it
-    assert {MINILM, ENCODER, SCORER, EXTRACTOR, "intfloat/e5-small-v2"} <= set(client.list_models())
-
-
-def test_an_unknown_name_gets_404_and_the_most_similar_names(server, client):
-    served = client.list_models()
-    answer = server.post("encode/BAAI/bge-m4", items=[{"text": TEXT}])
-    assert answer.status_code == 404
-    similar = "BAAI/bge-m4 is not served; the most similar names are BAAI/bge-m3, "
-    assert answer.json()["detail"]["message"].startswith(f"model: {similar}")
-    with pytest.raises(NotServed, match=similar):
-        client.encode("BAAI/bge-m4", TEXT)
-    assert client.list_models() == served
-
-
-def test_the_controllers_load_serves_a_known_model_for_tritons_clients(server, data_dir):
+def loads_for_tritons_clients(server: Ports, data_dir: Path) -> None:
     url = f"http://127.0.0.1:{server.http}/v2/models/{ANOTHER.replace('/', '__')}"
     assert httpx.get(f"{url}/ready").status_code != 200
     loaded = sie("load", ANOTHER, f"--controller-port={server.controller}", f"--data-dir={data_dir}")
     said = loaded.communicate(timeout=120)
     assert (loaded.returncode, httpx.get(f"{url}/ready").status_code) == (0, 200), said
-
-
-def test_any_model_on_the_hub_is_served_if_that_is_allowed(server_of_one):
-    with server_of_one.client() as client:
-        assert client.encode(OF_HUB, TEXT)["dense"].shape == (64,)
-        with pytest.raises(NotServed, match="org/never"):
-            client.encode("org/never", TEXT)
-
-
-def test_a_mentioned_model_leaves_for_another_and_comes_back(server_of_one):
-    with server_of_one.client() as client:
-        first = client.encode(ENCODER, TEXT)["dense"]
-        assert len(client.score(SCORER, "Who?", [TEXT])["scores"]) == 1
-        assert client.list_models() == [SCORER, MINILM]
-        assert server_of_one.models()[ENCODER]["state"] == "available"
-        np.testing.assert_allclose(client.encode(ENCODER, TEXT)["dense"], first, atol=1e-6)

@@ -1,6 +1,5 @@
 """Models that a remote server computes, served like ours: `serve` in front of a stand-in for SGLang."""
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -40,9 +39,8 @@ class Served:
     endpoint: Endpoint
     decoder: Path
 
-    def client(self, protocol: str = "grpc", timeout: float | None = None) -> SIEClient:
-        port = getattr(self.settings, f"{protocol}_port")
-        return SIEClient(f"{protocol}://127.0.0.1:{port}", timeout=timeout)
+    def client(self, timeout: float | None = None) -> SIEClient:
+        return SIEClient(f"grpc://127.0.0.1:{self.settings.grpc_port}", timeout=timeout)
 
     def record(self, model: str) -> dict[str, int]:
         records = records_of(self.settings.status_dir, triton_name(model), "inference")
@@ -106,9 +104,8 @@ def trouble(endpoint: Endpoint, name: str) -> Iterator[None]:
         endpoint.trouble = ""
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_vectors_are_those_of_the_weights(served, reference, protocol):
-    with served.client(protocol) as client:
+def test_vectors_are_those_of_the_weights(served, reference):
+    with served.client() as client:
         results = client.encode(DENSE, TEXTS)
     found = np.stack([result["dense"] for result in results])
     assert (found * reference).sum(1).min() > 0.9999
@@ -180,15 +177,3 @@ def test_a_waiting_client_is_answered_after_the_endpoint_recovers(served):
             served.endpoint.start()
         assert len(waiting.result(timeout=10)["dense"]) == 64
     assert served.record(DENSE)["worker_pid"] == worker
-
-
-def test_a_remote_model_is_evicted_and_answers_again(served):
-    with served.client() as client:
-        client.encode(DENSE, TEXTS[0])
-        worker = served.record(DENSE)["worker_pid"]
-        ask(served.settings, f"/v1/models/{triton_name(DENSE)}/evict", "POST")
-        ended = time.monotonic() + 10
-        while served.model(DENSE)["state"] != "cold" or os.path.exists(f"/proc/{worker}"):
-            assert time.monotonic() < ended
-            time.sleep(0.05)
-        assert len(client.encode(DENSE, TEXTS[0])["dense"]) == 64

@@ -37,21 +37,28 @@ def hub(tmp_path, monkeypatch):
         yield hub
 
 
-def test_a_cold_server_is_filled_from_the_cluster_cache(s3, tmp_path, tiny_directory):
-    commit = "c" * 40
+def test_model_files_of_a_store_are_served_and_followed(s3, tmp_path, tiny_directory):
+    """The weights come from the cluster cache in the same store."""
+    commit, weights = "c" * 40, tiny_directory / "model.safetensors"
     Cluster(s3.url).push("org/tiny", commit, tiny_directory, ["main"], lambda _: None)
+    of_hub = tiny_model_file("test/first", tiny_directory).replace(f"weights_path: {tiny_directory}", "hf_id: org/tiny")
+    s3.write("files/first.yaml", of_hub.encode())
     options = [f"--cluster-cache={s3.url}", f"--local-cache={tmp_path / 'disk'}", "--no-hf-fallback"]
-    with serving(tmp_path / "data", "org/tiny", *options) as (process, address), SIEClient(address) as client:
-        dense = client.encode("org/tiny", "hello", timeout=120)["dense"]
+    options += [f"--models-dir={s3.url}/files"]
+    with serving(tmp_path / "data", *options) as (process, address), SIEClient(address) as client:
+        assert client.list_models() == ["test/first"]
+        dense = client.encode("test/first", "hello", timeout=120)["dense"]
         secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
         assert secret not in (tmp_path / "data" / "serving.json").read_text()
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
         assert not any(secret in argument for each in family for argument in each.cmdline())
+        assert s3.sent < 2 * weights.stat().st_size
+        s3.write("files/second.yaml", tiny_model_file("test/second", tiny_directory).encode())
+        wait_for(lambda: client.list_models() == ["test/first", "test/second"])
+        np.testing.assert_allclose(client.encode("test/second", "hello", timeout=120)["dense"], dense, atol=1e-5)
     np.testing.assert_allclose(dense, SentenceTransformer(str(tiny_directory)).encode("hello"), atol=1e-5)
     snapshot = tmp_path / "disk" / "models--org--tiny" / "snapshots" / commit
-    assert (snapshot / "model.safetensors").read_bytes() == (tiny_directory / "model.safetensors").read_bytes()
-    large = (tiny_directory / "model.safetensors").stat().st_size
-    assert s3.sent <= large + sum(path.stat().st_size for path in tiny_directory.rglob("*.[jt]*") if path.is_file())
+    assert (snapshot / "model.safetensors").read_bytes() == weights.read_bytes()
 
 
 def test_a_full_disk_loses_what_no_server_has_loaded(hub, tmp_path, tiny_directory):
@@ -77,17 +84,6 @@ def test_a_full_disk_loses_what_no_server_has_loaded(hub, tmp_path, tiny_directo
         log = (tmp_path / "data" / "logs" / "tritonserver.log").read_text()
     assert "the disk is full: removed org/unused@" in log
     assert "removed org/loaded@" not in log
-
-
-def test_model_files_of_a_store_are_served_and_followed(s3, tmp_path, tiny_directory):
-    s3.write("first.yaml", tiny_model_file("test/first", tiny_directory).encode())
-    options = ["--no-door", f"--models-dir={s3.url}"]
-    with serving(tmp_path / "data", *options) as (_, address), SIEClient(address) as client:
-        assert client.list_models() == ["test/first"]
-        before = client.encode("test/first", "hello", timeout=120)["dense"]
-        s3.write("second.yaml", tiny_model_file("test/second", tiny_directory).encode())
-        wait_for(lambda: client.list_models() == ["test/first", "test/second"])
-        np.testing.assert_allclose(client.encode("test/second", "hello", timeout=120)["dense"], before, atol=1e-5)
 
 
 def files_of(directory: Path) -> list[Path]:

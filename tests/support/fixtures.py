@@ -12,6 +12,7 @@ from huggingface_hub import constants
 
 from benchmarks.ports import free_ports
 from sie_triton.controller.api import application
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.token import admin_token
@@ -50,10 +51,10 @@ def control() -> FakeControl:
 
 
 @pytest.fixture
-def controller(tmp_path, control, monkeypatch) -> Iterator[Controller]:
-    """Controller of 1,000 bytes, of which 850 may be used."""
+def controller(tmp_path, control, monkeypatch, request) -> Iterator[Controller]:
+    """Controller of 1,000 bytes, of which 850 may be used; indirect parameters are its limits."""
     settings = read_settings(data_dir=tmp_path, memory_limit_bytes=1000, min_residency_s=0, device="cpu")
-    controller = Controller(settings, control)
+    controller = Controller(settings, control, ControllerLimits(**getattr(request, "param", {})))
     controller.measured = DeviceMemory(0, 1000, "test")
     monkeypatch.setattr(
         controller._meter, "measure", lambda *_: replace(controller.measured, server=100, least_server=100)

@@ -41,15 +41,27 @@ class Firing(NamedTuple):
     fires: int
 
 
-def fires_and_clears(rules: Path, root: Path, alert: str, firing: Firing) -> None:
-    """Fail unless an alert of a file of rules fires for its input and clears, by promtool, which needs no time."""
+def fires_and_clears(rules: Path, root: Path, firings: Mapping[str, Firing]) -> None:
+    """Fail unless each alert of a file of rules fires for its input and clears, by promtool, which needs no time."""
+    content = {
+        "rule_files": [str(rules)],
+        "evaluation_interval": "1m",
+        "tests": [_test_of(alert, firing) for alert, firing in firings.items()],
+    }
+    path = root / "test.yaml"
+    path.write_text(yaml.safe_dump(content))
+    done = subprocess.run([needs("promtool"), "test", "rules", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _test_of(alert: str, firing: Firing) -> dict[str, object]:
     query = f'count by (alertname) (ALERTS{{alertstate="firing", alertname="{alert}"}})'
 
     def expected(minute: int, *samples: dict[str, object]) -> dict[str, object]:
         return {"expr": query, "eval_time": f"{minute}m", "exp_samples": samples}
 
     before, after = firing.quiet
-    test = {
+    return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in firing.series.items()],
         "promql_expr_test": [
@@ -58,10 +70,6 @@ def fires_and_clears(rules: Path, root: Path, alert: str, firing: Firing) -> Non
             expected(after),
         ],
     }
-    path = root / "test.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
-    done = subprocess.run([needs("promtool"), "test", "rules", str(path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Prometheus:

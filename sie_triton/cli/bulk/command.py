@@ -14,9 +14,6 @@ from sie_triton.cli.bulk.run import Call, run
 from sie_triton.client import SIEClient
 from sie_triton.system.printing import echo
 
-# How many requests are in flight, unless the option says otherwise; as SIEClient's.
-MAX_CONCURRENCY = 4
-
 
 def run_of(command: str, model: str, source: Source, form: str, parameters: dict[str, Any]) -> Run:
     """Return a run: everything that its output, of format `form`, depends on."""
@@ -35,7 +32,7 @@ def execute(
     call: Callable[[SIEClient], Call],
     options: BulkOptions,
     query_bytes: int = 0,
-    max_concurrency: int = MAX_CONCURRENCY,
+    max_concurrency: int = 4,  # as SIEClient's
 ) -> None:
     """Send the lines of `source` and write their records to `sink`. Exit with status 1 if some have an error.
 

@@ -16,11 +16,6 @@ import orjson
 
 from sie_triton.client.calls import BYTES_A_BYTE, FILE_BYTES, PIECE_BYTES, PIECE_ITEMS
 
-# A longer line is refused without being read into memory as a whole.
-MAX_LINE_BYTES = 16 << 20
-
-BLOCK_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -128,10 +123,10 @@ def _size(item: Mapping[str, Any]) -> int:
 
 
 class Stream(Source):
-    """Lines of a file or of standard input."""
+    """Lines of a file or of standard input. A longer one is refused without being read into memory as a whole."""
 
-    def __init__(self, stream: BinaryIO, name: str, form: Form) -> None:
-        self.name = name
+    def __init__(self, stream: BinaryIO, name: str, form: Form, max_line_bytes: int = 16 << 20) -> None:
+        self.name, self._max_line_bytes = name, max_line_bytes
         self._stream, self._form = stream, form
         about = _file_status(stream)
         self.identity = {"size": about.st_size, "modified_ns": about.st_mtime_ns} if about else None
@@ -139,13 +134,13 @@ class Stream(Source):
 
     def lines(self, num_skipped: int = 0) -> Iterator[Line]:
         end = 0
-        for number, (content, num_bytes) in enumerate(_lines(self._stream), 1):
+        for number, (content, num_bytes) in enumerate(_lines(self._stream, self._max_line_bytes), 1):
             end += num_bytes
             if number <= num_skipped:
                 continue
             content = content.removesuffix(b"\n").removesuffix(b"\r")
-            if len(content) > MAX_LINE_BYTES:
-                yield Line(number, end=end, problem=f"is longer than {MAX_LINE_BYTES >> 20} MiB")
+            if len(content) > self._max_line_bytes:
+                yield Line(number, end=end, problem=f"is longer than {self._max_line_bytes >> 20} MiB")
             else:
                 yield self._form.parse(number, content, end)
 
@@ -159,15 +154,15 @@ def _file_status(stream: BinaryIO) -> os.stat_result | None:
     return about if stat.S_ISREG(about.st_mode) else None
 
 
-def _lines(stream: BinaryIO) -> Iterator[tuple[bytes, int]]:
+def _lines(stream: BinaryIO, max_bytes: int) -> Iterator[tuple[bytes, int]]:
     """Yield the content and the size in bytes of each line. Of a long line only the beginning is content.
 
     A byte order mark at the beginning of the input is no content.
     """
     is_first = True
-    while content := stream.readline(MAX_LINE_BYTES + 2):
+    while content := stream.readline(max_bytes + 2):
         num_bytes, last = len(content), content
-        while not last.endswith(b"\n") and (last := stream.readline(BLOCK_BYTES)):
+        while not last.endswith(b"\n") and (last := stream.readline(1 << 20)):
             num_bytes += len(last)
         yield content.removeprefix(codecs.BOM_UTF8) if is_first else content, num_bytes
         is_first = False

@@ -29,9 +29,6 @@ from sie_triton.errors import InputError, SIEError
 
 PART_SUFFIX, STATE_SUFFIX, WHOLE_SUFFIX = ".part", ".part.json", ".part.whole"
 
-# How many of the last records may be incomplete or wrong after a failure: those of one chunk.
-NUM_DOUBTFUL = PIECE_ITEMS
-
 AGAIN = "--overwrite starts anew"
 
 # A run: what its output depends on, by name. None as input: it cannot be read again.
@@ -39,7 +36,12 @@ Run = Mapping[str, Any]
 
 
 class Part(Sink):
-    """FILE.part, locked by this process, and the run that its records belong to."""
+    """FILE.part, locked by this process, and the run that its records belong to.
+
+    After a failure its last `num_doubtful` records, those of one chunk, may be incomplete or wrong.
+    """
+
+    num_doubtful = PIECE_ITEMS
 
     def __init__(self, path: Path, run: Run, *, overwrite: bool) -> None:
         """Open the part of `path`, new or that of the same run. Raise InputError if it is another run's."""
@@ -104,7 +106,7 @@ class JsonPart(Part):
 
     def _recover(self) -> int:
         # Position after a line, number of lines up to it, and of errors among them.
-        places = deque([(0, 0, 0)], maxlen=NUM_DOUBTFUL + 1)
+        places = deque([(0, 0, 0)], maxlen=self.num_doubtful + 1)
         self._file.seek(0)
         for line in self._file:
             if line.endswith(b"\n"):
@@ -166,7 +168,7 @@ class NpyPart(Part):
             return 0
         self._row = np.empty(shape[1:], dtype)
         start, end = self._file.tell(), self._file.seek(0, os.SEEK_END)
-        self.num_skipped = max(0, (end - start) // max(1, self._row.nbytes) - NUM_DOUBTFUL)
+        self.num_skipped = max(0, (end - start) // max(1, self._row.nbytes) - self.num_doubtful)
         return start + self.num_skipped * self._row.nbytes
 
     def _encoded(self, lines: Sequence[Line], records: Sequence[Record]) -> bytes:

@@ -5,13 +5,11 @@ from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
-INTERVAL_S = 0.1
-
 
 class Utilisation:
     """Context manager; `percent` is then the mean utilisation of all GPUs, or None if NVML or a GPU is missing.
 
-    A thread asks NVML every INTERVAL_S.
+    A thread asks NVML ten times a second.
     """
 
     def __init__(self) -> None:
@@ -37,7 +35,7 @@ class Utilisation:
         with suppress(self._nvml.NVMLError):  # a part of a GPU (MIG) does not tell
             while True:
                 self._samples += [self._nvml.nvmlDeviceGetUtilizationRates(gpu).gpu for gpu in self._gpus]
-                if self._is_over.wait(INTERVAL_S):
+                if self._is_over.wait(0.1):
                     return
 
 

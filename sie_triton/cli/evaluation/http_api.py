@@ -13,15 +13,13 @@ from sie_triton.errors import SIEError, Unreachable
 
 # Statuses of a server that loads the model, or starts a machine for it.
 LOADING = (202, 503, 504)
-RETRY_S = 5.0
-
-MAX_ANSWER_BYTES = 256 << 20
 
 
 class HttpApi:
     """Thread-safe client of one model. `timeout` in seconds covers a call, with waiting for the model."""
 
-    def __init__(self, url: str, model: str, timeout: float) -> None:
+    def __init__(self, url: str, model: str, timeout: float, max_answer_bytes: int = 256 << 20) -> None:
+        self._max_answer_bytes = max_answer_bytes
         self._url, self._model, self._timeout = url.rstrip("/"), model, timeout
         headers = {"Content-Type": MSGPACK, "Accept": MSGPACK}
         self._client = httpx.Client(timeout=timeout, headers=headers, trust_env=False)
@@ -67,16 +65,16 @@ class HttpApi:
             with self._client.stream("POST", self._url + path, content=content) as response:
                 for chunk in response.iter_bytes():
                     found += chunk
-                    if len(found) > MAX_ANSWER_BYTES:
-                        raise SIEError(f"{self._url}{path}: the answer has more than {MAX_ANSWER_BYTES} bytes")
+                    if len(found) > (most := self._max_answer_bytes):
+                        raise SIEError(f"{self._url}{path}: the answer has more than {most} bytes")
         except httpx.HTTPError as exc:
             raise Unreachable(f"{self._url}: no server of SIE's HTTP API answers ({exc})") from exc
         after = response.headers.get("Retry-After", "")
-        return response.status_code, bytes(found), float(after) if after.isdecimal() else RETRY_S
+        return response.status_code, bytes(found), float(after) if after.isdecimal() else 5.0
 
 
 def _wait_s(state: RetryCallState) -> float:
-    return float(state.outcome.result()[2]) if state.outcome else RETRY_S
+    return float(state.outcome.result()[2]) if state.outcome else 5.0
 
 
 def _field(value: Any, name: str) -> Any:

@@ -21,9 +21,6 @@ from sie_triton.errors import InputError
 # Texts of one call.
 BATCH = 256
 
-# Rerankers read each query with each document.
-MAX_PAIRS = 1_000_000
-
 # Modes of `similarity`, by output type.
 MODES = {"dense": "dense", "sparse": "sparse", "multivector": "maxsim"}
 
@@ -121,8 +118,9 @@ class _Searcher:
         return found
 
     def _by_score(self, queries: Sequence[str]) -> list[Floats]:
-        if (pairs := len(queries) * len(self._texts)) > MAX_PAIRS:
-            raise InputError(f"--by score: {pairs} pairs of query and document; give a dataset of at most {MAX_PAIRS}")
+        # Rerankers read each query with each document.
+        if (pairs := len(queries) * len(self._texts)) > (most := 1_000_000):
+            raise InputError(f"--by score: {pairs} pairs of query and document; give a dataset of at most {most}")
         return [self._source.score(query, self._texts) for query in queries]
 
     def _by_vectors(self, queries: Sequence[str]) -> list[Floats]:

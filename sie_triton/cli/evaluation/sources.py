@@ -29,9 +29,6 @@ BY = ("dense", "sparse", "multivector", "score")
 # Time for a call of a server, which may have to load the model first, in seconds.
 CALL_S = 900.0
 
-# Time for an answer about a model's configuration, in seconds.
-ANSWER_S = 10.0
-
 EXAMPLES = "name sie, st, st=DIRECTORY, NAME=http://host:port, NAME=grpc://host:port or targets"
 
 
@@ -155,7 +152,7 @@ def located(spec: str, model: str, server: Address, models_dir: Path | None) -> 
 
 def _served_from(model: str, server: Address) -> str:
     """Return where a running server loads the model's weights from; empty if no server of ours serves the model."""
-    deadline, name = Deadline.after(ANSWER_S), split_profile(model)[0]
+    deadline, name = Deadline.after(10.0), split_profile(model)[0]
     connection = connection_to(server)
     try:
         ensemble = connection.ask("get_model_config", deadline, model_name=triton_name(name))

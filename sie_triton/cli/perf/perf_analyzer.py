@@ -43,9 +43,6 @@ SPREAD = 1.1
 LEVEL = re.compile(r"Request (concurrency|rate): (\S+)")
 WINDOW = re.compile(r" *Pass \[\d+\] throughput: ([0-9.]+)")
 
-# Timeout of the first request, which loads a cold model, in seconds.
-LOAD_S = 600.0
-
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
@@ -162,7 +159,7 @@ def _shown(line: bytes) -> str:
 
 def _try(model: str, server: Address) -> dict[str, list[str]]:
     """Load a cold model before the first measurement window; return the inputs that its requests need beside texts."""
-    name, deadline = triton_name(model), Deadline.after(LOAD_S)
+    name, deadline = triton_name(model), Deadline.after(600.0)
     with SIEClient(server) as client:
         served = client.list_models()
     if name not in map(triton_name, served):

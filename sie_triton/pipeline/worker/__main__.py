@@ -46,7 +46,7 @@ from sie_triton.pipeline.worker.messages import (
 )
 from sie_triton.pipeline.worker.result_checks import check_finite
 from sie_triton.system.processes.confined import limit_resources
-from sie_triton.system.processes.freed_memory import LOOK_AT_PASSES_S, PassReturner, keep_returning
+from sie_triton.system.processes.freed_memory import PassReturner, keep_returning
 from sie_triton.system.telemetry import logs
 
 log = logging.getLogger("sie_triton.pipeline.worker")
@@ -77,7 +77,7 @@ def main(descriptors: Sequence[int]) -> None:
             return
         engine.release_threads()
         graphs, memory = Graphs(engine, order), DeviceBytes(engine, loaded.device_bytes)
-        keep_returning(PassReturner(loaded.pass_bytes, graphs.passes), LOOK_AT_PASSES_S)
+        keep_returning(PassReturner(loaded.pass_bytes, graphs.passes))
         for lane in lanes:
             Thread(target=serve, args=(engine, adapter, lane, graphs, memory), daemon=True).start()
         control.send(loaded)

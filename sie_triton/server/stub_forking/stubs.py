@@ -26,9 +26,6 @@ LIBRARY = "prepared.so"
 DECLINED = 121
 UNSUITED = 122
 
-# Timeout in seconds until the fork server listens; Python needs that time to start.
-LISTENS_S = 5.0
-
 NOT_BUILT = (
     "stubs are not forked, so each takes 20 MB more: the program that forks them cannot be compiled, or {} is mounted "
     f"noexec; {INSTALL}, or set SIE_DATA_DIR to a directory where programs may run"
@@ -58,7 +55,7 @@ class StubForkServer(Companion):
     def __enter__(self) -> "StubForkServer":
         """Start the fork server and wait until it listens, so that the first stubs are forked too."""
         super().__enter__()
-        deadline = monotonic() + LISTENS_S
+        deadline = monotonic() + 5.0  # Python needs that time to start
         while not self._listens() and is_alive(self.pid) and monotonic() < deadline:
             sleep(0.01)
         return self

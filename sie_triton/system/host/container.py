@@ -10,7 +10,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
 
 # memory.high is no hard limit, but the kernel slows processes down that exceed it.
-MEMORY_LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
+MEMORY_FILES = ("memory.max", "memory.high", "memory.limit_in_bytes")
 
 
 def container_memory() -> tuple[int, int] | None:
@@ -20,7 +20,7 @@ def container_memory() -> tuple[int, int] | None:
     """
     least, limit = None, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for directory in _cgroups("memory"):
-        for name in MEMORY_LIMITS:
+        for name in MEMORY_FILES:
             with suppress(OSError, ValueError):
                 if (found := int((directory / name).read_text())) < limit:
                     least, limit = (_working_set(directory), found), found

@@ -11,9 +11,6 @@ from typing import Self
 # struct flock of 64-bit Linux: type, whence, start, length, pid.
 FLOCK = Struct("hhqqi4x")
 
-# Polling interval of the first thread in a line, in seconds. The threads behind it sleep in the kernel.
-POLL_S = 0.001
-
 
 class LockFile:
     """Locks on ranges of the file `path`, which is created if missing. The file stays empty: bytes need not exist.
@@ -114,7 +111,7 @@ class Line:
         """Take `length` places in a row, once it is this thread's turn and they are free."""
         with self._file.wait(self._turn):
             while (lock := self.at_once(length)) is None:
-                sleep(POLL_S)
+                sleep(0.001)  # the threads behind this one sleep in the kernel
             return lock
 
 

@@ -28,9 +28,6 @@ TRITON_BYTES = 25_000_000
 FORKED_STAGES_BYTES = 3 * 9_000_000
 STAGES_BYTES = 3 * 27_000_000
 
-# Suggested limits are multiples of this many bytes.
-LIMIT_STEP = 1_000_000
-
 
 def server_bytes(num_models: int, *, forks_stubs: bool) -> int:
     """Estimate the memory of a server without any model in memory, in bytes.
@@ -42,9 +39,9 @@ def server_bytes(num_models: int, *, forks_stubs: bool) -> int:
 
 
 def limit_for(num_bytes: float, threshold_percent: float) -> int:
-    """Return the smallest limit, a multiple of LIMIT_STEP, of which `threshold_percent` are at least `num_bytes`.
+    """Return the smallest limit, in whole megabytes, of which `threshold_percent` are at least `num_bytes`.
 
     >>> limit_for(850_000_000, 85), limit_for(850_000_001, 85)
     (1000000000, 1001000000)
     """
-    return math.ceil(num_bytes * 100 / threshold_percent / LIMIT_STEP) * LIMIT_STEP
+    return math.ceil(num_bytes * 100 / threshold_percent / 1e6) * 1_000_000

@@ -7,9 +7,6 @@ from contextlib import ExitStack, contextmanager
 from sie_triton.errors import ServerError
 from sie_triton.system.host.repeated import repeated
 
-# Interval of attempts to reserve a port, in seconds.
-RETRY_S = 1.0
-
 
 def free_ports(count: int, besides: Collection[int] = ()) -> list[int]:
     """Return `count` ports that no program uses now, and that are not among `besides`: others will use those."""
@@ -24,7 +21,7 @@ def free_ports(count: int, besides: Collection[int] = ()) -> list[int]:
 
 
 @contextmanager
-def reserved(host: str, ports: Collection[int]) -> Iterator[None]:
+def reserved(host: str, ports: Collection[int], retry_s: float = 1.0) -> Iterator[None]:
     """Keep other users from listening on `ports` while the server's programs start, also again after their end.
 
     They would get the requests, and the token of Triton's model control. The programs must set SO_REUSEPORT: Linux then
@@ -41,7 +38,7 @@ def reserved(host: str, ports: Collection[int]) -> Iterator[None]:
         left = missing(ports)
         for port in left:
             _check_free(host, port)
-        with repeated(retry, RETRY_S, "ports"):
+        with repeated(retry, retry_s, "ports"):
             yield
 
 

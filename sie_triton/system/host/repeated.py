@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-# The end of the context waits as long for a call in progress, in seconds; a call that hangs is left behind.
-LAST_S = 1.0
-
 
 @contextmanager
-def repeated(action: Callable[[], None], every_s: float, name: str) -> Iterator[None]:
-    """Call `action` every `every_s` seconds, inside the context. An exception of `action` ends the calls."""
+def repeated(action: Callable[[], None], every_s: float, name: str, last_s: float = 1.0) -> Iterator[None]:
+    """Call `action` every `every_s` seconds, inside the context. An exception of `action` ends the calls.
+
+    The end of the context waits `last_s` for a call in progress; one that hangs is left behind.
+    """
     ended = Event()
 
     def run() -> None:
@@ -23,4 +23,4 @@ def repeated(action: Callable[[], None], every_s: float, name: str) -> Iterator[
         yield
     finally:
         ended.set()
-        thread.join(LAST_S)
+        thread.join(last_s)

@@ -32,7 +32,6 @@ LARGE_BYTES = 32 * 1024
 # Larger memory is released after each message.
 KEEP_BYTES = 32 * 1024 * 1024
 
-READ_BYTES = 64 * 1024
 NO_MEMORY = {errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
 
 NUMBERS = "biufc"  # kinds of numeric dtypes
@@ -152,7 +151,7 @@ class Channel(Generic[Sent, Received]):
     def _take(self, num_bytes: int) -> bytes:
         try:
             while len(self._unread) < num_bytes:
-                data, ancillary, _, _ = self._socket.recvmsg(READ_BYTES, SPACE, socket.MSG_CMSG_CLOEXEC)
+                data, ancillary, _, _ = self._socket.recvmsg(64 * 1024, SPACE, socket.MSG_CMSG_CLOEXEC)
                 for _, _, rights in ancillary:
                     self._descriptors += array("i", rights)
                 if not data:

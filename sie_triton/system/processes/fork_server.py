@@ -34,16 +34,9 @@ OTHERS = "fork_servers"
 
 SOCKET = "fork_server.sock"
 PID = "fork_server.pid"
-MAX_DESCRIPTORS = 64
 
 # Timeout in seconds for the imports and a fork. Starting a process without the fork server takes seconds too.
 FORK_TIMEOUT_S = 30.0
-
-# Timeout in seconds for the descriptors that a client sends after it connects.
-SEND_TIMEOUT_S = 2.0
-
-# Timeout in seconds for the exit status of a child.
-NEWS_S = 1.0
 
 # Signals by which only a fault of the process's own code ends it.
 FAULTS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -63,7 +56,7 @@ class Forked(Child):
     @property
     def status(self) -> int | None:
         if self._news.fileno() >= 0:
-            self._news.settimeout(NEWS_S)
+            self._news.settimeout(1.0)
             with self._news, suppress(OSError, ValueError):
                 self._status = int(self._news.recv(NUMBER_BYTES))
         return self._status
@@ -159,8 +152,8 @@ class ForkServer:
     def _fork(self, connection: socket.socket) -> Sequence[int] | None:
         if not _is_of_this_user(connection):
             raise PermissionError("another user asks")
-        connection.settimeout(SEND_TIMEOUT_S)
-        _, descriptors, _, _ = socket.recv_fds(connection, NUMBER_BYTES, MAX_DESCRIPTORS)
+        connection.settimeout(2.0)  # for its descriptors
+        _, descriptors, _, _ = socket.recv_fds(connection, NUMBER_BYTES, 64)
         pid = -1
         try:
             pid = os.fork()

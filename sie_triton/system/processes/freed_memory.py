@@ -19,29 +19,21 @@ from sie_triton.system.host.process_memory import return_freed
 # it, one to return it, and 64 page faults.
 LARGE_BLOCKS = {"MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2 * 2**20)}
 
-# Polling intervals of `keep_returning`, in seconds; a worker's passes may fill its memory faster.
-LOOK_S, LOOK_AT_PASSES_S = 10.0, 5.0
-
-# Growth in bytes, since the last return, from which memory is returned. A return takes some milliseconds.
-SLACK_BYTES = 8 * 2**20
-
-# The same for the free memory of a worker at work, beyond what its passes take: they soon fill it again.
-SLACK_AT_WORK_BYTES = 64 * 2**20
-
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
 
 def anonymous_bytes() -> int:
     """Return the anonymous resident memory of this process, in bytes."""
     _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    return (resident - of_files) * PAGE_BYTES
+    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Returner:
     """Returns the freed memory of this process once it has grown. Belongs to one thread.
 
-    `measure` gives the memory of this process in bytes, `give_back` returns what is free.
+    `measure` gives the memory of this process in bytes, `give_back` returns what is free, which takes milliseconds.
+    Once in `interval_s` seconds it is returned if the process holds `slack_bytes` more than after the last return.
     """
+
+    interval_s, slack_bytes = 10.0, 8 * 2**20
 
     def __init__(
         self, measure: Callable[[], int] = anonymous_bytes, give_back: Callable[[], None] | None = None
@@ -51,8 +43,7 @@ class Returner:
         self._kept = measure()
 
     def look(self) -> None:
-        """Return freed memory if this process holds SLACK_BYTES more than after the last return."""
-        if self._measure() >= self._kept + SLACK_BYTES:
+        if self._measure() >= self._kept + self.slack_bytes:
             self._give_back()
             self._kept = self._measure()
 
@@ -60,8 +51,11 @@ class Returner:
 class PassReturner(Returner):
     """Returns what forward passes leave: at rest all of it, at work what they do not need.
 
-    `passes` gives the numbers of started and ended passes; all at once take `pass_bytes`.
+    `passes` gives the numbers of started and ended passes; all at once take `pass_bytes`. They soon fill again what is
+    free, and may fill the memory faster than requests do.
     """
+
+    interval_s, slack_bytes = 5.0, 64 * 2**20
 
     def __init__(
         self,
@@ -81,13 +75,13 @@ class PassReturner(Returner):
         if is_resting and self._is_returned:
             return
         self._is_returned = is_resting
-        if is_resting or self._measure() >= self._kept + self._pass_bytes + SLACK_AT_WORK_BYTES:
+        if is_resting or self._measure() >= self._kept + self._pass_bytes + self.slack_bytes:
             self._give_back()
             # At work, passes in progress hold a part of what is left.
             self._kept = self._measure() if is_resting else max(self._kept, self._measure() - self._pass_bytes)
 
 
-def keep_returning(returner: Returner | None = None, interval_s: float = LOOK_S) -> None:
+def keep_returning(returner: Returner | None = None) -> None:
     """Start a daemon thread that returns freed memory for as long as this process lives, by default a plain Returner.
 
     Python's collector ignores all objects that exist now, so that each return is short.
@@ -98,7 +92,7 @@ def keep_returning(returner: Returner | None = None, interval_s: float = LOOK_S)
 
     def look_endlessly() -> None:
         while True:
-            sleep(interval_s)
+            sleep(chosen.interval_s)
             chosen.look()
 
     Thread(target=look_endlessly, name="freed memory", daemon=True).start()

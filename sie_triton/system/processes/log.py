@@ -18,21 +18,7 @@ from threading import RLock, Thread
 from time import monotonic
 
 from sie_triton.system.host.private import private_directory
-
-# Maximum size of one log on disk: (1 + NUM_OLD_FILES) * MAX_FILE_BYTES, 16 MiB.
-MAX_FILE_BYTES = 4 * 1024**2
-NUM_OLD_FILES = 3
-
-# Limits within one window: MAX_REPEATS repetitions of a line, and MAX_WINDOW_BYTES in all.
-WINDOW_S = 10.0
-MAX_REPEATS = 100
-MAX_WINDOW_BYTES = 1024**2
-
-# Longer lines are split.
-MAX_LINE_BYTES = 16 * 1024
-
-# The most recent output, kept in memory for messages about a child that has ended.
-TAIL_BYTES = 64 * 1024
+from sie_triton.system.processes.limits import ProcessLimits
 
 PIPE_BYTES = 1024**2
 READ_BYTES = 64 * 1024
@@ -43,8 +29,8 @@ NUMBER = re.compile(rb"[0-9]+")
 class Quota:
     """Rate limiter of lines. Lines that differ only in their digits count as repetitions of one line."""
 
-    def __init__(self, max_bytes: int = MAX_WINDOW_BYTES) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, limits: ProcessLimits = ProcessLimits()) -> None:
+        self._limits = limits
         self._ends = 0.0
         self._num_bytes = 0
         self._repeats: Counter[bytes] = Counter()
@@ -53,7 +39,10 @@ class Quota:
     def allows(self, line: bytes) -> bool:
         """Count `line`; False if it exceeds a limit."""
         kind = NUMBER.sub(b"0", line)
-        is_allowed = self._repeats[kind] < MAX_REPEATS and self._num_bytes + len(line) <= self._max_bytes
+        is_allowed = (
+            self._repeats[kind] < self._limits.max_repeats
+            and self._num_bytes + len(line) <= self._limits.max_window_bytes
+        )
         if is_allowed:
             self._repeats[kind] += 1
             self._num_bytes += len(line)
@@ -66,7 +55,7 @@ class Quota:
         if now < self._ends:
             return 0
         num_left_out = self._num_left_out
-        self._ends, self._num_bytes, self._num_left_out = now + WINDOW_S, 0, 0
+        self._ends, self._num_bytes, self._num_left_out = now + self._limits.window_s, 0, 0
         self._repeats.clear()
         return num_left_out
 
@@ -79,9 +68,8 @@ class _File(RotatingFileHandler):
 class Log:
     """A log file and the pipe that leads to it.
 
-    `form` turns a line into what is written, and `copy` receives that too. `max_window_bytes` is the limit of one
-    window. Use as a context manager. Several programs may use one log: it closes when the last of them has left. All
-    methods may be called from any thread.
+    `form` turns a line into what is written, and `copy` receives that too. Use as a context manager. Several programs
+    may use one log: it closes when the last of them has left. All methods may be called from any thread.
     """
 
     def __init__(
@@ -90,17 +78,17 @@ class Log:
         form: Callable[[str], str] = str,
         *,
         copy: Callable[[str], None] = lambda line: None,
-        max_window_bytes: int = MAX_WINDOW_BYTES,
+        limits: ProcessLimits = ProcessLimits(),
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.path = path
         self._form, self._copy = form, copy
         self._clock = clock
-        self._max_window_bytes = max_window_bytes
+        self._limits = limits
         self._lock = RLock()
         self._num_users = 0
         self._is_open = False
-        self._quota = Quota(max_window_bytes)
+        self._quota = Quota(limits)
         self._line = b""
         self._tail = b""
         self._num_bytes = 0
@@ -125,7 +113,7 @@ class Log:
         return self._writer
 
     def reader_from_now(self) -> Callable[[], str]:
-        """Return a function that reads the output since this call, at most its last TAIL_BYTES."""
+        """Return a function that reads the output since this call, at most its last 64 KiB."""
         self._move()
         start = self._num_bytes
 
@@ -140,7 +128,8 @@ class Log:
     def _open(self) -> None:
         directory = private_directory(self.path.parent)
         path = directory / self.path.name
-        self._file = _File(path, maxBytes=MAX_FILE_BYTES, backupCount=NUM_OLD_FILES, encoding="utf-8")
+        sizes = {"maxBytes": self._limits.max_file_bytes, "backupCount": self._limits.num_old_files}
+        self._file = _File(path, **sizes, encoding="utf-8")  # type: ignore[arg-type]
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         with suppress(OSError):  # the user's limit is lower
@@ -158,7 +147,7 @@ class Log:
             self._write(self._line)
             self._line, self._is_open = b"", False
             self._report(self._quota.end_window(float("inf")))
-            self._quota = Quota(self._max_window_bytes)
+            self._quota = Quota(self._limits)
             with suppress(OSError):
                 self._file.close()
             for descriptor in (self._reader, self._writer, self._closing):
@@ -168,7 +157,7 @@ class Log:
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         poll.register(self._closing, select.POLLIN)
-        while not any(descriptor == self._closing for descriptor, _ in poll.poll(WINDOW_S * 1000)):
+        while not any(descriptor == self._closing for descriptor, _ in poll.poll(self._limits.window_s * 1000)):
             self._move()
 
     def _move(self) -> None:
@@ -182,13 +171,14 @@ class Log:
 
     def _take(self, text: bytes) -> None:
         self._num_bytes += len(text)
-        self._tail = (self._tail + text)[-TAIL_BYTES:]
+        self._tail = (self._tail + text)[-self._limits.tail_bytes :]
         *lines, self._line = (self._line + text.replace(b"\r", b"\n")).split(b"\n")
         for line in lines:
             self._write(line)
-        while len(self._line) > MAX_LINE_BYTES:
-            self._write(self._line[:MAX_LINE_BYTES])
-            self._line = self._line[MAX_LINE_BYTES:]
+        longest = self._limits.max_line_bytes
+        while len(self._line) > longest:
+            self._write(self._line[:longest])
+            self._line = self._line[longest:]
 
     def _write(self, line: bytes) -> None:
         if line and self._quota.allows(line):
@@ -196,7 +186,8 @@ class Log:
 
     def _report(self, num_left_out: int) -> None:
         if num_left_out:
-            self._emit(f"[{num_left_out} lines were left out: repetitions, or too many within {WINDOW_S:g} s]")
+            within = f"{self._limits.window_s:g} s"
+            self._emit(f"[{num_left_out} lines were left out: repetitions, or too many within {within}]")
 
     def _emit(self, text: str) -> None:
         if not (line := self._form(text)):

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from sie_triton.system.host.small_files import read_small
 
 STATE, PARENT, STARTED = 0, 1, 19  # fields of /proc/PID/stat, counted from the state
-STAT_BYTES = 4096
 
 
 class ProcessId(NamedTuple):
@@ -130,5 +129,5 @@ def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat, from the state; empty if there is no such process. OSError if unknown."""
     with suppress(FileNotFoundError, ProcessLookupError):
         # The name of a process may be any bytes.
-        return read_small(f"/proc/{pid}/stat", STAT_BYTES).rpartition(b")")[2].decode().split()
+        return read_small(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].decode().split()
     return []

@@ -5,12 +5,6 @@ from collections.abc import Callable
 from queue import Full, Queue
 from threading import Event, Thread
 
-# Lines that wait for the reader.
-MAX_WAITING = 10_000
-
-# Time at the end of the process for the lines that still wait, in seconds.
-LAST_S = 1.0
-
 STANDARD_OUTPUT = 1
 
 
@@ -22,7 +16,7 @@ class Output:
     """
 
     def __init__(
-        self, descriptor: int = STANDARD_OUTPUT, form: Callable[[str], str] = str, max_waiting: int = MAX_WAITING
+        self, descriptor: int = STANDARD_OUTPUT, form: Callable[[str], str] = str, max_waiting: int = 10_000
     ) -> None:
         self._descriptor = descriptor
         self._form = form
@@ -39,13 +33,13 @@ class Output:
             self.num_lost += 1
 
     def flush(self) -> None:
-        """Wait until the reader has taken the lines written so far, at most LAST_S twice."""
+        """Wait until the reader has taken the lines written so far, at most a second twice."""
         written = Event()
         try:
-            self._lines.put(written, timeout=LAST_S)
+            self._lines.put(written, timeout=1.0)
         except Full:
             return
-        written.wait(LAST_S)
+        written.wait(1.0)
 
     def _run(self) -> None:
         num_reported = 0

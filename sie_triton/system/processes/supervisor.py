@@ -12,19 +12,9 @@ from typing import Protocol
 
 from sie_triton.errors import ServerError
 from sie_triton.system.processes.child import Started, end_with_parent, start
+from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
-from sie_triton.system.processes.pulse import LOOK_S, MAX_SILENT, Pulse
-
-# A program that ran for this long is restarted at once, in seconds.
-STEADY_S = 5.0
-
-# Backoff between restarts of a program that dies repeatedly, in seconds.
-PAUSES_S = (1.0, 2.0, 4.0)
-
-# Grace period of a companion after SIGTERM, in seconds.
-END_S = 2.0
-
-NO_SIGN = f"by the launcher (no sign of life for {MAX_SILENT * LOOK_S:.0f} s)"
+from sie_triton.system.processes.pulse import Pulse
 
 
 class Program(Protocol):
@@ -51,8 +41,14 @@ class Program(Protocol):
 class Supervisor:
     """Keeps one program running, and reports events to `say`, line by line. `max_starts` 0: without limit."""
 
-    def __init__(self, program: Program, say: Callable[[str], None], max_starts: int = 5) -> None:
-        self._program = program
+    def __init__(
+        self,
+        program: Program,
+        say: Callable[[str], None],
+        max_starts: int = 5,
+        limits: ProcessLimits = ProcessLimits(),
+    ) -> None:
+        self._program, self._limits = program, limits
         self._say = say
         self._max_starts = max_starts
         self._closing = Event()
@@ -64,9 +60,9 @@ class Supervisor:
         while (how := self._program.wait()) and not self._closing.is_set():
             died = monotonic()
             lived_s = died - ready_since
-            deaths = 1 if lived_s >= STEADY_S else deaths + 1
+            deaths = 1 if lived_s >= self._limits.steady_s else deaths + 1
             self._say(f"{self._program.name} ended {how}, after {lived_s:.0f} s; restarting")
-            if not self._bring_back(pauses(deaths - 1)):
+            if not self._bring_back(pauses(deaths - 1, self._limits.pauses_s)):
                 return
             ready_since = monotonic()
             log = self._program.log_path.resolve()
@@ -128,11 +124,12 @@ class Companion:
         *,
         program: Sequence[str] = (sys.executable, "-P", "-m"),
         cwd: Path | None = None,
-        end_s: float = END_S,
+        end_s: float = 2.0,
         beats: bool = False,
         trouble: Callable[[], str] | None = None,
+        limits: ProcessLimits = ProcessLimits(),
     ) -> None:
-        self.name = name
+        self.name, self._limits = name, limits
         self.log = log
         self.environment = environment
         self._command, self._cwd = [*program, *command], cwd
@@ -141,7 +138,7 @@ class Companion:
         self._pulse: Pulse | None = None
         self._child: Started | None = None
         self._say = say
-        self._supervisor = Supervisor(self, say, max_starts=0)
+        self._supervisor = Supervisor(self, say, max_starts=0, limits=limits)
         self._thread = Thread(target=self._supervisor.keep_running, name=name, daemon=True)
 
     def __enter__(self) -> "Companion":
@@ -170,7 +167,7 @@ class Companion:
         if self._child is not None:
             self._child.reap()
             self._close_pulse()
-        self._pulse = Pulse() if self._beats else None
+        self._pulse = Pulse(self._limits) if self._beats else None
         self._child = start(
             self._command,
             environment={**os.environ, **self.environment, **(self._pulse.environment if self._pulse else {})},
@@ -185,11 +182,12 @@ class Companion:
 
     def wait(self) -> str | None:
         assert self._child is not None
-        while not self._child.wait(LOOK_S if self._pulse or self._trouble else None):
+        while not self._child.wait(self._limits.beat_s if self._pulse or self._trouble else None):
             if self._pulse and self._pulse.is_lost():
                 self._child.kill()
                 self._child.wait()
-                return NO_SIGN
+                silent_s = self._limits.max_silent_polls * self._limits.beat_s
+                return f"by the launcher (no sign of life for {silent_s:.0f} s)"
             if self._trouble and (trouble := self._trouble()):
                 self.stop()
                 return f"by the launcher ({trouble})"
@@ -210,15 +208,15 @@ class Companion:
             self._pulse = None
 
 
-def pauses(num_deaths: int) -> Iterator[float]:
+def pauses(num_deaths: int, pauses_s: Sequence[float]) -> Iterator[float]:
     """Yield the seconds to wait before each start of a program that has died `num_deaths` times in a row.
 
-    >>> [s for s, _ in zip(pauses(0), range(5))]
+    >>> [s for s, _ in zip(pauses(0, (1.0, 2.0, 4.0)), range(5))]
     [0.0, 1.0, 2.0, 4.0, 4.0]
-    >>> next(pauses(7))
+    >>> next(pauses(7, (1.0, 2.0, 4.0)))
     4.0
     """
-    waits = (0.0, *PAUSES_S)
+    waits = (0.0, *pauses_s)
     while True:
         yield waits[min(num_deaths, len(waits) - 1)]
         num_deaths += 1

@@ -16,9 +16,6 @@ from sie_triton.system.telemetry.options import OPTIONS
 # In the data directory.
 DIRECTORY, SUFFIX = "batches", ".jsonl"
 
-# Maximum size of a model's file, which is kept once more when it is full.
-MAX_FILE_BYTES = 4 * 1024**2
-
 
 @dataclass(frozen=True, slots=True)
 class BatchDetail:
@@ -44,14 +41,19 @@ class _File(RotatingFileHandler):
 
 
 class BatchLog:
-    """Writes the file of one model, if SIE_INSTRUMENTATION is on. One thread at a time calls `add`."""
+    """Writes the file of one model, if SIE_INSTRUMENTATION is on. One thread at a time calls `add`.
 
-    def __init__(self, data_dir: Path, model: str, is_on: bool = OPTIONS.instrumentation) -> None:
+    The file has at most `max_bytes`, and is kept once more when it is full.
+    """
+
+    def __init__(
+        self, data_dir: Path, model: str, is_on: bool = OPTIONS.instrumentation, max_bytes: int = 4 * 1024**2
+    ) -> None:
         self.is_on = is_on
         if is_on:
             path = data_dir / DIRECTORY / f"{model}{SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = _File(path, maxBytes=MAX_FILE_BYTES, backupCount=1, encoding="utf-8")
+            self._file = _File(path, maxBytes=max_bytes, backupCount=1, encoding="utf-8")
 
     def add(self, detail: BatchDetail) -> None:
         self._file.emit(logging.makeLogRecord({"msg": dumps(asdict(detail))}))

@@ -13,9 +13,6 @@ from typing import Any
 
 from sie_triton.system.telemetry.options import OPTIONS, Telemetry
 
-# Number of warnings of one line of code in so many seconds.
-MAX_WARNINGS, INTERVAL_S = 10, 10.0
-
 # Fields of a line about a request, in the order in which people read them. A logging call passes them as `extra`.
 FIELDS = ("model", "verb", "num_items", "status", "latency_ms", "error", "request_id", "trace_id")
 
@@ -67,13 +64,14 @@ def timestamp(seconds: float) -> str:
 
 
 class WarningLimit(logging.Filter):
-    """Passes at most MAX_WARNINGS warnings and errors of one line of code in INTERVAL_S, however many requests fail.
+    """Passes at most `most` warnings and errors of one line of code in `interval_s`, however many requests fail.
 
     The first one of the next interval says how many were left out. `clock` returns seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic, most: int = 10, interval_s: float = 10.0) -> None:
         super().__init__()
+        self._most, self._interval_s = most, interval_s
         self._clock = clock
         self._lock = Lock()
         self._counts: dict[tuple[str, int], tuple[float, int]] = {}  # place → start of its interval, warnings in it
@@ -84,11 +82,11 @@ class WarningLimit(logging.Filter):
         now, place = self._clock(), (record.pathname, record.lineno)
         with self._lock:
             began, count = self._counts.get(place, (now, 0))
-            is_over = now - began >= INTERVAL_S
+            is_over = now - began >= self._interval_s
             self._counts[place] = (now, 1) if is_over else (began, count + 1)
-        if is_over and count > MAX_WARNINGS:
-            record.msg, record.args = f"{record.getMessage()} ({count - MAX_WARNINGS} such lines were left out)", None
-        return is_over or count < MAX_WARNINGS
+        if is_over and count > self._most:
+            record.msg, record.args = f"{record.getMessage()} ({count - self._most} such lines were left out)", None
+        return is_over or count < self._most
 
 
 def configure(options: Telemetry = OPTIONS, level: int = logging.INFO) -> None:

@@ -38,9 +38,6 @@ DEFAULTS = {"OTEL_SERVICE_NAME": "sie-server", "OTEL_TRACES_EXPORTER": "otlp", "
 
 SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
-# Time at the end of a process for the spans that still wait, in seconds.
-LAST_S = 1.0
-
 Attributes = Mapping[str, Any]
 NONE: Attributes = MappingProxyType({})
 
@@ -120,10 +117,10 @@ class Spans:
         return trace
 
     def close(self) -> None:
-        """Export what waits, as far as the receiver takes it within LAST_S: no process ends later for it."""
-        last = Thread(target=self._provider.force_flush, args=(int(LAST_S * 1000),), daemon=True)
+        """Export what waits, as far as the receiver takes it within a second: no process ends later for it."""
+        last = Thread(target=self._provider.force_flush, args=(1000,), daemon=True)
         last.start()
-        last.join(LAST_S)
+        last.join(1.0)
 
     def _add(
         self,

@@ -120,10 +120,3 @@ def test_faults_are_one_line(run, s3, monkeypatch):
     monkeypatch.delenv("SIE_CLUSTER_CACHE")
     with pytest.raises(SIEError, match="name it with --cluster-cache"):
         run("push", "org/tiny")
-
-
-@pytest.mark.parametrize("command", ["ls", "warm", "push", "rm"])
-def test_help_teaches(run, command):
-    told = run(command, "--help").output
-    assert "Usage: cli cache" in told or "Usage: cache" in told
-    assert "sie-triton" in run("--help").output

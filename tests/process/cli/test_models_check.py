@@ -12,7 +12,7 @@ from transformers import AutoModel
 from sie_triton.cli import cli
 from sie_triton.pipeline.render import refresh
 from sie_triton.settings import read_settings
-from tests.conftest import model_file, tiny_model_file
+from tests.conftest import model_file
 from tests.support.models import save_bert, save_causal, save_cross_encoder
 
 DENSE = {"encode": {"dense": {"dim": 64}}}
@@ -92,10 +92,6 @@ def test_a_fault_is_an_error_with_the_file_before_it(tmp_path, weights, monkeypa
     assert re.search(complaint, line), line
 
 
-def test_a_servable_file_is_valid(tmp_path, weights):
-    assert check(written(tmp_path / "model.yaml", weights)) == ["1 files, 1 valid"]
-
-
 def test_weights_of_another_family_cause_a_warning(tmp_path, minilm_directory):
     """The mismatch is only a warning, because it may be intended."""
     directory = save_cross_encoder(tmp_path / "ce", minilm_directory)
@@ -134,22 +130,6 @@ def test_check_reports_the_same_errors_as_serve(tmp_path, weights, monkeypatch):
     assert {f"error: {line}" for problem in refused.values() for line in problem.splitlines()} <= set(check(models, 1))
 
 
-def test_an_invalid_file_does_not_hide_valid_ones(tmp_path, weights):
-    (tmp_path / "a.yaml").write_text("sie_id: [")
-    (tmp_path / "b.yaml").write_text(tiny_model_file("my/tiny", weights))
-    assert check(tmp_path, 1)[-1] == "2 files, 1 invalid, 1 valid"
-
-
-def test_truncated_weights_of_a_declared_family_are_detected(tmp_path, minilm_directory):
-    directory = save_causal(tmp_path / "lm", minilm_directory)
-    loadtime = {"yes_token": "yes", "no_token": "no", "input_format": "qwen3"}
-    path = tmp_path / "model.yaml"
-    path.write_text(model_file("my/model", directory, "llm_reranker", {"score": {}}, loadtime=loadtime))
-    assert check(path) == ["1 files, 1 valid"]
-    cut_off(directory)
-    assert "model.safetensors: has" in check(path, 1)[0]
-
-
 # --- directories of models
 
 
@@ -164,11 +144,6 @@ def test_a_directory_is_checked_as_it_would_be_served(weights):
     line, last = check(weights)
     assert line.startswith(f"recognised: {weights}: sentence_transformer: ")
     assert last == "1 directories, 1 valid"
-
-
-def test_the_kind_of_a_directory_is_said(tmp_path, minilm_directory):
-    directory = save_cross_encoder(tmp_path / "ce", minilm_directory)
-    assert check(directory)[0].startswith(f"recognised: {directory}: cross_encoder: ")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_a_load_is_not_waited_for_for_ever(controller, rounds):
 
 def test_a_download_does_not_count_towards_the_load_timeout(controller, rounds):
     process = stage(controller, "a", state=LOADING, fetching_ns=1)
-    hours = round(3600 / loop.PERIOD_S)
+    hours = round(3600 / controller.limits.round_s)
     rounds += [becomes(process)] * hours + [becomes(process, fetching_ns=0)] * 100 + [becomes(process, state=RESIDENT)]
     controller.load("a").result(120)
     assert rounds == []

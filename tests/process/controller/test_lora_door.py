@@ -241,16 +241,3 @@ def test_added_listed_and_removed(door, served, adapter, monkeypatch):
 
 def cells_of(line):
     return [cell.strip() for cell in line.split("│")[1:-1]]
-
-
-def test_a_model_without_any_says_what_to_do(door, controller, served):
-    assert "none: models of its family take no LoRA adapters" in run(door, "ls", "none").output
-    controller.changes.files = Serving((), {}, "/", models={"none": Served("/m", "", {})})
-    assert "none: no adapters; add one with sie-triton lora add none NAME SOURCE" in run(door, "ls", "none").output
-
-
-def test_help_teaches_with_an_example():
-    shown = CliRunner().invoke(cli, ["lora", "--help"]).output
-    assert "sie-triton lora add BAAI/bge-m3 banking org/bge-m3-banking" in shown
-    for command in ("ls", "add", "rm"):
-        assert "Usage: " in CliRunner().invoke(cli, ["lora", command, "--help"]).output

@@ -3,15 +3,18 @@
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from sie_triton.controller import triton_watchdog
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.model_control import ModelControl
-from sie_triton.controller.triton_watchdog import MAX_SILENT, TritonWatchdog
+from sie_triton.controller.triton_watchdog import TritonWatchdog
 from sie_triton.system.processes.pids import ProcessId
 from tests.support.controller import wait_for
 from tests.support.doubles import FakeTriton
+
+LIMITS = ControllerLimits(watch_s=3600.0, watch_timeout_s=30.0)
 
 
 @pytest.fixture
@@ -21,12 +24,10 @@ def fake() -> Iterator[FakeTriton]:
 
 
 @pytest.fixture
-def watching(fake: FakeTriton, child: subprocess.Popen[bytes], monkeypatch) -> Iterator[TritonWatchdog]:
+def watching(fake: FakeTriton, child: subprocess.Popen[bytes]) -> Iterator[TritonWatchdog]:
     """A watch of `child`, whose thread does not look."""
-    monkeypatch.setattr(triton_watchdog, "LOOK_S", 3600.0)
-    monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 30.0)
     control = ModelControl(fake.url.removeprefix("grpc://"))
-    watching = TritonWatchdog(control)
+    watching = TritonWatchdog(control, LIMITS)
     watching.triton = ProcessId.of(child.pid)
     yield watching
     watching.close()
@@ -34,32 +35,32 @@ def watching(fake: FakeTriton, child: subprocess.Popen[bytes], monkeypatch) -> I
 
 
 @pytest.fixture
-def silent(watching: TritonWatchdog, fake: FakeTriton, monkeypatch) -> Callable[[int], None]:
+def silent(watching: TritonWatchdog, fake: FakeTriton) -> Callable[[int], None]:
     """Return a function that looks so many times while Triton is silent."""
 
     def silent(number: int) -> None:
-        monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 0.05)
+        watching._limits = replace(LIMITS, watch_timeout_s=0.05)
         fake.is_silent = True
         for _ in range(number):
             watching.look()
         fake.is_silent = False
-        monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 30.0)
+        watching._limits = LIMITS
 
     return silent
 
 
 def test_a_tritonserver_that_answers_no_more_is_ended(watching, silent, child):
     watching.look()
-    silent(MAX_SILENT - 1)
+    silent(LIMITS.max_silent_looks - 1)
     watching.look()
-    silent(MAX_SILENT - 1)
+    silent(LIMITS.max_silent_looks - 1)
     assert child.poll() is None  # it has answered in between
     silent(1)
     assert child.wait(10) == -signal.SIGKILL
 
 
 def test_one_that_has_never_answered_still_starts(silent, child):
-    silent(MAX_SILENT + 1)
+    silent(LIMITS.max_silent_looks + 1)
     assert child.poll() is None
 
 
@@ -67,7 +68,7 @@ def test_one_that_follows_another_has_not_answered_yet(watching, silent, child):
     watching.triton = ProcessId.of(1)
     watching.look()
     watching.triton = ProcessId.of(child.pid)
-    silent(MAX_SILENT + 1)
+    silent(LIMITS.max_silent_looks + 1)
     assert child.poll() is None
 
 
@@ -75,17 +76,16 @@ def test_one_that_is_stopped_may_go_on(watching, silent, child):
     watching.look()
     child.send_signal(signal.SIGSTOP)
     wait_for(lambda: watching.triton.is_stopped)
-    silent(MAX_SILENT + 1)
+    silent(LIMITS.max_silent_looks + 1)
     child.send_signal(signal.SIGCONT)
     assert child.poll() is None
 
 
-def test_the_thread_looks(watching, fake, child, monkeypatch):
-    monkeypatch.setattr(triton_watchdog, "LOOK_S", 0.01)
-    with_thread = TritonWatchdog(watching._control)
+def test_the_thread_looks(watching, fake, child):
+    with_thread = TritonWatchdog(watching._control, replace(LIMITS, watch_s=0.01))
     with_thread.triton = ProcessId.of(child.pid)
     wait_for(lambda: with_thread._has_answered)
-    monkeypatch.setattr(triton_watchdog, "TIMEOUT_S", 0.05)
+    with_thread._limits = replace(LIMITS, watch_s=0.01, watch_timeout_s=0.05)
     fake.is_silent = True
     assert child.wait(60) == -signal.SIGKILL
     with_thread.close()

@@ -157,7 +157,7 @@ def test_the_alert_of_the_queues_disk_fires_and_clears(tmp_path):
         f"kubelet_volume_stats_capacity_bytes{{{disk}}}": "100x60",
         f"kubelet_volume_stats_available_bytes{{{disk}}}": "50x4 10x20 90x30",
     }
-    fires_and_clears(rules, tmp_path, "SieQueueDiskNearlyFull", Firing(series, (4, 40), 12))
+    fires_and_clears(rules, tmp_path, {"SieQueueDiskNearlyFull": Firing(series, (4, 40), 12)})
 
 
 def test_the_values_of_the_documentation_scale_from_zero():

@@ -49,48 +49,13 @@ def check(*files: Path) -> tuple[int, list[str]]:
     return done.returncode, done.stderr.splitlines()
 
 
-# A file with two dead references, and what is said of them. What only a string holds is no reference.
-# \x23 begins a comment there, and none here.
-PROGRAMS = {
-    "planted.py": (
-        '"""See gone.py."""\n\nA = 1  \x23 as scripts/gone has it\nB = """\ngone.py\n"""\nC = "gone.py"\n',
-        [(1, "no such path: gone.py"), (3, "no such path: scripts/gone")],
-    ),
-    "planted.c": (
-        '/* See\n * gone.h. */\nint a;  // as stages/gone.py has it\nchar *b = "gone.py";\n',
-        [(2, "no such path: gone.h"), (3, "no such path: stages/gone.py")],
-    ),
-    "planted": (
-        "\x23!/usr/bin/env bash\n\x23 Run `sie-triton gone`.\necho gone.py  \x23 SIE_GONE\n",
-        [(2, "no such command: sie-triton gone"), (3, "no such setting: SIE_GONE")],
-    ),
-}
-LIVING_PROGRAM = '''"""See tests/server/test_door.py, sie_triton.models.families.Options and
-
-`sie-triton serve`.
-
-    >>> "gone.py"
-    gone
-"""
-
-A = "#"  # as stages/ and scripts/serve have it, with SIE_HOST
-B = """
-gone.py  # gone.py
-"""
-'''
-
-
 def test_dead_references_are_reported_and_living_ones_are_not(tmp_path):
     expected = []
     for number, (fault, complaint) in enumerate(FAULTS.items()):
         document = tmp_path / f"dead-{number}.md"
         document.write_text(f"# Planted\n\n{fault}\n")
         expected.append(f"{document}:{3 + fault.count(chr(10)) // 2}: {complaint.replace('planted', document.stem)}")
-    for name, (text, dead) in PROGRAMS.items():
-        (tmp_path / name).write_text(text)
-        expected += [f"{tmp_path / name}:{line}: {complaint}" for line, complaint in dead]
     (tmp_path / "alive.md").write_text(ALIVE)
-    (tmp_path / "alive.py").write_text(LIVING_PROGRAM)
     status, complaints = check(*tmp_path.iterdir())
     assert (status, sorted(complaints)) == (1, sorted(expected))
 

@@ -56,6 +56,11 @@ def test_a_data_directory_that_others_can_write_is_refused(tmp_path):
         lock(tmp_path)
 
 
+def test_a_data_directory_belongs_to_one_server(tmp_path):
+    with lock(tmp_path), pytest.raises(ServerError, match=r"another server uses .*--data-dir"):
+        lock(tmp_path)
+
+
 @pytest.mark.parametrize("content", [(), ("serve.lock", "logs"), ("lost+found",)])
 def test_a_data_directory_that_others_can_enter_is_closed(tmp_path, content):
     tmp_path.chmod(0o755)

@@ -10,13 +10,13 @@ import pytest
 
 from sie_triton.errors import ServerError, SettingsError
 from sie_triton.records.repository_lock import locked
-from sie_triton.server import launch
 from sie_triton.server.companions import controller
 from sie_triton.server.launch import Server
 from sie_triton.settings import Settings, read_settings
 from sie_triton.settings.sources import FILE_VARIABLE, PREFIX
 from sie_triton.system.native import PRIVATE_MEMORY, preloading, put
 from sie_triton.system.processes import hidden_arguments, supervisor
+from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.supervisor import Supervisor
 
 SECRET = "--restricted=key=s3cret"
@@ -51,7 +51,7 @@ def test_hidden_arguments_never_appear_in_a_command_line():
     main = threading.get_native_id()
     looker = threading.Thread(target=look)
     looker.start()
-    for _ in range(20):
+    for _ in range(8):
         with start([SECRET]) as process:
             process.stdout.readline()
     ended.set()
@@ -165,14 +165,13 @@ def test_the_repository_does_not_change_while_triton_reads_it(tmp_path, monkeypa
         with locked(settings.data_dir, 0.0) as is_ours:
             return is_ours
 
-    with Server(settings, tmp_path / "repository") as server:
+    with Server(settings, tmp_path / "repository", change_s=0.1) as server:
         assert not can_change()
         server.start()
         assert not can_change()
         monkeypatch.setattr(server, "_answers", lambda path: True)
         server.wait_ready()
         assert can_change()
-        monkeypatch.setattr(launch, "CHANGE_S", 0.1)
         with locked(settings.data_dir) as is_ours:
             assert is_ours
             server.start()
@@ -232,9 +231,9 @@ def test_restarts_back_off_while_tritonserver_dies_at_once(slept):
     assert all(line.startswith("tritonserver is back") for line in said[1::2])
 
 
-def test_a_tritonserver_that_ran_steadily_is_restarted_at_once(slept, monkeypatch):
-    monkeypatch.setattr(supervisor, "STEADY_S", 0)
-    Supervisor(Dying([True] * 9, ["by SIGKILL"] * 9), lambda _: None).keep_running()
+def test_a_tritonserver_that_ran_steadily_is_restarted_at_once(slept):
+    dying, limits = Dying([True] * 9, ["by SIGKILL"] * 9), ProcessLimits(steady_s=0)
+    Supervisor(dying, lambda _: None, limits=limits).keep_running()
     assert slept == [0] * 9
 
 

@@ -1,10 +1,12 @@
-"""Messages of a server about its memory limit before it starts anything."""
+"""What a server refuses before it starts anything: a memory limit, a port, an address."""
 
 import re
+import socket
 
 import pytest
 
 from sie_triton.errors import ServerError
+from sie_triton.server.launch import Server
 from sie_triton.server.memory_plan import MemoryPlan
 from sie_triton.server.serve import check_machine
 from sie_triton.settings import read_settings
@@ -49,3 +51,16 @@ def test_the_memory_left_for_models_is_printed_at_the_start(tmp_path):
     assert line == "1000 MB (SIE_MEMORY_LIMIT_BYTES), about 433 MB for the server itself, 417 MB for models"
     assert re.fullmatch(r"\d+ MB \((machine|container)\), .*", MemoryPlan(settings(tmp_path, 0), 4).line())
     assert list(MemoryPlan(settings(tmp_path, 0), 4).problems()) == []
+
+
+def test_a_taken_port_is_reported_with_the_remedy(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServerError, match=f"port {port} on 127.0.0.1 cannot be used .*--http-port"):
+            check_machine(settings(tmp_path, 0, http_port=port), 1)
+
+
+def test_the_embedded_server_stays_on_loopback(tmp_path):
+    remote = Server(settings(tmp_path, 0, host="0.0.0.0", fork_stubs=False), tmp_path)
+    with pytest.raises(ServerError, match="--allow-remote"), remote:
+        pass

@@ -56,7 +56,7 @@ def files_of(path):
 @pytest.fixture(autouse=True)
 def num_doubtful(monkeypatch):
     """Chunks of these tests have two records at most."""
-    monkeypatch.setattr(part_module, "NUM_DOUBTFUL", 2)
+    monkeypatch.setattr(part_module.Part, "num_doubtful", 2)
 
 
 @OF_EVERY_KIND

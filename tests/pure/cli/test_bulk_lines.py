@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from sie_triton.cli.bulk import lines as lines_module
 from sie_triton.cli.bulk.lines import Arguments, Form, Line, Stream, chunks
 
 JSON = Form("text")
@@ -57,10 +56,9 @@ def test_a_line_that_cannot_be_sent_has_a_problem(tmp_path, form, content, probl
     assert (after.number, after.problem) == (2, "")
 
 
-def test_a_long_line_is_a_problem_and_the_next_line_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 10)
-    monkeypatch.setattr(lines_module, "BLOCK_BYTES", 4)
-    fits, long, after = read(tmp_path, b"x" * 10 + b"\n" + b"y" * 31 + b"\nz\n")
+def test_a_long_line_is_a_problem_and_the_next_line_is_read():
+    content = io.BytesIO(b"x" * 10 + b"\n" + b"y" * 31 + b"\nz\n")
+    fits, long, after = Stream(content, "input", Form(), max_line_bytes=10).lines()
     assert fits.item == {"text": "x" * 10}
     assert long.problem.startswith("is longer than ")
     assert (after.item, after.number, after.end) == ({"text": "z"}, 3, 45)

@@ -59,9 +59,3 @@ def test_lines_of_a_run_before_are_no_speed(screen):
         assert sum(sample.completed for sample in task._progress) == 5000
     assert bar.summary().startswith("501 lines in ")
     assert bar.summary().endswith(", after 1,000 of a run before")
-
-
-def test_a_bar_that_is_not_shown_counts(screen):
-    with progress(Sized(20_000), 0, is_shown=False) as bar:
-        bar.advance(lines(1, 3))
-    assert (screen.getvalue(), bar.num_lines) == ("", 2)

@@ -48,12 +48,6 @@ def test_flags_are_the_arguments_of_the_client_and_parameters_of_the_contract(co
     assert {*in_options} <= {parameter.name for parameter in VERBS[command].parameters(model)}
 
 
-@pytest.mark.parametrize("command", ["encode", "score"])
-def test_help_shows_three_examples(command):
-    text = CliRunner().invoke(cli, [command, "--help"]).output
-    assert text.count(f"\n  sie-triton {command} ") == 3
-
-
 @pytest.fixture
 def sent(monkeypatch):
     """List of the calls of a client without a server."""
@@ -219,9 +213,8 @@ def test_vectors_are_summarised(screen):
     ]
 
 
-def test_the_best_lines_are_in_the_table(screen, monkeypatch):
-    monkeypatch.setattr(score_output, "MAX_ROWS", 2)
-    table = score_output.RankedTable()
+def test_the_best_lines_are_in_the_table(screen):
+    table = score_output.RankedTable(max_rows=2)
     table.write(LINES[:2], [{"item_id": "item-0", "score": 0.5}, {"item_id": "7", "score": 0.25}])
     table.write(LINES[2:], [{"item_id": "item-2", "score": 0.75}])
     table.finish()

@@ -122,17 +122,6 @@ def test_skipped_errors_are_printed_in_their_place(printed):
     assert f"{TEXT[-5:]}\x1b[1;31m is blank" in printed(*records, **IN_COLOUR).replace("\n", " ")
 
 
-def test_a_label_keeps_its_colour(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(extract_output, "Console", lambda **_: Console(file=stream, width=80, **IN_COLOUR))
-    sink = extract_output.FindingsOut()
-    for words in ("York", "Ada Lovelace", "York"):
-        label = "name" if words == "York" else "person"
-        sink.write([Line(1, {"text": TEXT})], [{**NONE, "entities": [entity(words, label)]}])
-    assert stream.getvalue().count("\x1b[1;36mYork") == 2
-    assert stream.getvalue().count("\x1b[1;35mAda Lovelace") == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "given", "message"),
     [
@@ -157,16 +146,6 @@ def test_serve_shows_an_extract_command_for_the_model(family, said):
         command, *arguments = shlex.split(shown.replace("picture.jpg", "missing.jpg"))
         assert command == "sie-triton"
         assert "File 'missing.jpg' does not exist" in CliRunner().invoke(cli, arguments).output
-
-
-def test_extract_without_input_sends_no_request():
-    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL], "")
-    assert (done.exit_code, done.output) == (0, "")
-
-
-def test_extract_names_the_line_that_cannot_be_sent():
-    done = CliRunner().invoke(cli, ["extract", "org/model", "--url", URL], b"fine\n\xff\n")
-    assert str(done.exception).startswith("line 2: is not UTF-8 (")
 
 
 def test_objects_are_drawn_in_the_upright_image():

@@ -78,23 +78,6 @@ def test_memory_of_a_process_and_of_a_container(tmp_path, monkeypatch):
     assert DeviceMemory(90, 100, "").over(85) == 5
 
 
-def test_a_load_that_fits_is_granted_without_eviction(controller, control):
-    waiting = stage(controller, "a", wanted_bytes=800)
-    controller.tick()
-    assert answer_path(controller._directory, os.getpid()).read_text() == GRANTED
-    assert control.swapped == []
-    waiting.remove()
-
-
-def test_a_load_that_never_fits_gets_both_sizes_in_its_error(controller):
-    controller.measured = DeviceMemory(100, 1000, "test")
-    stage(controller, "a", wanted_bytes=2**30)
-    controller.tick()
-    text = answer_path(controller._directory, os.getpid()).read_text()
-    assert "need about 1.00 GiB" in text
-    assert "0.00 GiB are free" in text
-
-
 def test_memory_is_freed_and_then_granted(controller, control, child, monkeypatch):
     monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: 600)
     controller.measured = DeviceMemory(700, 1000, "test")
@@ -149,18 +132,6 @@ def test_a_model_is_swapped_once_at_a_time(controller, control):
     assert controller.evict("a", "pressure") is not first
 
 
-def test_without_a_controller_a_stage_loads_at_once(tmp_path):
-    status = StatusWriter(tmp_path, "m", "inference", 0)
-    with granted_memory(status, 10**15, NeverWaited()):
-        assert status.record["granted_bytes"] == 10**15
-    assert status.record["granted_bytes"] == 0
-
-
-class NeverWaited(threading.Event):
-    def wait(self, timeout=None):
-        raise AssertionError("waits for a controller")
-
-
 def test_with_a_controller_it_waits_for_its_answer(tmp_path):
     status = StatusWriter(tmp_path, "m", "inference", 0)
     with lock(tmp_path):
@@ -183,14 +154,6 @@ def test_a_models_memory_is_that_of_its_gpu_where_it_has_one(controller, child):
     child.wait()
     controller.tick()
     assert controller.models["a"].num_bytes == 0
-
-
-def test_a_stage_that_is_about_to_end_waits_no_longer(tmp_path):
-    closing = threading.Event()
-    threading.Timer(0.2, closing.set).start()
-    status = StatusWriter(tmp_path, "m", "inference", 0)
-    with lock(tmp_path), pytest.raises(LoadError, match="about to end"), granted_memory(status, 5, closing):
-        raise AssertionError
 
 
 def test_among_models_of_about_one_size_last_use_decides():

@@ -1,6 +1,7 @@
 """A stage's wait for memory until its weights are loaded, with a clock that only waiting advances."""
 
 import os
+from time import monotonic_ns
 
 import pytest
 
@@ -11,14 +12,15 @@ from sie_triton.records import grants
 from sie_triton.records.grants import (
     EVICTED,
     GRANTED,
-    PATIENCE_S,
-    START_S,
     answer_path,
     expect_controller,
     granted_memory,
     refusal,
 )
+from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import StatusWriter
+
+PATIENCE_S, START_S = RecordLimits.grant_patience_s, RecordLimits.controller_start_s
 
 
 class Waiting:
@@ -101,13 +103,14 @@ def test_a_controller_that_was_announced_is_waited_for(status, waiting):
 
 def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
     waiting = Waiting(lambda waited_s: answer_load(status.directory, status.record, GRANTED) if waited_s > 1 else None)
-    path = answer_path(status.directory, os.getpid())
+    path, before = answer_path(status.directory, os.getpid()), monotonic_ns()
     with lock(status.directory):
         with granted_memory(status, 5, waiting):
             assert path.exists()
             assert (status.record["wanted_bytes"], status.record["granted_bytes"]) == (0, 5)
         assert not path.exists()
     assert (status.record["wanted_bytes"], status.record["granted_bytes"]) == (0, 0)
+    assert before <= status.record["wanted_since_ns"] <= monotonic_ns()
     assert 1 < waiting.waited_s < 2
 
 

@@ -142,21 +142,6 @@ def test_a_stage_may_outlive_its_tritonserver(controller, child, dead):
     assert controller._triton == 0
 
 
-def test_a_process_that_triton_keeps_for_nothing_is_ended(controller, control, child, clock):
-    """A process with open requests and its replacement are left alone."""
-    old = stage(controller, "a", child.pid, num_open=1)
-    stage(controller, "a", os.getpid(), generation=1)
-    for pause, num_open in ((0, 1), (60, 1), (0, 0), (20, 0)):
-        clock[0] += pause
-        old.record["num_open"] = num_open
-        round_of(controller)
-        assert child.poll() is None
-    clock[0] += 20
-    round_of(controller)
-    assert child.wait(5) == -signal.SIGKILL
-    assert control.swapped == []
-
-
 @pytest.mark.parametrize("has_successor", [False, True])
 def test_the_worker_of_a_dead_stage_is_ended(controller, control, dead, child, pids, clock, has_successor):
     """It may still load, and hold the memory and the lock of the model's weights."""

@@ -3,16 +3,8 @@
 import pytest
 
 from sie_triton.controller import mentions as module
-from sie_triton.controller.mentions import (
-    FORGET_S,
-    MAX_WAITING,
-    MIN_STAY_S,
-    REFUSE_S,
-    SEE_KNOWN,
-    Mentioned,
-    Mentions,
-    leavers,
-)
+from sie_triton.controller.limits import ControllerLimits
+from sie_triton.controller.mentions import SEE_KNOWN, Mentions
 from sie_triton.controller.refresh import ChangeRefused
 from sie_triton.errors import ModelLoading, ServerError
 from sie_triton.records.known_file import KnownFile, write_known
@@ -20,6 +12,7 @@ from sie_triton.records.serving_file import Served, Serving
 from tests.support.changing import World
 from tests.support.clocks import Clock
 
+LIMITS = ControllerLimits()
 KNOWN = ["org/a", "org/b", "org/c", "BAAI/bge-m3"]
 SETTINGS = {"serve_known": True, "allow_any_model": False, "max_mentioned_models": 2}
 
@@ -86,7 +79,7 @@ def test_those_who_ask_for_one_name_share_its_future(mentions):
 
 def test_a_name_that_nobody_asks_for_any_more_is_dropped(mentions, clock):
     dropped, kept = mentions.ask("org/a", serving()), mentions.ask("org/b", serving())
-    clock.now += FORGET_S - 1
+    clock.now += LIMITS.forget_name_s - 1
     mentions.ask("org/b", serving())
     clock.now += 2
     assert mentions.take(9) == {"org/b": kept}
@@ -95,9 +88,9 @@ def test_a_name_that_nobody_asks_for_any_more_is_dropped(mentions, clock):
 
 
 def test_the_number_of_names_that_wait_is_bounded(mentions):
-    for i in range(MAX_WAITING):
+    for i in range(LIMITS.max_waiting_names):
         mentions.ask(f"x/{i}", serving(allow_any_model=True))
-    with pytest.raises(ModelLoading, match=f"{MAX_WAITING} other models wait"):
+    with pytest.raises(ModelLoading, match=f"{LIMITS.max_waiting_names} other models wait"):
         mentions.ask("org/a", serving())
     mentions.ask("x/0", serving(allow_any_model=True))
 
@@ -115,7 +108,7 @@ def test_a_name_that_could_not_be_served_is_refused_for_a_while(mentions, clock)
     assert str(mentions.refuse("org/a", "no family")) == "no family"
     with pytest.raises(ChangeRefused, match="no family"):
         mentions.ask("org/a", serving())
-    clock.now += REFUSE_S + 1
+    clock.now += LIMITS.refuse_name_s + 1
     mentions.ask("org/a", serving())
 
 
@@ -124,7 +117,7 @@ def test_room_is_made_by_models_that_have_stayed_and_are_not_busy(mentions, cloc
         mentions.served(name)
     states = {"org__a": state(5), "org__b": state(4, pending=1)}
     assert mentions.room_for(["org/c"], ["org/a", "org/b"], 2, states) == ([], [])
-    clock.now += MIN_STAY_S
+    clock.now += LIMITS.min_stay_s
     assert mentions.room_for(["org/c", "org/d"], ["org/a", "org/b"], 2, states) == (["org/c"], ["org/a"])
     assert mentions.room_for(["org/c"], ["org/a"], 2, states) == (["org/c"], [])
 
@@ -133,18 +126,6 @@ def test_a_model_that_loads_does_not_leave_and_one_that_never_started_does(menti
     states = {"org__a": state(0, kind="loading")}
     assert mentions.room_for(["org/c"], ["org/a"], 1, states) == ([], [])
     assert mentions.room_for(["org/c"], ["org/b"], 1, states) == (["org/c"], ["org/b"])
-
-
-def test_cold_models_leave_before_resident_ones():
-    models = [
-        Mentioned("resident", 1, is_resident=True, is_busy=False),
-        Mentioned("new", 9, is_resident=False, is_busy=False),
-        Mentioned("old", 3, is_resident=False, is_busy=False),
-        Mentioned("busy", 0, is_resident=False, is_busy=True),
-    ]
-    assert leavers(models, 9) == ["old", "new", "resident"]
-    assert leavers(models, 1) == ["old"]
-    assert leavers(models, -1) == []
 
 
 # --- with Triton

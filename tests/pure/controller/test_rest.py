@@ -2,11 +2,12 @@
 
 import os
 import signal
+from dataclasses import replace
 from threading import Event, Thread
 
 import pytest
 
-from sie_triton.controller import healing, loop
+from sie_triton.controller import loop
 from sie_triton.records.grants import granted_memory
 from sie_triton.records.status import LOADING, RESIDENT, StatusWriter
 from sie_triton.system.processes.pids import is_stopped
@@ -34,21 +35,19 @@ def clock(monkeypatch):
     return now
 
 
-@pytest.fixture(autouse=True)
-def death(monkeypatch):
-    """The start of a controller does not count as a death."""
-    monkeypatch.setattr(healing, "AFTER_DEATH_S", 0.0)
+# The start of a controller does not count as a death.
+pytestmark = pytest.mark.parametrize("controller", [{"after_death_s": 0.0}], indirect=True)
 
 
-def is_due(controller, monkeypatch, within_s=0.0):
-    monkeypatch.setattr(loop, "LOOK_S", within_s)
+def is_due(controller, within_s=0.0):
+    controller.limits = replace(controller.limits, look_s=within_s)
     return controller.is_due()
 
 
-def test_a_controller_rests_while_nothing_happens(controller, model, monkeypatch, clock):
-    assert not is_due(controller, monkeypatch)
-    clock[0] += loop.REST_S + 1
-    assert is_due(controller, monkeypatch)
+def test_a_controller_rests_while_nothing_happens(controller, model, clock):
+    assert not is_due(controller)
+    clock[0] += controller.limits.rest_s + 1
+    assert is_due(controller)
 
 
 def test_a_request_for_memory_ends_the_rest(controller, model, monkeypatch):
@@ -59,7 +58,7 @@ def test_a_request_for_memory_ends_the_rest(controller, model, monkeypatch):
     monkeypatch.setattr(controller._news, "has_changed", lambda: False)
     load = Thread(target=lambda: granted_memory(status, 1, closing).__enter__(), daemon=True)
     load.start()
-    assert is_due(controller, monkeypatch, LONG_S)
+    assert is_due(controller, LONG_S)
     controller.tick()
     load.join()
 
@@ -67,20 +66,20 @@ def test_a_request_for_memory_ends_the_rest(controller, model, monkeypatch):
 def test_a_new_process_ends_the_rest(controller, model, monkeypatch):
     monkeypatch.setattr(controller._news, "has_changed", lambda: False)
     StatusWriter(controller._directory, "b", "inference", 0)
-    assert is_due(controller, monkeypatch, LONG_S)
+    assert is_due(controller, LONG_S)
 
 
 def test_the_end_of_a_process_ends_the_rest_once(controller, model, monkeypatch, child):
     monkeypatch.setattr(controller._news, "has_changed", lambda: False)
     child.kill()
-    assert is_due(controller, monkeypatch, LONG_S)
+    assert is_due(controller, LONG_S)
     round_of(controller)
     assert not controller._news.wait(0)
 
 
-def test_rounds_follow_each_other_after_a_death(controller, model, monkeypatch, child, pids):
+def test_rounds_follow_each_other_after_a_death(controller, model, child, pids):
     """Its shared memory is sought, in two rounds."""
-    monkeypatch.setattr(healing, "AFTER_DEATH_S", LONG_S)
+    controller._healing._limits = controller.limits = replace(controller.limits, after_death_s=LONG_S)
     child.kill()
     child.wait()
     stage(controller, "a", pids[0], state=RESIDENT, generation=1)
@@ -88,19 +87,19 @@ def test_rounds_follow_each_other_after_a_death(controller, model, monkeypatch, 
         round_of(controller)
         controller._news.wait(0)
         controller._news.has_changed()
-        assert is_due(controller, monkeypatch)
+        assert is_due(controller)
 
 
 def test_a_closed_controller_does_not_rest(controller, model, monkeypatch):
     monkeypatch.setattr(controller._news, "has_changed", lambda: False)
     controller.close()
-    assert is_due(controller, monkeypatch, LONG_S)
+    assert is_due(controller, LONG_S)
 
 
-def test_a_record_that_changes_makes_a_round_due(controller, model, monkeypatch):
+def test_a_record_that_changes_makes_a_round_due(controller, model):
     model["last_used_ns"] = 1
-    assert is_due(controller, monkeypatch)
-    assert not is_due(controller, monkeypatch)
+    assert is_due(controller)
+    assert not is_due(controller)
 
 
 @pytest.mark.parametrize(
@@ -108,20 +107,20 @@ def test_a_record_that_changes_makes_a_round_due(controller, model, monkeypatch)
     [{"state": LOADING}, {"wanted_bytes": 1 << 60}, {"num_open": 1}, {"state": RESIDENT, "pid": 1 << 30}],
     ids=str,
 )
-def test_rounds_follow_each_other_until_a_model_is_settled(controller, model, monkeypatch, fields):
+def test_rounds_follow_each_other_until_a_model_is_settled(controller, model, fields):
     for field, value in fields.items():
         model[field] = value
     round_of(controller)
     controller._news.has_changed()
     controller._news.wait(0)
-    assert is_due(controller, monkeypatch)
+    assert is_due(controller)
 
 
-def test_a_stopped_process_is_ended_without_a_rest(controller, model, monkeypatch, child):
+def test_a_stopped_process_is_ended_without_a_rest(controller, model, child):
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: is_stopped(child.pid))
     controller.tick()
-    assert is_due(controller, monkeypatch)
+    assert is_due(controller)
     controller.tick()
     assert child.wait(60) == -signal.SIGKILL
 
@@ -138,4 +137,4 @@ def test_a_process_that_cannot_be_followed_makes_rounds_due(controller, model, m
     round_of(controller)
     controller._news.has_changed()
     controller._news.wait(0)
-    assert is_due(controller, monkeypatch)
+    assert is_due(controller)

@@ -63,11 +63,6 @@ def stage_of(directory, name, pid, **fields):
     return stage(Somewhere, name, pid, **fields)
 
 
-def test_a_new_revision_inherits_the_last_use_time(tmp_path, child):
-    stage_of(tmp_path, OLD, child.pid, last_used_ns=5)
-    assert StatusWriter(tmp_path, NEW, "inference", 0).record["last_used_ns"] == 5
-
-
 def test_all_revisions_have_one_lock_for_their_weights(tmp_path, child):
     def order(steps):
         of = replace(spec(), weights=str(tmp_path))

@@ -11,8 +11,8 @@ from time import monotonic_ns
 
 import pytest
 
+from sie_triton.controller.limits import ControllerLimits
 from sie_triton.controller.memory import DeviceMemory
-from sie_triton.controller.memory_grants import MIN_WAIT_S
 from sie_triton.controller.memory_grants import answer_load as give
 from sie_triton.errors import BusyError, LoadError
 from sie_triton.pipeline.stages.cold_stage import ColdStage
@@ -31,7 +31,7 @@ from tests.support.controller import round_of, stage, wait_for
 from tests.support.limits import full_disk
 from tests.support.stages import tokens
 
-WAITED_NS = int((MIN_WAIT_S + 1) * 1e9)
+WAITED_NS = int((ControllerLimits.min_grant_wait_s + 1) * 1e9)
 
 
 @pytest.fixture

@@ -1,14 +1,16 @@
-"""Granting memory and evicting, in cases where models of the same name or size are easily confused."""
+"""Granting memory and evicting in whole rounds, also where models of the same name or size are easily confused."""
 
+import mmap
 import os
 import signal
 import threading
-from time import monotonic_ns
+from pathlib import Path
+from time import monotonic, monotonic_ns
 
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sie_triton.controller import memory_grants
+from sie_triton.controller import healing, memory_grants
 from sie_triton.controller.choice import Resident, victims
 from sie_triton.controller.memory import DeviceMemory
 from sie_triton.errors import REASONS
@@ -26,6 +28,10 @@ WORKERS = {size: pid for pid, size in SIZES.items()}
 @pytest.fixture(autouse=True)
 def worker_bytes(monkeypatch):
     monkeypatch.setattr("sie_triton.controller.model_states.worker_bytes", lambda pid: SIZES.get(pid, 0))
+
+
+def set_up(controller, **settings):
+    controller._settings = controller._settings.model_copy(update=settings)
 
 
 def used(controller, num_bytes):
@@ -61,22 +67,11 @@ def test_an_older_process_does_not_evict_its_own_model(controller, control, pids
 def test_a_load_is_refused_if_only_its_own_model_is_evictable(controller, control, pids):
     old, new, *_ = pids
     used(controller, 700)
-    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= int(
-        (memory_grants.MIN_WAIT_S + 1) * 1e9
-    )
+    loading(controller, "a", old, wanted_bytes=400).record["wanted_since_ns"] -= 6 * 10**9
     resident(controller, "a", new, 400, generation=1)
     round_of(controller)
     assert verdict(controller, old) == "out of memory"
     assert control.swapped == []
-
-
-def test_a_loader_over_its_grant_is_kept_and_a_resident_evicted(controller, control, pids):
-    used(controller, 900)
-    loading(controller, "a", pids[0], taken=500, granted_bytes=300)
-    resident(controller, "b", pids[1], 400)
-    round_of(controller)
-    assert verdict(controller, pids[0]) is None
-    assert control.swapped == [("b-inference", False)]
 
 
 @pytest.fixture
@@ -159,7 +154,7 @@ def test_memory_taken_beyond_a_grant_is_not_granted_to_others(controller, pids):
 
 def test_a_gpu_grant_stays_fully_reserved_until_measured(controller, pids):
     """The loader's share of the machine's memory says nothing about the GPU's."""
-    controller._settings = controller._settings.model_copy(update={"device": "cuda:0"})
+    set_up(controller, device="cuda:0")
     used(controller, 250)
     loading(controller, "a", pids[0], taken=250, granted_bytes=300)
     loading(controller, "b", pids[1], wanted_bytes=301)
@@ -249,6 +244,11 @@ def test_each_load_is_counted_once(controller, pids):
     assert controller.num_loads == {"a": 1, "b": 2}
 
 
+def test_busy_models_are_evicted_by_last_use_regardless_of_size():
+    busy = [Resident(name, size, used, 0, True) for name, size, used in (("a", 10, 1), ("b", 100, 2), ("c", 10, 3))]
+    assert victims(busy, 50, now_ns=9, min_residency_ns=0) == ["a", "b"]
+
+
 def test_the_least_recently_used_sufficient_model_is_evicted_alone():
     small, *large = (Resident(name, size, used, 0) for name, size, used in (("a", 4, 1), ("b", 9, 2), ("c", 9, 3)))
     assert victims([*large, small], 4, now_ns=9, min_residency_ns=0) == ["a"]
@@ -290,3 +290,109 @@ def test_dead_processes_and_failed_tokenizers_do_not_count_as_loading(controller
     assert verdict(controller, child.pid) is None
     assert controller.models["b"].failure == list(REASONS)[1]
     assert controller.models["b"].state == "failed"
+
+
+# --- whole rounds
+
+
+def test_the_load_that_waited_longest_is_first(controller, pids):
+    for name, pid, seconds in (("a", pids[0], 1), ("b", pids[1], 2)):
+        since = monotonic_ns() - seconds * 10**9
+        loading(controller, name, pid, wanted_bytes=500, wanted_since_ns=since)
+    round_of(controller)
+    assert [answer_path(controller._directory, pid).exists() for pid in pids[:2]] == [False, True]
+
+
+def test_a_draining_process_counts_as_freed_memory(controller, control, pids):
+    """A process that only finishes its requests holds 300: no model is evicted for the missing 250."""
+    used(controller, 700)
+    loading(controller, "a", pids[0], wanted_bytes=400)
+    resident(controller, "b", pids[1], 300, num_open=1)
+    stage(controller, "b", pids[2], generation=1)
+    resident(controller, "c", pids[3], 301, last_used_ns=1)
+    round_of(controller)
+    assert (verdict(controller, pids[0]), control.swapped) == (None, [])
+
+
+def test_memory_pressure_evicts_the_least_recently_used_model(controller, control, pids):
+    resident(controller, "b", pids[0], 400, last_used_ns=1)
+    resident(controller, "c", pids[1], 401, last_used_ns=2)
+    used(controller, 850)
+    round_of(controller)
+    assert control.swapped == []
+    used(controller, 851)
+    round_of(controller)
+    assert controller.swaps.counts == {("b", "evict: pressure"): 1}
+
+
+def test_a_new_resident_is_evicted_only_under_critical_pressure(controller, control, pids):
+    set_up(controller, min_residency_s=1000)
+    resident(controller, "b", pids[0], 400, resident_since_ns=monotonic_ns())
+    used(controller, 970)
+    round_of(controller)
+    assert control.swapped == []
+    used(controller, 971)
+    round_of(controller)
+    assert control.swapped == [("b-inference", False)]
+
+
+@pytest.mark.parametrize("busy", ["num_open", "busy_since_ns"])
+def test_an_idle_model_is_evicted_and_a_busy_one_is_not(controller, pids, busy):
+    set_up(controller, idle_evict_s=1)
+    record = resident(controller, "b", pids[0], 300, last_used_ns=1, **{busy: 1}).record
+    round_of(controller)
+    assert controller.swaps.counts == {}
+    record[busy] = 0
+    round_of(controller)
+    assert controller.swaps.counts == {("b", "evict: idle"): 1}
+
+
+def test_an_idle_tokenizer_of_a_cold_model_is_evicted(controller, control, pids):
+    stage(controller, "a", pids[0])
+    tokenizer = stage(controller, "a", pids[1], "preprocess", state=RESIDENT, last_used_ns=monotonic_ns())
+    resident(controller, "b", pids[2], 300)
+    stage(controller, "b", pids[3], "preprocess", state=RESIDENT, last_used_ns=1)
+    round_of(controller)
+    assert control.swapped == []
+    tokenizer.record["last_used_ns"] = 1
+    round_of(controller)
+    assert control.swapped == [("a-preprocess", False)]
+
+
+def test_shared_memory_is_scanned_often_only_after_a_death(controller, monkeypatch, child, pids):
+    now, scans = [monotonic() + 1000], []
+    monkeypatch.setattr(healing, "monotonic", lambda: now[0])
+    monkeypatch.setattr(healing, "orphaned_regions", lambda _: scans.append(now[0]) or set())
+
+    def num_scans(seconds: int) -> int:
+        before = len(scans)
+        for _ in range(seconds):
+            now[0] += 1
+            round_of(controller)
+        return len(scans) - before
+
+    stage(controller, "a", child.pid)
+    assert 1 <= num_scans(500) <= 2
+    child.kill()
+    child.wait()
+    assert num_scans(20) >= 4
+    stage(controller, "a", pids[0], generation=1)
+    assert num_scans(20) >= 4
+    num_scans(20)
+    assert 1 <= num_scans(500) <= 2
+
+
+@pytest.mark.parametrize("controller", [{"scan_s": -1.0}], indirect=True)
+def test_shared_memory_orphaned_in_two_scans_is_removed(controller, pids):
+    """Triton, the parent of the stages, is this process here."""
+    region = Path(f"/dev/shm/sie_{os.getpid()}_0c_left")
+    stage(controller, "a", pids[0], triton_pid=os.getpid())
+    region.write_bytes(bytes(4096))
+    try:
+        with region.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+            round_of(controller)
+            assert region.exists()
+            round_of(controller)
+            assert not region.exists()
+    finally:
+        region.unlink(missing_ok=True)

@@ -6,12 +6,14 @@ import os
 import subprocess
 from contextlib import contextmanager
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 
 from sie_triton.errors import InputError
 from sie_triton.records import calls
 from sie_triton.records.calls import CALL, CallBook, CallLost, Calls, unless_lost
+from sie_triton.records.limits import RecordLimits
 
 
 def test_a_call_is_over_when_its_client_has_gone(tmp_path):
@@ -68,15 +70,14 @@ def _call_and_die(directory, told):
     os._exit(0)
 
 
-def test_calls_of_a_door_that_has_ended_are_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(calls, "ALIVE_S", 0.0)
+def test_calls_of_a_door_that_has_ended_are_over(tmp_path):
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
     process = context.Process(target=_call_and_die, args=(tmp_path, told))
     process.start()
     token = told.get(timeout=60)[CALL]
     process.join()
-    assert Calls(tmp_path, "inference").find(token).is_revoked()
+    assert Calls(tmp_path, "inference", RecordLimits(door_alive_s=0.0)).find(token).is_revoked()
     left = {path.name for path in tmp_path.glob("*.calls")}
     CallBook(tmp_path)
     assert left.isdisjoint(path.name for path in tmp_path.glob("*.calls"))
@@ -132,46 +133,64 @@ def held_by(pid, token, stage, tmp_path, monkeypatch):
     return call
 
 
-@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
-def test_a_call_is_lost_with_the_process_that_deferred_it(tmp_path, monkeypatch, other_process, stage):
+@pytest.fixture
+def opened(tmp_path, monkeypatch, other_process):
+    """An open call: `hold` lets a stage defer it in another process, `is_lost` looks for dead ones."""
     book, lost = CallBook(tmp_path), []
-    with book.call() as living, (call := book.call()) as token:
+    with (call := book.call()) as token:
         call.when_lost = lambda: lost.append("call")
-        there = held_by(other_process.pid, token, stage, tmp_path, monkeypatch)
+
+        def hold(pid=other_process.pid, stage="inference"):
+            return held_by(pid, token, stage, tmp_path, monkeypatch)
+
+        def is_lost():
+            book.end_lost()
+            return lost == ["call"]
+
+        yield SimpleNamespace(book=book, call=call, hold=hold, is_lost=is_lost)
+
+
+@pytest.mark.parametrize("stage", ["preprocess", "inference", "postprocess"])
+def test_a_call_is_lost_with_the_process_that_deferred_it(opened, tmp_path, monkeypatch, other_process, stage):
+    with opened.book.call() as living:
+        there = opened.hold(stage=stage)
         held_by(os.getpid(), living, stage, tmp_path, monkeypatch)
-        book.end_lost()
-        assert not lost
+        assert not opened.is_lost()
         assert not there.is_revoked()
         end(other_process)
-        book.end_lost()
-        assert lost == ["call"]
+        assert opened.is_lost()
         assert there.is_revoked()
         assert not Calls(tmp_path, stage).find(living[CALL]).is_revoked()
 
 
-def test_a_call_is_not_lost_with_a_process_that_has_answered(tmp_path, monkeypatch, other_process):
-    book, lost = CallBook(tmp_path), []
-    with (call := book.call()) as token:
-        call.when_lost = lambda: lost.append("call")
-        there = held_by(other_process.pid, token, "preprocess", tmp_path, monkeypatch)
-        with process_is(other_process.pid, monkeypatch):
-            there.release()
-        end(other_process)
-        book.end_lost()
-        assert not lost
+def test_a_call_is_not_lost_with_a_process_that_has_answered(opened, monkeypatch, other_process):
+    there = opened.hold(stage="preprocess")
+    with process_is(other_process.pid, monkeypatch):
+        there.release()
+    end(other_process)
+    assert not opened.is_lost()
 
 
-def test_a_process_that_replaces_another_keeps_the_call(tmp_path, monkeypatch, other_process):
-    """The first answers its request of the call after the second has deferred another one."""
-    book, lost = CallBook(tmp_path), []
-    with (call := book.call()) as token:
-        call.when_lost = lambda: lost.append("call")
-        first = held_by(os.getpid(), token, "inference", tmp_path, monkeypatch)
-        held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
-        first.release()
-        end(other_process)
-        book.end_lost()
-        assert lost == ["call"]
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_call_is_lost_with_either_of_two_processes_of_a_stage(opened, other_process, is_older):
+    """One takes the place of the other, each has a request of the call, and one has answered its own."""
+    if is_older:
+        opened.hold()
+    ours = opened.hold(os.getpid())
+    if not is_older:
+        opened.hold()
+    ours.release()
+    assert not opened.is_lost()
+    end(other_process)
+    assert opened.is_lost()
+
+
+def test_a_revoked_call_is_still_found_lost(opened, other_process):
+    there = opened.hold()
+    opened.call.revoke()
+    assert there.is_revoked()
+    end(other_process)
+    assert opened.is_lost()
 
 
 def test_a_slot_that_is_taken_again_is_not_held(tmp_path, monkeypatch, other_process):
@@ -232,32 +251,6 @@ def test_a_call_that_is_answered_during_a_look_is_not_lost(tmp_path, monkeypatch
             stopped.set()
             thread.join()
     assert not lost
-
-
-def test_a_call_is_lost_with_the_older_of_two_processes_of_a_stage(tmp_path, monkeypatch, other_process):
-    """One takes the place of the other, and each has a request of the call."""
-    book, lost = CallBook(tmp_path), []
-    with (call := book.call()) as token:
-        call.when_lost = lambda: lost.append("call")
-        held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
-        held_by(os.getpid(), token, "inference", tmp_path, monkeypatch).release()
-        book.end_lost()
-        assert not lost
-        end(other_process)
-        book.end_lost()
-    assert lost == ["call"]
-
-
-def test_a_revoked_call_is_still_found_lost(tmp_path, monkeypatch, other_process):
-    book, lost = CallBook(tmp_path), []
-    with (call := book.call()) as token:
-        call.when_lost = lambda: lost.append("call")
-        there = held_by(other_process.pid, token, "inference", tmp_path, monkeypatch)
-        call.revoke()
-        assert there.is_revoked()
-        end(other_process)
-        book.end_lost()
-    assert lost == ["call"]
 
 
 def test_a_file_of_another_size_is_left_as_it_is(tmp_path):

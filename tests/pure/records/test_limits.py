@@ -2,7 +2,6 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,12 +14,9 @@ from sie_triton.pipeline.stages.inference import Inference
 from sie_triton.pipeline.stages.preprocess import Preprocess
 from sie_triton.pipeline.stages.request import DEFERRED
 from sie_triton.records import metrics
-from sie_triton.records import request_limit as limit
 from sie_triton.records.calls import CALL, CallBook
 from sie_triton.records.metrics import COUNTERS, MetricsPublisher
-from sie_triton.records.other_models import OtherModels
-from sie_triton.records.request_limit import RequestLimit
-from sie_triton.records.status import RECORD, StatusReader, StatusWriter
+from sie_triton.records.status import RECORD, StatusWriter
 from tests.support.controller import wait_for
 from tests.support.stages import EchoWorker, asked, run, spec, tokens
 
@@ -172,52 +168,6 @@ def test_inference_itself_refuses_more_than_the_limit(inference):
     for i, request in enumerate(requests[:LIMIT]):
         assert request.answer(DEFERRED)["dense"][0, 0] == i
     assert counts(inference)["num_open"] == 0
-
-
-@pytest.fixture
-def limited(tmp_path):
-    preprocess = StatusWriter(tmp_path, "m", "preprocess", 0)
-    inference = StatusWriter(tmp_path, "m", "inference", 0)
-    request_limit = RequestLimit(
-        LIMIT, 0, preprocess, StatusReader(tmp_path, "m", "inference"), OtherModels(tmp_path, "m")
-    )
-    return SimpleNamespace(limit=request_limit, preprocess=preprocess, inference=inference, directory=tmp_path)
-
-
-def test_the_limit_counts_preprocess_the_queue_and_inference(limited):
-    assert limited.limit.places_left() == LIMIT
-    limited.preprocess.add(num_open=1)
-    for _ in range(3):
-        limited.preprocess.next_ticket()
-    assert limited.limit.places_left() == LIMIT - 4
-    limited.inference.raise_to(highest_ticket=3)
-    limited.inference.add(num_open=2)
-    assert limited.limit.places_left() == LIMIT - 3
-
-
-def test_requests_that_vanished_are_forgotten_when_a_later_one_arrives(limited):
-    for _ in range(5):
-        limited.preprocess.next_ticket()
-    assert limited.limit.places_left() == LIMIT - 5
-    limited.inference.raise_to(highest_ticket=5)
-    assert limited.limit.places_left() == LIMIT
-
-
-def test_a_stuck_limit_lets_one_request_through(limited, monkeypatch):
-    for _ in range(LIMIT):
-        limited.preprocess.next_ticket()
-    assert limited.limit.places_left() == 0
-    later = time.monotonic_ns() + limit.STUCK_NS + 1
-    monkeypatch.setattr(limit, "monotonic_ns", lambda: later)
-    assert [limited.limit.places_left() for _ in range(3)] == [1, 0, 0]
-
-
-def test_a_new_process_goes_on_with_the_tickets(limited):
-    for _ in range(5):
-        limited.preprocess.next_ticket()
-    assert StatusWriter(limited.directory, "m", "inference", 1).record["highest_ticket"] == 5
-    limited.preprocess.remove()
-    assert StatusWriter(limited.directory, "m", "preprocess", 1).next_ticket() == 6
 
 
 @pytest.mark.parametrize("setting", ["max_concurrent_requests", "max_requests_per_model"])

@@ -2,8 +2,6 @@
 
 import pytest
 
-from sie_triton.controller.healing import Healing
-from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.records.lora_states import read_all_loras, read_loras, resident, write_loras
 from sie_triton.records.revisions import steps_name
 from sie_triton.records.status import StatusWriter, status_path
@@ -65,17 +63,9 @@ def test_an_invalid_adapter_record_is_ignored(tmp_path, pids, content):
     assert list(read_all_loras(tmp_path)) == ["org__other"]
 
 
-def test_adapter_records_are_removed_with_the_status_record(tmp_path, child, pids):
+def test_adapter_records_are_removed_with_the_status_record(tmp_path, pids):
     process(tmp_path, pids[0], a=lora()).remove()
     assert list(tmp_path.iterdir()) == []
     process(tmp_path, pids[0], a=lora())
     remove_records(tmp_path)
     assert list(tmp_path.iterdir()) == []
-    process(tmp_path, pids[0], generation=1, a=lora())
-    dead = process(tmp_path, child.pid, a=lora()).loras_path
-    child.kill()
-    child.wait()
-    stages = read_stages(tmp_path)
-    Healing(tmp_path, None).heal(stages, models_of(stages))
-    assert not dead.exists()
-    assert read_loras(tmp_path, "org__m")

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from sie_triton.records import other_models, request_limit, status
-from sie_triton.records.other_models import AGE_NS, FORGET_NS, OtherModels
-from sie_triton.records.request_limit import LISTING_NS, STUCK_NS, RequestLimit
+from sie_triton.records.limits import RecordLimits
+from sie_triton.records.other_models import OtherModels
+from sie_triton.records.request_limit import RequestLimit
 from sie_triton.records.status import RECORD, VERSION, StatusReader, StatusWriter, status_path
 from sie_triton.system.processes.pids import ProcessId
+from tests.support.limits import no_file_handle_left
 
 LIMIT = 8
 
@@ -35,7 +37,7 @@ def another(limited, pid, **fields):
     started = ProcessId.of(pid).started
     for field, value in {"pid": pid, "started": started, "generation": 1, "version": VERSION, **fields}.items():
         record[field] = value
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
 
 
 def test_a_forged_ticket_makes_no_room(limited):
@@ -46,16 +48,8 @@ def test_a_forged_ticket_makes_no_room(limited):
 
 def test_an_unused_model_keeps_all_its_room(limited):
     assert limited.limit.places_left() == LIMIT
-    limited.now += STUCK_NS + 1
+    limited.now += RecordLimits.stuck_ns + 1
     assert [limited.limit.places_left(), limited.limit.places_left()] == [LIMIT, LIMIT]
-
-
-def test_a_stuck_server_admits_one_trial_request_at_a_time(limited):
-    for _ in range(LIMIT):
-        limited.preprocess.next_ticket()
-    for _ in range(3):
-        limited.now += STUCK_NS + 1
-        assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
 
 
 def test_the_tickets_of_the_newer_of_two_processes_count(limited, child):
@@ -78,7 +72,7 @@ def test_open_requests_of_a_dead_process_are_not_counted(limited, child):
     assert limited.limit.places_left() == LIMIT - 3
     child.kill()
     child.wait()
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT
 
 
@@ -93,6 +87,83 @@ def test_a_ticket_that_comes_late_does_not_lower_the_highest(limited):
     assert limited.inference.record["highest_ticket"] == 5
 
 
+def test_the_limit_counts_preprocess_the_queue_and_inference(limited):
+    assert limited.limit.places_left() == LIMIT
+    limited.preprocess.add(num_open=1)
+    for _ in range(3):
+        limited.preprocess.next_ticket()
+    assert limited.limit.places_left() == LIMIT - 4
+    limited.inference.raise_to(highest_ticket=3)
+    limited.inference.add(num_open=2)
+    assert limited.limit.places_left() == LIMIT - 3
+
+
+def test_requests_that_vanished_are_forgotten_when_a_later_one_arrives(limited):
+    for _ in range(5):
+        limited.preprocess.next_ticket()
+    assert limited.limit.places_left() == LIMIT - 5
+    limited.inference.raise_to(highest_ticket=5)
+    assert limited.limit.places_left() == LIMIT
+
+
+def test_a_new_process_goes_on_with_the_tickets(limited):
+    for _ in range(5):
+        limited.preprocess.next_ticket()
+    assert StatusWriter(limited.directory, "m", "inference", 1).record["highest_ticket"] == 5
+    limited.preprocess.remove()
+    assert StatusWriter(limited.directory, "m", "preprocess", 1).next_ticket() == 6
+
+
+def test_a_full_server_reads_the_records_again(limited):
+    """The process that was full has a successor: seen at once where there would be no room, else twice a second."""
+    limited.inference.add(num_open=LIMIT - 1)
+    assert limited.limit.places_left() == 1
+    limited.inference.remove()
+    StatusWriter(limited.directory, "m", "inference", 1)
+    limited.now += RecordLimits.listing_ns - 1
+    assert limited.limit.places_left() == 1
+    limited.now += 1
+    assert limited.limit.places_left() == LIMIT
+
+
+def test_a_full_server_lists_records_at_shorter_intervals(limited):
+    limited.inference.add(num_open=LIMIT)
+    assert limited.limit.places_left() == 0
+    limited.inference.remove()
+    StatusWriter(limited.directory, "m", "inference", 1)
+    limited.now += RecordLimits.fresh_listing_ns - 1
+    assert limited.limit.places_left() == 0
+    limited.now += 1
+    assert limited.limit.places_left() == LIMIT
+
+
+def test_a_full_server_that_makes_progress_admits_no_trial_request(limited):
+    """Every 0.9 s a request is taken and another one arrives: the server is full for long, but never stuck."""
+    for _ in range(LIMIT):
+        limited.preprocess.next_ticket()
+    assert limited.limit.places_left() == 0
+    for _ in range(5):
+        limited.now += RecordLimits.stuck_ns * 9 // 10
+        limited.inference.record["highest_ticket"] += 1
+        limited.preprocess.next_ticket()
+        assert limited.limit.places_left() == 0
+    limited.now += RecordLimits.stuck_ns
+    assert limited.limit.places_left() == 0
+    limited.now += 1
+    assert [limited.limit.places_left(), limited.limit.places_left()] == [1, 0]
+
+
+def test_the_count_stays_while_no_file_handle_is_left(limited):
+    """The requests of this moment are then admitted, or refused, by the latest listing."""
+    StatusWriter(limited.directory, "other", "inference", 0).add(num_open=2)
+    limited.inference.add(num_open=1)
+    assert limited.limit.places_left() == LIMIT - 3
+    limited.now += RecordLimits.listing_ns
+    with no_file_handle_left():
+        room_left = limited.limit.places_left()
+    assert room_left == LIMIT - 3
+
+
 # --- the limit on the whole server
 
 
@@ -101,7 +172,7 @@ def other(limited):
     """The stages of another model, whose traffic counts for the limit on the server."""
     stages = ("preprocess", "inference")
     made = SimpleNamespace(**{each: StatusWriter(limited.directory, "other", each, 0) for each in stages})
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     return made
 
 
@@ -111,11 +182,11 @@ def test_requests_of_other_models_count_wherever_they_are(limited, other):
     other.inference.add(num_open=2)
     for _ in range(3):
         other.preprocess.next_ticket()
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 6
     other.inference.raise_to(highest_ticket=3)
     other.inference.add(num_open=-2)
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 1
 
 
@@ -132,7 +203,7 @@ def test_the_limit_of_a_model_leaves_room_for_others(limited, other):
     assert "SIE_MAX_REQUESTS_PER_MODEL" in str(limit.refusal())
     limited.preprocess.add(num_open=-2)
     other.inference.add(num_open=LIMIT - 1)
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limit.places_left() == 0
     assert f"{LIMIT} requests are in progress on this server" in str(limit.refusal())
     assert limit.refusal().retry_after_s == 1
@@ -140,7 +211,7 @@ def test_the_limit_of_a_model_leaves_room_for_others(limited, other):
 
 def test_a_full_server_admits_no_trial_request_of_a_model_that_queues_none(limited, other):
     other.inference.add(num_open=LIMIT)
-    limited.now += STUCK_NS + 1
+    limited.now += RecordLimits.stuck_ns + 1
     assert limited.limit.places_left() == 0
 
 
@@ -149,29 +220,29 @@ def test_open_requests_of_a_dead_process_of_another_model_are_not_counted(limite
     record = np.memmap(path, RECORD, "w+", shape=(1,))[0]
     for field, value in {**ProcessId.of(child.pid)._asdict(), "num_open": 3, "version": VERSION}.items():
         record[field] = value
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT - 3
     child.kill()
     child.wait()
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT
 
 
 def test_requests_that_another_model_has_lost_are_forgotten(limited, other):
     for _ in range(3):
         other.preprocess.next_ticket()
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 3
-    limited.now += FORGET_NS
+    limited.now += RecordLimits.forget_queue_ns
     assert limited.limit.places_left() == LIMIT
     other.preprocess.next_ticket()
     other.inference.raise_to(highest_ticket=2)
-    limited.now += AGE_NS
+    limited.now += RecordLimits.count_age_ns
     assert limited.limit.places_left() == LIMIT - 2
 
 
 def test_unreadable_records_of_other_models_are_left_out(limited):
     (limited.directory / "other-inference.1.status").write_bytes(b"short")
     (limited.directory / "x.status").write_bytes(b"")
-    limited.now += LISTING_NS
+    limited.now += RecordLimits.listing_ns
     assert limited.limit.places_left() == LIMIT

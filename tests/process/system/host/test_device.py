@@ -97,13 +97,6 @@ def test_nvml_measures_what_cuda_takes(monkeypatch, name, parts, expected):
     assert gpu_memory(name) == (expected[0] * GIB, expected[1] * GIB)
 
 
-@pytest.mark.parametrize("name", ["GPU-", "GPU-7", "MIG-", "MIG-0"])
-def test_a_name_of_no_gpu_or_of_several_is_refused(monkeypatch, name):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(2, (None, 10, 20)))
-    with pytest.raises(LookupError, match=f"{name} matches the UUIDs of [02] GPUs"):
-        gpu_memory(name)
-
-
 def test_only_our_workers_count_towards_a_memory_limit(machine, tmp_path, child):
     """Another program has 3 GiB of the GPU; no model is evicted for these."""
     machine(4)
@@ -166,9 +159,7 @@ def test_visible_devices_limit_the_chosen_gpu(machine, monkeypatch, visible, gpu
 @pytest.mark.parametrize(
     ("visible", "asked", "name"),
     [
-        (None, "auto", "0"),
         (None, "cuda:3", "3"),
-        ("2,3", "cuda", "2"),
         ("2,3", "cuda:1", "3"),
         ("GPU-1", "auto", "GPU-1"),
     ],

@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.ports import free_ports
 from sie_triton.errors import ServerError
-from sie_triton.system.host import ports as module
 from sie_triton.system.host.ports import reserved
 from tests.support.controller import wait_for
 
@@ -62,13 +61,12 @@ def test_a_port_on_which_another_program_listens_is_refused():
             pass
 
 
-def test_a_port_with_connections_that_are_closing_is_reserved_later(monkeypatch):
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
+def test_a_port_with_connections_that_are_closing_is_reserved_later():
     with socket.create_server((LOOPBACK, 0)) as earlier:
         port = earlier.getsockname()[1]
         client = socket.create_connection((LOOPBACK, port))
         accepted = earlier.accept()[0]
-    with reserved(LOOPBACK, [port]):
+    with reserved(LOOPBACK, [port], retry_s=0.01):
         socket.create_server((LOOPBACK, port)).close()  # not reserved yet
         client.close()  # first, so that the earlier program's end keeps nothing
         accepted.close()

@@ -6,8 +6,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,10 +122,8 @@ def test_messages_arrive_unchanged(what):
             assert same(channel.recv(), MESSAGES[what])
 
 
-@pytest.mark.parametrize("num_bytes", [100, 2 * LARGE_BYTES])
-def test_later_messages_do_not_change_a_received_array(num_bytes):
-    """Later messages do not change a received array, and the array is writable."""
-    first, second = numbers(num_bytes, 1), numbers(num_bytes, 2)
+def test_later_messages_do_not_change_a_received_array_which_is_writable():
+    first, second = numbers(2 * LARGE_BYTES, 1), numbers(2 * LARGE_BYTES, 2)
     with peer(echo) as (channel, _):
         channel.send(first)
         received = channel.recv()
@@ -198,39 +194,6 @@ def test_messages_that_cross_are_not_overwritten():
         assert same(channel.recv(), [first, second])
 
 
-def test_many_lanes_at_once():
-    """Each lane has a thread at both ends, as in a worker."""
-    pairs = [socket.socketpair() for _ in range(8)]
-    pid = forked()
-    if pid == 0:
-        for ours, _ in pairs:
-            ours.close()
-        lanes = [threading.Thread(target=echo, args=(Channel(theirs),), daemon=True) for _, theirs in pairs]
-        for lane in lanes:
-            lane.start()
-        time.sleep(60)
-    right = []
-
-    def ask(seed: int, end: socket.socket) -> None:
-        channel, rng = Channel(end), np.random.default_rng(seed)
-        for _ in range(30):
-            message = [numbers(int(rng.integers(1, MB)), seed), seed]
-            channel.send(message)
-            right.append(same(channel.recv(), message))
-        channel.close()
-
-    threads = [threading.Thread(target=ask, args=(seed, ours)) for seed, (ours, _) in enumerate(pairs)]
-    for _, theirs in pairs:
-        theirs.close()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    assert right == [True] * 240
-
-
 # --- a peer that dies
 
 
@@ -267,9 +230,9 @@ def test_a_peer_that_dies_in_the_middle_of_a_message(size, monkeypatch):
 @pytest.mark.parametrize("num_bytes", [10, 4 * MB])
 def test_killing_the_peer_at_any_time_raises_an_error(num_bytes):
     message = ["x" * 1000, numbers(num_bytes)]
-    for attempt in range(40):
+    for attempt in range(15):
         with peer(echo) as (channel, pid):
-            timer = threading.Timer(attempt * 0.0005, os.kill, (pid, signal.SIGKILL))
+            timer = threading.Timer(attempt * 0.0013, os.kill, (pid, signal.SIGKILL))
             timer.start()
             with pytest.raises((EOFError, OSError)):
                 talk(channel, message)
@@ -321,16 +284,6 @@ def test_no_memory_to_send_is_a_memory_error_and_the_channel_goes_on(limit):
             assert channel.recv() == answer
 
 
-def test_memory_that_cannot_be_allocated_is_given_back(monkeypatch):
-    def fails(*_: object) -> None:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    with peer(echo) as (channel, _):
-        monkeypatch.setattr(os, "posix_fallocate", fails)
-        with pytest.raises(MemoryError):
-            channel.send(numbers(MB))
-
-
 def test_no_memory_to_receive_is_a_memory_error_and_the_channel_goes_on(monkeypatch):
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
@@ -353,25 +306,3 @@ def test_shared_memory_is_fully_allocated_before_it_is_written():
     assert os.fstat(descriptor).st_blocks * 512 >= MB == len(memory)
     memory.close()
     os.close(descriptor)
-
-
-FULL = """
-import os
-from tests.process.system.processes.test_channel import MB, echo, numbers, peer, same
-with open("/dev/shm/filling", "wb", 0) as file:
-    try:
-        while True:
-            file.write(bytes(4096))
-    except OSError:
-        pass
-with peer(echo) as (channel, _):
-    channel.send(numbers(8 * MB))
-    print(os.statvfs("/dev/shm").f_bfree, same(channel.recv(), numbers(8 * MB)))
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a /dev/shm of its own")
-def test_a_dev_shm_that_is_full_is_not_needed():
-    mounted = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", mounted, "sh", sys.executable, "-c", FULL]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["0", "True"]

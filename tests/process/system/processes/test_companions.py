@@ -11,6 +11,7 @@ import pytest
 
 from sie_triton.system.processes import supervisor
 from sie_triton.system.processes.child import start
+from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.supervisor import Companion, Supervisor
 from tests.support.controller import wait_for
@@ -45,9 +46,9 @@ def test_a_companion_that_cannot_be_started_is_tried_until_it_can(tmp_path, monk
             raise failures.pop()
         return start(*args, **options)
 
-    with Companion("the clock", SERVER, Log(tmp_path / "log"), {}, said.append) as companion:
+    limits = ProcessLimits(pauses_s=(0.0,))
+    with Companion("the clock", SERVER, Log(tmp_path / "log"), {}, said.append, limits=limits) as companion:
         before = companion.pid
-        monkeypatch.setattr(supervisor, "PAUSES_S", (0.0,))
         monkeypatch.setattr(supervisor, "start", fail_first)
         os.kill(before, signal.SIGKILL)
         wait_for(lambda: said and said[-1].startswith("the clock is back after"))

@@ -6,18 +6,14 @@ import sys
 import psutil
 
 from sie_triton.system.processes.child import start
-from sie_triton.system.processes.log import (
-    MAX_FILE_BYTES,
-    MAX_REPEATS,
-    MAX_WINDOW_BYTES,
-    NUM_OLD_FILES,
-    TAIL_BYTES,
-    WINDOW_S,
-    Log,
-    Quota,
-)
+from sie_triton.system.processes.limits import ProcessLimits
+from sie_triton.system.processes.log import Log, Quota
 
-BOUND_BYTES = (1 + NUM_OLD_FILES) * MAX_FILE_BYTES
+SMALL = ProcessLimits(
+    max_file_bytes=100_000, max_window_bytes=100_000, max_repeats=10, max_line_bytes=10_000, tail_bytes=5000
+)
+MAX_REPEATS, WINDOW_S = SMALL.max_repeats, SMALL.window_s
+BOUND_BYTES = (1 + SMALL.num_old_files) * SMALL.max_file_bytes
 
 
 def write(log: Log, program: str) -> str:
@@ -33,27 +29,27 @@ def size_of(log: Log) -> int:
 
 def test_repeated_lines_are_limited_and_the_rest_counted(tmp_path):
     line = "ERROR 12:00:{:02d} accept failed: Too many open files"
-    program = f"for i in range(100_000): print({line!r}.format(i % 60))\nprint('the last word')"
-    with Log(tmp_path / "logs" / "it.log", clock=lambda: 0.0) as log:
+    program = f"for i in range(1000): print({line!r}.format(i % 60))\nprint('the last word')"
+    with Log(tmp_path / "logs" / "it.log", clock=lambda: 0.0, limits=SMALL) as log:
         write(log, program)
     lines = log.path.read_text().splitlines()
     assert lines[:-2] == [line.format(i % 60) for i in range(MAX_REPEATS)]
     assert lines[-2] == "the last word"
-    assert lines[-1].startswith(f"[{100_000 - MAX_REPEATS} lines were left out")
+    assert lines[-1].startswith(f"[{1000 - MAX_REPEATS} lines were left out")
 
 
 def test_lines_of_all_kinds_have_a_rate(tmp_path):
-    program = "import os\nfor _ in range(40): print(os.urandom(50_000).hex().translate(str.maketrans('012', 'xyz')))"
-    with Log(tmp_path / "logs" / "it.log", clock=lambda: 0.0) as log:
+    program = "import os\nfor _ in range(40): print(os.urandom(5_000).hex().translate(str.maketrans('012', 'xyz')))"
+    with Log(tmp_path / "logs" / "it.log", clock=lambda: 0.0, limits=SMALL) as log:
         write(log, program)
-    assert MAX_WINDOW_BYTES / 2 < size_of(log) <= MAX_WINDOW_BYTES + 200
+    assert SMALL.max_window_bytes / 2 < size_of(log) <= SMALL.max_window_bytes + 200
 
 
 def test_a_log_is_rotated_and_never_larger_than_its_bound(tmp_path):
     """The clock starts a new window at every check of the log."""
     times = itertools.count(step=2 * WINDOW_S)
-    program = "import os\nfor _ in range(4000): print(os.urandom(5_000).hex())"
-    with Log(tmp_path / "logs" / "it.log", clock=lambda: next(times)) as log:
+    program = "import os\nfor _ in range(8000): print(os.urandom(500).hex())"
+    with Log(tmp_path / "logs" / "it.log", clock=lambda: next(times), limits=SMALL) as log:
         write(log, program)
     assert {path.name for path in log.path.parent.iterdir()} == {"it.log", *(f"it.log.{i + 1}" for i in range(3))}
     assert BOUND_BYTES / 2 < size_of(log) <= BOUND_BYTES
@@ -90,9 +86,9 @@ def test_a_childs_descendants_do_not_hold_the_log_open(tmp_path):
 
 
 def test_the_end_of_a_long_log_is_kept_in_memory(tmp_path):
-    with Log(tmp_path / "logs" / "it.log") as log:
-        told = write(log, "print('x\\n' * 500_000 + 'the end')")
-    assert len(told) == TAIL_BYTES
+    with Log(tmp_path / "logs" / "it.log", limits=SMALL) as log:
+        told = write(log, "print('x\\n' * 50_000 + 'the end')")
+    assert len(told) == SMALL.tail_bytes
     assert told.endswith("the end\n")
 
 
@@ -104,13 +100,13 @@ def test_a_full_disk_loses_lines_and_no_child(tmp_path):
 
 
 def test_a_line_that_never_ends_is_broken(tmp_path):
-    with Log(tmp_path / "logs" / "it.log", clock=lambda: 0.0) as log:
-        assert len(write(log, "print('x' * 1_000_000, end='')")) == TAIL_BYTES
-    assert 900_000 < size_of(log) <= MAX_WINDOW_BYTES + 200
+    with Log(tmp_path / "logs" / "it.log", clock=lambda: 0.0, limits=SMALL) as log:
+        assert len(write(log, "print('x' * 90_000, end='')")) == SMALL.tail_bytes
+    assert 90_000 < size_of(log) <= 90_200
 
 
 def test_a_new_window_resets_the_quota():
-    quota = Quota()
+    quota = Quota(SMALL)
     assert quota.end_window(1.0) == 0
     assert [quota.allows(b"the same") for _ in range(MAX_REPEATS + 2)] == [True] * MAX_REPEATS + [False] * 2
     assert quota.end_window(1.0 + WINDOW_S / 2) == 0

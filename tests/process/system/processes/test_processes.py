@@ -278,8 +278,8 @@ def test_a_signal_to_an_ended_process_reaches_no_other():
 
 
 @pytest.mark.parametrize("whose", ["stopped", "superseded", "drained", "fork_server"])
-def test_the_controller_ends_no_process_that_reuses_a_recorded_pid(controller, child, whose, monkeypatch):
-    monkeypatch.setattr("sie_triton.controller.healing.SUPERSEDED_S", -1.0)
+@pytest.mark.parametrize("controller", [{"superseded_s": -1.0}], indirect=True)
+def test_the_controller_ends_no_process_that_reuses_a_recorded_pid(controller, child, whose):
     stranger = ProcessId(child.pid, ProcessId.of(child.pid).started - 1)
     os.kill(child.pid, signal.SIGSTOP)
     wait_for(lambda: is_stopped(child.pid))

@@ -7,6 +7,7 @@ import sys
 import threading
 import urllib.request
 from contextlib import suppress
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -15,10 +16,11 @@ from benchmarks.ports import free_ports
 from sie_triton.controller import api
 from sie_triton.server.companions import controller, doors
 from sie_triton.settings import read_settings
-from sie_triton.system.processes import pulse, supervisor
+from sie_triton.system.processes import pulse
+from sie_triton.system.processes.limits import ProcessLimits
 from sie_triton.system.processes.log import Log
 from sie_triton.system.processes.pids import is_alive
-from sie_triton.system.processes.pulse import MAX_SILENT, MAX_SILENT_AT_START, Pulse, beat
+from sie_triton.system.processes.pulse import Pulse, beat
 from sie_triton.system.processes.supervisor import Companion
 from tests.support.controller import wait_for
 
@@ -33,11 +35,9 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def quick(monkeypatch):
-    """Shorten the polling interval, and let processes take any time to start."""
-    monkeypatch.setattr(supervisor, "LOOK_S", 0.1)
-    monkeypatch.setattr(pulse, "MAX_SILENT_AT_START", 1_000_000)
+# Processes may take any time to start.
+QUICK = ProcessLimits(beat_s=0.1, max_silent_polls_at_start=1_000_000)
+MAX_SILENT, MAX_SILENT_AT_START = ProcessLimits.max_silent_polls, ProcessLimits.max_silent_polls_at_start
 
 
 def has_beaten(companion: Companion) -> bool:
@@ -76,7 +76,6 @@ def test_a_beat_without_a_watching_parent_does_nothing(monkeypatch):
     beat()
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("is_stopped", [True, False])
 def test_a_program_that_hangs_is_replaced(tmp_path, is_stopped):
     """The process is suspended by a signal, or waits forever in a loop."""
@@ -84,7 +83,8 @@ def test_a_program_that_hangs_is_replaced(tmp_path, is_stopped):
     descriptors = psutil.Process().num_fds()
     program = BEATS.format(600 if is_stopped else 0.2)
     command = {"command": ["-c", program], "program": [sys.executable]}
-    with Companion("it", log=Log(tmp_path / "log"), environment={}, say=said.append, beats=True, **command) as it:
+    options = {"say": said.append, "beats": True, "limits": replace(QUICK, max_silent_polls=10)}
+    with Companion("it", log=Log(tmp_path / "log"), environment={}, **options, **command) as it:
         hanging = it.pid
         wait_for(lambda: has_beaten(it))
         if is_stopped:
@@ -92,7 +92,7 @@ def test_a_program_that_hangs_is_replaced(tmp_path, is_stopped):
         wait_for(lambda: len(said) >= 2)
         assert not is_alive(hanging)
         assert it.pid != hanging
-    assert said[0].startswith("it ended by the launcher (no sign of life for 30 s), after")
+    assert said[0].startswith("it ended by the launcher (no sign of life for 1 s), after")
     assert psutil.Process().num_fds() <= descriptors + 1  # the last child is still known
 
 
@@ -120,14 +120,13 @@ def test_a_controller_with_a_hanging_round_stops_beating(monkeypatch):
             may_end.set()
 
     async def run() -> None:
-        async with api.rounds(Hangs()):
+        async with api.rounds(Hangs(), 0):
             while not begun.is_set():
                 await asyncio.sleep(0)
             for _ in range(1000):
                 await asyncio.sleep(0)
 
     monkeypatch.setattr(api, "beat", count)
-    monkeypatch.setattr(api, "PERIOD_S", 0)
     asyncio.run(run())
     assert num_beats == 2
 
@@ -138,7 +137,6 @@ def answers(port: int) -> bool:
     return False
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ["the door", "the controller"])
 def test_a_stopped_process_of_the_server_is_replaced(tmp_path, name):
     """Two doors share a port: one is suspended, the other killed."""
@@ -147,7 +145,7 @@ def test_a_stopped_process_of_the_server_is_replaced(tmp_path, name):
     settings = read_settings(data_dir=tmp_path, device="cpu", door_workers=2, **ports)
     said: list[str] = []
     if name == "the door":
-        with doors(settings, {}, said.append) as processes:
+        with doors(settings, {}, said.append, limits=QUICK) as processes:
             wait_for(lambda: all(map(has_beaten, processes)))
             before = [each.pid for each in processes]
             os.kill(before[0], signal.SIGSTOP)
@@ -156,7 +154,7 @@ def test_a_stopped_process_of_the_server_is_replaced(tmp_path, name):
             assert not {*before} & {each.pid for each in processes}
             wait_for(lambda: all(answers(port) for _ in range(8)))
     else:
-        with controller(settings, "token", said.append) as process:
+        with controller(settings, "token", said.append, QUICK) as process:
             wait_for(lambda: has_beaten(process))
             stopped = process.pid
             os.kill(stopped, signal.SIGSTOP)

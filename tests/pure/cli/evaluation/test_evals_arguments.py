@@ -85,7 +85,7 @@ def answering():
 
 
 def api(url):
-    return http_api.HttpApi(url, "org/model", 30)
+    return http_api.HttpApi(url, "org/model", 30, max_answer_bytes=4000)
 
 
 def test_a_server_that_loads_the_model_is_asked_again(answering):
@@ -106,8 +106,7 @@ def test_a_server_that_loads_the_model_is_asked_again(answering):
         (200, bytes(5000), "the answer has more than 4000 bytes"),
     ],
 )
-def test_answers_that_are_none(answering, monkeypatch, status, body, said):
-    monkeypatch.setattr(http_api, "MAX_ANSWER_BYTES", 4000)
+def test_answers_that_are_none(answering, status, body, said):
     with pytest.raises(SIEError) as failed:
         api(answering((status, body))).encode(["text"], "dense", is_query=False)
     assert said in str(failed.value)

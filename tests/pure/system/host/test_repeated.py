@@ -2,7 +2,6 @@
 
 from threading import Event, active_count
 
-from sie_triton.system.host import repeated as module
 from sie_triton.system.host.repeated import repeated
 from tests.support.controller import wait_for
 
@@ -15,8 +14,7 @@ def test_an_action_is_repeated_until_the_context_ends():
     assert active_count() == before
 
 
-def test_an_action_that_hangs_is_left_behind(monkeypatch):
-    monkeypatch.setattr(module, "LAST_S", 0.01)
+def test_an_action_that_hangs_is_left_behind():
     begun, released, is_over = Event(), Event(), Event()
 
     def hang() -> None:
@@ -24,7 +22,7 @@ def test_an_action_that_hangs_is_left_behind(monkeypatch):
         released.wait(10)
         is_over.set()
 
-    with repeated(hang, 0.001, "test"):
+    with repeated(hang, 0.001, "test", last_s=0.01):
         begun.wait()
     assert not is_over.is_set()
     released.set()

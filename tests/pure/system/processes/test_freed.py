@@ -7,13 +7,7 @@ import sys
 
 import pytest
 
-from sie_triton.system.processes.freed_memory import (
-    LARGE_BLOCKS,
-    SLACK_AT_WORK_BYTES,
-    SLACK_BYTES,
-    PassReturner,
-    Returner,
-)
+from sie_triton.system.processes.freed_memory import LARGE_BLOCKS, PassReturner, Returner
 
 MIB = 2**20
 
@@ -91,10 +85,16 @@ def test_memory_is_returned_only_when_it_has_grown():
         memory[0] -= 2 * MIB
 
     returner = Returner(lambda: memory[0], give_back)
-    for grown in (0, SLACK_BYTES - 1, SLACK_BYTES, SLACK_BYTES + MIB, 2 * SLACK_BYTES):
+    for grown in (
+        0,
+        Returner.slack_bytes - 1,
+        Returner.slack_bytes,
+        Returner.slack_bytes + MIB,
+        2 * Returner.slack_bytes,
+    ):
         memory[0] = 100 * MIB + grown
         returner.look()
-    assert returns == [100 * MIB + SLACK_BYTES, 100 * MIB + 2 * SLACK_BYTES]
+    assert returns == [100 * MIB + Returner.slack_bytes, 100 * MIB + 2 * Returner.slack_bytes]
 
 
 class Worker:
@@ -131,11 +131,11 @@ def test_a_worker_in_a_long_pass_does_not_rest():
 
 def test_a_worker_at_work_keeps_what_its_passes_need_and_no_more():
     worker = Worker(50 * MIB)
-    worker.work(50 * MIB + SLACK_AT_WORK_BYTES - 1)
+    worker.work(50 * MIB + PassReturner.slack_bytes - 1)
     assert worker.returns == 0
     worker.need += 20 * MIB  # of a pass in progress
     worker.work(1)
     assert worker.returns == 1
     worker.need -= 20 * MIB
-    worker.work(50 * MIB + SLACK_AT_WORK_BYTES)
+    worker.work(50 * MIB + PassReturner.slack_bytes)
     assert worker.returns == 2

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sie_triton.cli.top import MAX_PASSES, Window
-from sie_triton.system.telemetry import batches
+from sie_triton.cli.top import Window
 from sie_triton.system.telemetry.batches import BatchDetail, BatchLog, BatchTail
 
 ONE = BatchDetail(1.0, "org/m", 4, 2, 100, 0.5, 1, 3.0, 20.0)
@@ -54,9 +53,8 @@ def test_a_line_that_is_not_whole_comes_later(tmp_path, log):
     assert list(tail.read()) == [ONE]
 
 
-def test_files_are_bounded_and_the_tail_follows_their_rotation(tmp_path, monkeypatch):
-    monkeypatch.setattr(batches, "MAX_FILE_BYTES", 1000)
-    log, tail, num_read = BatchLog(tmp_path, "org__m", is_on=True), BatchTail(tmp_path), 0
+def test_files_are_bounded_and_the_tail_follows_their_rotation(tmp_path):
+    log, tail, num_read = BatchLog(tmp_path, "org__m", is_on=True, max_bytes=1000), BatchTail(tmp_path), 0
     for number in range(100):
         log.add(replace(ONE, cost=number))
         num_read += [each.cost for each in tail.read()] == [number]
@@ -72,4 +70,4 @@ def test_a_window_forgets_old_passes_and_holds_a_limited_number(tmp_path, log):
     assert [each.at for each in window.look(now=6.0)["org/m"]] == [1.0, 4.0, 6.0]
     assert [each.at for each in window.look(now=8.0)["org/m"]] == [4.0, 6.0]
     assert not window.look(now=100.0)["org/m"]
-    assert window.look(now=100.0)["org/m"].maxlen == MAX_PASSES
+    assert window.look(now=100.0)["org/m"].maxlen == 10_000

@@ -40,7 +40,8 @@ def test_each_line_names_its_worker_once():
     read = as_json("workers", worker="worker-0")
     lines = (TRITON, "plain", json.loads(OURS), f"I1126 10:12:33.125073 1189 model.cc:25] {OURS}")
     assert {json.loads(read(line))["worker"] for line in lines} == {"worker-0"}
-    assert as_json("launcher", worker="other")(read("plain").strip()) == as_json("x")(read("plain"))
+    named = read("plain")
+    assert as_json("launcher", worker="other")(named) == as_json("x")(named)
     assert as_json("workers", worker="worker-0")('I1126 10:12:33.125073 1189 model.cc:25] ""') == ""
 
 
