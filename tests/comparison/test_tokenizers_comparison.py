@@ -6,6 +6,7 @@ texts in several scripts, alone and as pairs, whole and cut.
 
 import json
 import os
+import random
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import transformers
 from tokenizers import normalizers
 from transformers.convert_slow_tokenizer import DebertaV2Converter, import_protobuf
 
+from sie_triton.checkpoints.modules import tokenizer_kwargs
 from sie_triton.errors import LoadError
 from sie_triton.models.inputs.cutting import encoded
 from sie_triton.models.inputs.tokenizer import open_tokenizer, truncating
@@ -265,3 +267,65 @@ def test_tokens_are_those_of_an_older_library(tmp_path, minilm_directory):
         check=False,
     )
     assert run.stdout.startswith("5.0."), run.stderr[-2000:]
+
+
+def drawn(seed: int) -> tuple[str, Change]:
+    """Return a kind of tokenizer and one to four changes of its files, drawn from `seed`."""
+    rng = random.Random(seed)
+    flag = lambda: rng.random() < 0.5  # noqa: E731
+    added = token(
+        rng.choice(["[QRY]", "who", "lorem", "日本"]),
+        **{key: flag() for key in ("single_word", "lstrip", "rstrip", "normalized", "special")},
+    )
+    settings = {
+        "strip_accents": rng.choice([True, False, None]),
+        "do_lower_case": flag(),
+        "tokenize_chinese_chars": flag(),
+        "add_prefix_space": flag(),
+        "truncation_side": rng.choice(["left", "right"]),
+        "split_special_tokens": flag(),
+        "added_tokens_decoder": {"40000": added},
+        "additional_special_tokens": ["[QRY]", "is"],
+        "extra_special_tokens": {"query_token": "who"},
+        "cls_token": "[CLS]",
+        "sep_token": "</s>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": "[UNK]",
+        "model_max_length": 7,
+        "tokenizer_class": rng.choice(["PreTrainedTokenizerFast", "BertTokenizerFast", "GPT2Tokenizer", None]),
+    }
+    files: Change = {
+        "tokenizer_config.json": {key: settings[key] for key in rng.sample(sorted(settings), rng.randint(1, 3))}
+    }
+    more = {
+        "added_tokens.json": {"lorem": 40001},
+        "special_tokens_map.json": {"mask_token": token("[MASK]", lstrip=flag())},
+        "sentence_bert_config.json": {"tokenizer_args": {"truncation_side": "left", "do_lower_case": flag()}},
+        "config.json": {"model_type": rng.choice(["bert", "roberta", "custom"])},
+    }
+    name = rng.choice(sorted(more))
+    if flag():
+        files |= {name: more[name], "modules.json": MODULES}
+    return rng.choice(sorted(KINDS)), files
+
+
+def compared(seed: int, tmp_path: Path, minilm: Path) -> str:
+    """Compare a drawn directory; return "equal", or "refused" if both libraries refuse it."""
+    kind, change = drawn(seed)
+    directory = tmp_path / f"model-{seed}"
+    directory.mkdir()
+    KINDS[kind](directory, minilm)
+    changed(directory, change)
+    try:
+        library(directory, **tokenizer_kwargs(directory, directory))("a")
+    except BaseException:
+        with pytest.raises(LoadError):
+            open_tokenizer(overlay(directory, tmp_path, write_tokenizer))
+        return "refused"
+    compare(directory, tmp_path)
+    return "equal"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_directories_drawn_at_random(seed, tmp_path, minilm_directory):
+    assert compared(seed, tmp_path, minilm_directory) in ("equal", "refused")
