@@ -174,7 +174,7 @@ ENDED_TWICE = "inference: the worker process ended twice while it computed this 
 
 
 class Quarantine:
-    """Hashes of such requests, by what their pass reads, and when each may run again. Any thread may call it."""
+    """Requests that have ended two workers, as hashes of what a pass reads, and when each may run again. Thread-safe."""
 
     def __init__(self, limits: StageLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits, self._clock, self._lock = limits, clock, Lock()
