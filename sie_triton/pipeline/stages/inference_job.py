@@ -174,7 +174,7 @@ ENDED_TWICE = "inference: the worker process ended twice while it computed this 
 
 
 class Quarantine:
-    """Requests that have ended two workers, as hashes of what a pass reads, and when each may run again. Thread-safe."""
+    """Refuses requests that have ended two workers, by hashes of what a pass reads. Any thread may call it."""
 
     def __init__(self, limits: StageLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits, self._clock, self._lock = limits, clock, Lock()

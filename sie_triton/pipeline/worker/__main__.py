@@ -1,4 +1,4 @@
-"""The worker process: `python -m sie_triton.pipeline.worker FD...`, started by a `WorkerHandle`, by the fork server or as a fresh Python.
+"""The worker process: `python -m sie_triton.pipeline.worker FD...`, started by a `WorkerHandle` alone.
 
 The first descriptor is the control channel: it carries Load and the orders after it, and the process ends when it
 closes. Every other descriptor is a lane, served by its own thread: batch in, rows or an error out.
