@@ -10,15 +10,24 @@ from sie_triton.doors.backend import Items
 from sie_triton.doors.endpoint import Door
 from sie_triton.doors.failures import Failure
 from sie_triton.errors import InputError, SIEError
+from sie_triton.models.families import model_of
+from sie_triton.models.families.shared.classes import CLASS_LOGITS
 from sie_triton.settings import words
 
 # Kinds of result that a route may need, in the words of error messages.
-DENSE, SPARSE, SCORES = "dense vectors", "sparse vectors", "scores"
+DENSE, SPARSE, SCORES, CLASSES = "dense vectors", "sparse vectors", "scores", "classes of its own"
 ABLE: dict[str, Callable[[ModelSpec], bool]] = {
     DENSE: lambda spec: "dense" in spec.dims,
     SPARSE: lambda spec: "sparse" in spec.dims,
     SCORES: lambda spec: "score" in spec.tasks,
+    CLASSES: lambda spec: "extract" in spec.tasks and classifies(spec),
 }
+
+
+def classifies(spec: ModelSpec) -> bool:
+    """Return True if the model gives a text classes, and needs no labels for that."""
+    extraction = model_of(spec).extraction
+    return CLASS_LOGITS in extraction.computed and not extraction.labels
 
 
 def able(specs: Iterable[ModelSpec], what: str) -> list[ModelSpec]:

@@ -7,14 +7,14 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from sie_triton.contract.spec import ModelSpec
 from sie_triton.doors.fields import MAX_ITEMS, OURS, Body
-from sie_triton.doors.model_choice import DENSE, SCORES, SPARSE, able
+from sie_triton.doors.model_choice import CLASSES, DENSE, SCORES, SPARSE, able
 from sie_triton.doors.openapi import TIMEOUT, posted
 from sie_triton.doors.schemas import INTEGER, Schema, closed, models_of, parameters, record
 
 QUERY, TEXTS = "What climbs?", ["Roses climb.", "Ships sail."]
 USAGE = record(prompt_tokens=INTEGER, total_tokens=INTEGER)
 
-VERBS = {DENSE: "encode", SPARSE: "encode", SCORES: "score"}
+VERBS = {DENSE: "encode", SPARSE: "encode", SCORES: "score", CLASSES: "extract"}
 
 # Fields of bodies that are request parameters under another name.
 RENAMED = {"output_dimension": "dimensions"}

@@ -6,7 +6,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 from starlette.routing import Route
 
 from sie_triton.contract import TRUNCATION_SIDE
@@ -18,7 +18,7 @@ from sie_triton.doors.endpoint import Answer, Door, DoorEndpoint, DoorRequest
 from sie_triton.doors.failures import Dialect, Failure
 from sie_triton.doors.fields import Body, Count, Items, Texts, allowing, check_query
 from sie_triton.doors.json_dialects import answered, check_lengths, cut_by, entries_of, in_order, items_of
-from sie_triton.doors.model_choice import DENSE, SCORES, SPARSE, Capable
+from sie_triton.doors.model_choice import CLASSES, DENSE, SCORES, SPARSE, Capable
 from sie_triton.doors.openapi import Document, failures, operation
 from sie_triton.doors.openapi_dialects import QUERY, TEXTS, Operation
 from sie_triton.doors.response_bodies import sie_timing, timing_of
@@ -80,6 +80,35 @@ class Rerank(Truncating):
     top_n: Count | None = None
 
 
+def is_alone(inputs: Any) -> bool:
+    """Return True if the inputs of a request to /predict are one text, or one in a list; a list of two is a pair."""
+    return isinstance(inputs, str) or (isinstance(inputs, list) and bool(inputs) and isinstance(inputs[0], str))
+
+
+def _texts_alone(inputs: Any) -> Any:
+    """Return the texts: each is given alone, or in a list of its own."""
+    rows = [inputs] if is_alone(inputs) else inputs
+    if not isinstance(rows, list) or not all(isinstance(row, str | list) for row in rows):
+        return rows
+    if any(isinstance(row, list) and len(row) != 1 for row in rows):
+        raise ValueError("has a pair of texts, which no classifier here reads; send each text in a list of its own")
+    return [row if isinstance(row, str) else row[0] for row in rows]
+
+
+Alone = Annotated[list[str], Field(min_length=1, max_length=1)]
+
+
+class Predict(Truncating):
+    """Body of a request to /predict."""
+
+    inputs: Annotated[
+        Items[str],
+        BeforeValidator(_texts_alone, json_schema_input_type=str | Alone | Items[Alone]),
+        Field(description="a string, or a list of lists of one string"),
+    ]
+    raw_scores: NotRaw | None = Field(None, description="a model's files define its scores")
+
+
 FAILURE = record(error=STRING, error_type=STRING)
 OF_MODEL = "of SIE_DOOR_TEI_MODEL, in text-embeddings-inference's format."
 WEIGHTS = several(several(record(index=INTEGER, value=NUMBER)))
@@ -87,6 +116,10 @@ RANKS = several(fields({"index": INTEGER, "score": NUMBER, "text": STRING}, "ind
 EMBED = Operation(Embed, f"Dense vectors {OF_MODEL}", {"inputs": TEXTS}, several(NUMBERS), FAILURE)
 EMBED_SPARSE = Operation(Embed, f"Sparse vectors {OF_MODEL}", {"inputs": TEXTS}, WEIGHTS, FAILURE, SPARSE)
 RERANK = Operation(Rerank, f"Scores {OF_MODEL}", {"query": QUERY, "texts": TEXTS}, RANKS, FAILURE, SCORES)
+CLASSIFIED = several(record(score=NUMBER, label=STRING))
+PREDICT = Operation(
+    Predict, f"Classes {OF_MODEL}", {"inputs": TEXTS[0]}, {"anyOf": [CLASSIFIED, several(CLASSIFIED)]}, FAILURE, CLASSES
+)
 INFO = operation("The model, in text-embeddings-inference's format.", answer={"type": "object"}, error=FAILURE)
 
 
@@ -104,6 +137,7 @@ def routes(door: Door) -> list[Route]:
             ("POST", "/embed", tei.embed, partial(EMBED.document_of_one, *given)),
             ("POST", "/embed_sparse", tei.embed_sparse, partial(EMBED_SPARSE.document_of_one, *given)),
             ("POST", "/rerank", tei.rerank, partial(RERANK.document_of_one, *given)),
+            ("POST", "/predict", tei.predict, partial(PREDICT.document_of_one, *given)),
             ("GET", "/info", tei.info, INFO),
         )
     ]
@@ -124,11 +158,11 @@ class Tei:
 
     async def embed(self, request: DoorRequest) -> Answer:
         results = await self._encoded(request, "dense", DENSE)
-        return _embedded(request, [result["dense"] for result in results], results)
+        return _told(request, [result["dense"] for result in results], results)
 
     async def embed_sparse(self, request: DoorRequest) -> Answer:
         results = await self._encoded(request, "sparse", SPARSE)
-        return _embedded(request, sparse_answer(results), results)
+        return _told(request, sparse_answer(results), results)
 
     async def rerank(self, request: DoorRequest) -> Answer:
         """Answer TEI's clients, and those that send Cohere's or Jina's body to this path."""
@@ -146,6 +180,14 @@ class Tei:
         headers = {TOKENS_HEADER: str(result["token_count"])}
         return answered(request, rerank_answer(wanted, in_order(result)), sie_timing(result["timing"]), headers)
 
+    async def predict(self, request: DoorRequest) -> Answer:
+        wanted = Predict.of(request)
+        parameters, spec = wanted.parameters(), await self._capable.spec(CLASSES)
+        options, items = cut_by(spec, parameters, DIRECTION), items_of(wanted.inputs)
+        results = await request.door.backend.extract(spec.model, items, [], None, request.seconds, options)
+        classes = [[{"score": each["score"], "label": each["label"]} for each in r["classifications"]] for r in results]
+        return _told(request, classes[0] if is_alone(request.content["inputs"]) else classes, results)
+
     async def info(self, request: DoorRequest) -> Answer:
         what, spec = await self._capable.any()
         return request.answer(described(what, spec, request.door.settings.door_max_items))
@@ -160,7 +202,7 @@ class Tei:
         return results
 
 
-def _embedded(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answer:
+def _told(request: DoorRequest, answer: Any, results: Sequence[Any]) -> Answer:
     num_tokens = sum(result["token_count"] for result in results)
     return answered(request, answer, timing_of(results), {TOKENS_HEADER: str(num_tokens)})
 
@@ -182,7 +224,10 @@ def described(what: str, spec: ModelSpec, max_items: int) -> dict[str, Any]:
     """Return the response body of /info. `pooling` is "unknown" unless the model file sets it."""
     runtime, label = spec.runtime, "LABEL_0"
     pooling = "splade" if what == SPARSE else str(spec.options.get("pooling") or "unknown")
-    kinds = {SCORES: {"reranker": {"id2label": {"0": label}, "label2id": {label: 0}}}}
+    kinds: dict[str, Any] = {
+        SCORES: {"reranker": {"id2label": {"0": label}, "label2id": {label: 0}}},
+        CLASSES: {"classifier": {"id2label": {}, "label2id": {}}},  # the door does not read a model's files
+    }
     return {
         "model_id": spec.model,
         "model_sha": None,

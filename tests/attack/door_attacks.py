@@ -30,6 +30,7 @@ FIELDS = {
     "/v2/rerank": ("model", "query", "documents", "top_n", "relevant_spans", "max_tokens_per_doc", "priority"),
     "/embed": ("inputs", "truncate", "normalize", "prompt_name", "truncation_direction"),
     "/embed_sparse": ("inputs", "truncate"),
+    "/predict": ("inputs", "raw_scores", "truncate"),
     "/rerank": ("query", "texts", "raw_scores", "return_text"),
 }
 USUAL = {"model": "a/other", "input": "x", "inputs": ["x"], "query": "q", "documents": ["a"], "texts": ["a"]}

@@ -1,4 +1,4 @@
-"""Directories with random settings give the library's results; `python -m tests.support.random_directories` draws more."""
+"""Directories with random settings give the results of the library; `tests.support.random_directories` draws more."""
 
 import pytest
 

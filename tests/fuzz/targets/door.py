@@ -67,6 +67,7 @@ POSTED: Mapping[str, tuple[Any, ...]] = {
     "/": ({"inputs": TEXTS, "normalize": False},),
     "/embed": ({"inputs": "x", "truncate": True, "prompt_name": "query", "truncation_direction": "Right"},),
     "/embed_sparse": ({"inputs": TEXTS},),
+    "/predict": ({"inputs": [["x"], ["y"]], "raw_scores": False}, {"inputs": "x"}),
     "/rerank": ({"query": "q", "texts": TEXTS, "return_text": True, "raw_scores": False},),
 }
 GOT = (

@@ -9,7 +9,7 @@ import tritonclient.grpc.aio as tritonclient
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from sie_triton.client.calls import EncodeCall, ScoreCall
+from sie_triton.client.calls import EncodeCall, ExtractCall, ScoreCall
 from sie_triton.doors import embed, openai, rerank, tei
 from sie_triton.doors.app import application
 from sie_triton.doors.endpoint import Door
@@ -18,8 +18,9 @@ from sie_triton.settings import Settings
 from tests.pure.doors.test_doors_capable import EMBEDDER, OTHER, RERANKER
 from tests.pure.doors.test_doors_capable import Triton as Models
 from tests.support.doors import TIMING
+from tests.support.stages import spec
 
-PATHS = ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/embed", "/embed_sparse", "/rerank")
+PATHS = ("/v1/embeddings", "/v1/rerank", "/v2/rerank", "/embed", "/embed_sparse", "/rerank", "/predict")
 
 
 class Triton(Models):
@@ -38,6 +39,14 @@ class Triton(Models):
         call.arguments(call.pieces[0])
         scores = [{"item_id": f"item-{i}", "score": 0.5, "rank": i} for i in range(len(items))]
         return {"model": model, "scores": scores, "token_count": 1, "timing": TIMING}
+
+    async def extract(self, model, items, labels, entities, seconds, parameters):
+        call = ExtractCall(tritonclient, model, items, labels, entities, {"options": parameters})
+        call.arguments(call.pieces[0])
+        return [{"classifications": [], "token_count": 1, "timing": TIMING} for _ in items]
+
+
+CLASSIFIER = spec(model="a/classifier", family="sequence_classification", tasks=("extract",), dims={})
 
 
 def client_before(triton):
@@ -64,7 +73,7 @@ def example_of(methods):
 
 
 def test_every_example_works():
-    _, answers = document_and_answers(OTHER, RERANKER)
+    _, answers = document_and_answers(OTHER, RERANKER, CLASSIFIER)
     assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(PATHS, 200)
 
 
@@ -93,6 +102,7 @@ BODIES = {
     "/v2/rerank": (rerank.Rerank, {"model": "a/reranker", "query": "q", "documents": ["a"]}),
     "/embed": (tei.Embed, {"inputs": "x"}),
     "/rerank": (tei.Rerank, {"query": "q", "texts": ["a"]}),
+    "/predict": (tei.Predict, {"inputs": "x"}),
 }
 WORDS = ("float", "base64", "int8", "NONE", "Left", "retrieval.query", "clustering", "query", "1", "true")
 NUMBERS = (0, 1, 8, -1, 0.0, 1.0, 8.0, 8.5, 1e300, 2**31 - 1, 2**31)
@@ -103,7 +113,7 @@ VALUES = (None, True, False, {}, {"mode": "disabled"}, {"mode": "on"}, "", *WORD
 @pytest.mark.parametrize("path", BODIES)
 def test_a_body_is_read_if_its_document_allows_it(path):
     """One field at a time; not those that depend on the model, or on each other."""
-    document, _ = document_and_answers(OTHER, EMBEDDER, RERANKER)
+    document, _ = document_and_answers(OTHER, EMBEDDER, RERANKER, CLASSIFIER)
     content = document["paths"][path]["post"]["requestBody"]["content"]
     schema = Draft202012Validator(content["application/json"]["schema"])
     body, usual = BODIES[path]

@@ -5,10 +5,10 @@ import pytest
 
 from sie_triton.doors import tei
 from sie_triton.doors.json_dialects import cut_by
-from sie_triton.doors.model_choice import Capable
+from sie_triton.doors.model_choice import CLASSES, Capable, able
 from sie_triton.doors.tei import rerank_answer, sparse_answer
 from sie_triton.errors import InputError
-from tests.support.doors import door_of, post
+from tests.support.doors import TIMING, door_of, post
 from tests.support.stages import spec
 
 
@@ -100,6 +100,31 @@ def test_ranks():
     assert rerank_answer(first, [0.25, 0.5, 0.1]) == [{"index": 1, "score": 0.5}]
 
 
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (["a", "b"], "inputs: has a pair"),
+        ([["a"], ["a", "b"]], "inputs: has a pair"),
+        ([["a"], []], "inputs: has a pair"),
+        ([], "inputs: is empty"),
+        ([[3]], r"inputs\[0\]: must be a string; got 3"),
+        (["a", 3], "inputs: has a pair"),
+        ([3], r"inputs\[0\]: must be a string; got 3"),
+        ({}, "inputs: must be a list"),
+        ([["a"]] * 101, "inputs: has 101 entries"),
+    ],
+)
+def test_what_is_no_text_to_classify_is_named(inputs, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        tei.Predict.read({"inputs": inputs}, max_items=100)
+
+
+def test_a_classifier_is_told_from_other_models():
+    families = ("sequence_classification", "token_classification", "nli_classification", "gliner")
+    specs = [spec(family=family, tasks=("extract",), dims={}) for family in families]
+    assert [each.family for each in able(specs, CLASSES)] == ["sequence_classification"]
+
+
 TEXTS = {"/embed": {"inputs": ["a", "b", "c"]}, "/rerank": {"query": "q", "texts": ["a", "b", "c"]}}
 
 
@@ -142,3 +167,24 @@ def test_sparse_vectors():
     none = {"indices": np.zeros(0, np.int32), "values": np.zeros(0, np.float32)}
     found = sparse_answer([{"sparse": sparse}, {"sparse": none}])
     assert found == [[{"index": 3, "value": 0.5}, {"index": 7, "value": 1.5}], []]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "read"),
+    [("", [""]), ("one", ["one"]), (["one"], ["one"]), ([["one"]], ["one"]), ([["a"], ["b"]], ["a", "b"])],
+)
+def test_texts_are_classified(serving, monkeypatch, inputs, read):
+    door, backend = serving
+    asked = []
+
+    async def extract(model, items, labels, *_):
+        asked.append((model, items, labels))
+        classes = [{"label": "joy", "score": 0.75}, {"label": "calm", "score": 0.25}]
+        return [{"classifications": classes, "token_count": 2, "timing": TIMING} for _ in items]
+
+    monkeypatch.setattr(backend, "extract", extract)
+    answer = post(door, {"inputs": inputs}, "/predict")
+    assert asked == [("org/m", [{"text": text} for text in read], [])]
+    classes = [{"score": 0.75, "label": "joy"}, {"score": 0.25, "label": "calm"}]
+    assert answer.json() == ([classes] * len(read) if inputs and isinstance(inputs[0], list) else classes)
+    assert answer.headers["X-Compute-Tokens"] == str(2 * len(read))
