@@ -135,11 +135,11 @@ def default_of(name: str, declared: dict[str, Any], schema: dict[str, Any]) -> s
 
 
 def described(text: str) -> dict[str, tuple[str, str]]:
-    """The rows of all tables: several keys may share one, and the head names what they stand below."""
+    """The lines of all lists: several keys may share one, and the head names what they stand below."""
     found, above = {}, [""]
-    for keys, kind in re.findall(r"^\| (key.*?|`.*?`) \((.*?)\) \| .+ \|$", text, re.MULTILINE):
+    for keys, kind in re.findall(r"^(?:- )?(Keys.*?|`.*?`) \((.*?)\):(?: .+)?$", text, re.MULTILINE):
         names = re.findall(r"`([^`]+)`", keys)
-        if keys.startswith("key"):
+        if keys.startswith("Keys"):
             above = [f"{name}." for name in names] or [""]
         else:
             kind, _, default = kind.partition("; ")
@@ -163,8 +163,8 @@ def test_every_key_of_a_model_file_is_described():
     found, declared = described(MODEL_FILES.read_text()), keys_of(schema, schema["$defs"])
     for name in FAMILIES:
         declared |= options_of(name)
-    missing = [f"| `{key}` ({kind}; {default}) |" for key, (kind, default) in declared.items() - found.items()]
-    assert not missing, "rows for docs/model-files.md:\n" + "\n".join(sorted(missing))
+    missing = [f"- `{key}` ({kind}; {default}): " for key, (kind, default) in declared.items() - found.items()]
+    assert not missing, "lines for docs/model-files.md:\n" + "\n".join(sorted(missing))
     assert sorted(found.keys() - declared.keys()) == []
 
 
