@@ -176,9 +176,9 @@ def test_the_examples_of_model_files():
 
 
 def messages_of(page: str) -> list[str]:
-    """The quoted messages in the first column of a page's tables."""
-    rows = re.findall(r"^\| (.+?) \| ", page, re.MULTILINE)
-    return [quoted for cell in rows for quoted in re.findall(r"`([^`]+ [^`]*)`", cell)]
+    """The quoted messages in a page's lists, before the first colon outside of them."""
+    heads = re.findall(r"^- ((?:`[^`]+`|[^`:\n])+): ", page, re.MULTILINE)
+    return [quoted for head in heads for quoted in re.findall(r"`([^`]+ [^`]*)`", head)]
 
 
 def test_messages_of_troubleshooting_are_in_the_source():
