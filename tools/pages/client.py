@@ -82,16 +82,6 @@ server has answered this client yet
 - `SIEError` itself: the server is not Triton, or does not serve models of this package
 
 `Cancelled`, `OutOfMemory` and `Unreachable` are in `sie_triton.errors`, the others in `sie_triton`.
-
-```python
-from sie_triton import InputError, SIEClient
-
-with SIEClient("http://localhost:8000", timeout=30) as client:
-    try:
-        client.encode("my/dance", "Hello")
-    except InputError as error:
-        print(error)  # model: my/dance is not served; served models: my/dense, …
-```
 """
 
 # `page` fails if this calls other methods than the clients have.
