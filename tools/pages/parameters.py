@@ -36,8 +36,7 @@ every output that the model, or the request's profile, names; others are empty.
 
 Parameters are strings, booleans, integers and numbers: over HTTP `"parameters": {"threshold": 0.5}` beside `"inputs"`,
 with tritonclient `infer(…, parameters={"threshold": 0.5})`. A JSON object is sent as a string:
-`{"label_thresholds": "{\\"person\\": 0.5}"}`. A wrong one is refused as INVALID_ARG, with its name and the allowed
-values. Triton's own parameter `timeout`, in microseconds, is the [deadline](operating.md#deadlines-and-retries).
+`{"label_thresholds": "{\\"person\\": 0.5}"}`. Triton's own parameter `timeout`, in microseconds, is the [deadline](operating.md#deadlines-and-retries).
 """
 
 QUANTIZED = """
@@ -51,10 +50,6 @@ TIMING = f"""
 `{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *preprocess*, *inference* and *postprocess* are the times in these
 steps, *total* is from preprocess to the answer. Between preprocess and its forward pass a request waits: *queue* while
 the model computes other requests, *loading* while its weights are loaded, *batch_wait* while it is idle.
-"""
-
-OF_ALL = """
-Models that take no [adapters](loras.md) refuse `lora`; models that read no images refuse `pages`.
 """
 
 # Allowed values that depend on the model.
@@ -87,7 +82,7 @@ def page() -> str:
     sections = [
         ("Inputs", _tensors(inputs), ""),
         ("Outputs", _tensors((*encoded, SCORES, EXTRACTION, *of_all)), QUANTIZED + TIMING),
-        ("Parameters of every task", _parameters(_common_parameters()), OF_ALL),
+        ("Parameters of every task", _parameters(_common_parameters()), ""),
         *((f"Parameters of {name}", _parameters(_verb_parameters(name)), "") for name in VERBS),
         ("Parameters of families", _of_families(), ""),
     ]
