@@ -36,7 +36,8 @@ every output that the model, or the request's profile, names; others are empty.
 
 Parameters are strings, booleans, integers and numbers: over HTTP `"parameters": {"threshold": 0.5}` beside `"inputs"`,
 with tritonclient `infer(…, parameters={"threshold": 0.5})`. A JSON object is sent as a string:
-`{"label_thresholds": "{\\"person\\": 0.5}"}`. Triton's own parameter `timeout`, in microseconds, is the [deadline](operating.md#deadlines-and-retries).
+`{"label_thresholds": "{\\"person\\": 0.5}"}`. Triton's own parameter `timeout`, in microseconds, is the
+[deadline](operating.md#deadlines-and-retries).
 """
 
 QUANTIZED = """
