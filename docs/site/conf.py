@@ -26,7 +26,7 @@ html_title = project
 CONTENTS = {
     "Use": "installation serving-models encode score extract images loras door integrations migrating-from-sie "
     "coming-from-tei coming-from-triton features",
-    "Operate": "operating cluster kubernetes upgrades simulation observability settings tuning eval "
+    "Operate": "operating cluster kubernetes upgrades observability settings tuning eval "
     "failures security troubleshooting gpu",
     "Reference": "client parameters model-files models engines performance",
     "Inside": "/ARCHITECTURE decisions/README /CONTRIBUTING /CHANGELOG",

@@ -55,10 +55,9 @@ class EncodeResult(TypedDict, total=False):
     """The requested outputs of one item.
 
     `dense` [dim], `multivector` [tokens, dim] and `muvera` [dim] are float32, or of the requested `output_dtype`.
-    `…_scales`, float32 [2] (multivector: [tokens, 2]), come with int8 and uint8 if the model file says so: an entry q
-    stands for scales[1] + scales[0] · q. A PDF has `pages` instead of outputs: one result per page, with its number
-    from 1 as `page`. `truncated` is present, and True, only if the model read no more than the beginning of the text.
-    `token_count` includes the prompt.
+    `…_scales`, float32 [2] (multivector: [tokens, 2]), come with int8 and uint8 if the model file says so. A PDF has
+    `pages` instead of outputs: one result per page, with its number from 1 as `page`. `truncated` is present, and True,
+    only if the model read no more than the beginning of the text. `token_count` includes the prompt.
     """
 
     id: str
@@ -149,9 +148,9 @@ class Classification(TypedDict):
 class ExtractResult(TypedDict, total=False):
     """Findings in one item; kinds that a model does not extract are empty.
 
-    `entities` are in the order of the text. `data` follows the `output_schema`. `token_count` is the sum over the
-    pieces in which a long item is read. A PDF has `pages`, as in EncodeResult. Families of this package read long texts
-    in pieces, and never set `truncated`.
+    `entities` are in the order of the text. `data` follows the `output_schema`. A long text is read in pieces:
+    `token_count` is the sum over them, and families of this package never set `truncated`. A PDF has `pages`, as in
+    EncodeResult.
     """
 
     id: str

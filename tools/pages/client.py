@@ -10,7 +10,6 @@ from sie_triton.client.calls import PIECE_BYTES, PIECE_ITEMS
 from sie_triton.client.limits import ClientLimits
 from sie_triton.contract import PAGES, VERBS
 from tools.pages.parameters import MODEL
-from tools.pages.tables import table
 
 INTRODUCTION = """\
 # Client
@@ -19,8 +18,8 @@ INTRODUCTION = """\
 `python -m tools.pages`. -->
 
 `SIEClient` and `AsyncSIEClient` call Triton's own ports, 8000 for HTTP and 8001 for gRPC; `http://host:8000/prefix`
-reaches a server behind a proxy. They need no [extra](installation.md#with-pip) of this package. A server that is
-[exposed with tokens](security.md#expose-the-server) shows [the door](door.md) only, which other clients call.
+reaches a server behind a proxy. They need no [extra](installation.md#with-pip) of this package. A server
+[with tokens](security.md#expose-the-server) shows only [the door](door.md), which other clients call.
 
 ```python
 {example}```
@@ -71,32 +70,18 @@ ERRORS = f"""
 Every error is a `SIEError`, with `kind`, `field` and `retry_after_s` for programs
 ([kinds](failures.md#kinds-of-errors)).
 
-| error | when | retried by the client |
-|---|---|---|
-| `InputError` | the request is invalid, or the model is not served | no |
-| `BusyError` | the server is busy or restarting, or the timeout has passed | until `timeout` has passed; without a \
-timeout for {ClientLimits.retry_s:.0f} s |
-| `Unreachable`, a `BusyError` | no server answers at the address | the same, but for \
-{ClientLimits.first_retry_s:.0f} s if no server has answered this client yet and it has no timeout |
-| `LoadError` | the model cannot be loaded: `reason`; `is_permanent` if retrying cannot help | no; the first request \
-after 30 s loads again, unless `is_permanent` |
-| `ModelError` | the forward pass failed | no |
-| `OutOfMemory`, a `ModelError` | the device has no memory for an item now | as `BusyError` |
-| `Cancelled` | the client is closed | no |
-| `SIEError` itself | the server is not Triton, or does not serve models of this package | no |
+- `InputError`: the request is invalid, or the model is not served
+- `BusyError`: the server is busy or restarting, or the timeout has passed; the client retries until then, without a \
+timeout for {ClientLimits.retry_s:.0f} s, after random times of at most 0.1, 0.2, 0.4 … 2 s
+- `Unreachable`, a `BusyError`: no server answers; without a timeout, it is retried for {ClientLimits.first_retry_s:.0f} s if no \
+server has answered this client yet
+- `LoadError`: the model cannot be loaded: `reason`; the first request after 30 s loads again, unless `is_permanent`
+- `ModelError`: the forward pass failed
+- `OutOfMemory`, a `ModelError`: the device has no memory for an item now; retried as `BusyError`
+- `Cancelled`: the client is closed
+- `SIEError` itself: the server is not Triton, or does not serve models of this package
 
-Before each retry the client waits for a random time of at most 0.1, 0.2, 0.4 … 2 s. `Cancelled`, `OutOfMemory` and
-`Unreachable` are in `sie_triton.errors`, the others in `sie_triton`.
-
-```python
-from sie_triton import InputError, SIEClient
-
-with SIEClient("http://localhost:8000", timeout=30) as client:
-    try:
-        client.encode("my/dance", "Hello")
-    except InputError as error:
-        print(error)  # model: my/dance is not served; served models: my/dense, …
-```
+`Cancelled`, `OutOfMemory` and `Unreachable` are in `sie_triton.errors`, the others in `sie_triton`.
 """
 
 # `page` fails if this calls other methods than the clients have.
@@ -209,10 +194,10 @@ def _parameters_of_verbs() -> str:
 
 
 def _options() -> str:
-    """Return a row for each argument that is no parameter of every model."""
+    """Return a line for each argument that is no parameter of every model."""
     parameters = {name for verb in OPTIONS for name in _parameters(verb)}
     names = dict.fromkeys(name for options in OPTIONS.values() for name in get_type_hints(options))
-    return table(["option", "effect"], ([f"`{name}`", DOCS[name]] for name in names if f"`{name}`" not in parameters))
+    return "".join(f"- `{name}`: {DOCS[name]}\n" for name in names if f"`{name}`" not in parameters)
 
 
 def _result(result: type) -> str:

@@ -8,17 +8,16 @@ from typing import Any
 import yaml
 
 from sie_triton.models.families import family
-from tools.pages.tables import table
 
 INTRODUCTION = """\
 # Models
 
 <!-- Generated from the model files of the package by `python -m tools.pages`. -->
 
-{num} public models have a model file in the package; `sie-triton models show NAME` prints one, with its profiles. A
-number in bold is the length in tokens that the models after it read; those without one have it in their own files. The
-licence of the weights is Apache-2.0 or MIT, unless another stands behind the name; `*`: see the hub. "not served": this
-version refuses the model and says why.
+{num} public models have a model file in the package; `sie-triton models show NAME` prints one, with its profiles. By
+*family* and dimension; a number in bold is the length in tokens that the models after it read. The licence of the
+weights is Apache-2.0 or MIT, unless another stands behind the name; `*`: see the hub. "not served": this version
+refuses the model and says why.
 """
 
 # Family, and outputs with dimensions.
@@ -45,16 +44,15 @@ def page() -> str:
 
 
 def _section(models: Iterable[Mapping[str, Any]]) -> str:
-    """Return the models of the same tasks: a row for each family and dimension, sorted by maximum length."""
+    """Return the models of the same tasks: a line for each family and dimension, sorted by maximum length."""
     groups: dict[Outputs, dict[int, list[str]]] = {}
     for model in models:
         by_length = groups.setdefault(outputs(model), {})
         by_length.setdefault(model.get("max_sequence_length", 0), []).append(described(model))
-    rows = (
-        [name, ", ".join(f"{output} {dim}" for output, dim in dims), _by_length(groups[name, dims])]
-        for name, dims in sorted(groups)
+    heads = (
+        (key, ", ".join([f"*{key[0]}*", *(f"{output} {dim}" for output, dim in key[1])])) for key in sorted(groups)
     )
-    return table(["family", "output", "tokens: models"], rows)
+    return "".join(f"- {head}; {_by_length(groups[key])}\n" for key, head in heads)
 
 
 def _by_length(names: Mapping[int, list[str]]) -> str:

@@ -20,27 +20,24 @@ from sie_triton.contract.tensors import (
     Tensor,
 )
 from sie_triton.models.families import FAMILIES, family
-from tools.pages.tables import table
 
 INTRODUCTION = """\
 # Tensors and parameters
 
 <!-- Generated from sie_triton/contract/ and sie_triton/models/families/ by `python -m tools.pages`. -->
 
-This is the contract for Triton's own clients; `SIEClient` and the door translate to it. `n` is the number of items
-in a request. `org/name` is served as the ensemble `org__name`; a model with several tasks has `org__name` for the
-first of encode, score and extract, and `org__name-score` or `org__name-extract` for the others. Its steps
-(`-preprocess`, `-inference`, `-postprocess`) accept only what the step before them sent. Triton never answers a request
-to a step that holds no batch (shape `[0, 0]`), so give every request a deadline.
+This is the contract for Triton's own clients; `n` is the number of items in a request. `org/name` is served as the
+ensemble `org__name`; a model with several tasks has `org__name` for the first of encode, score and extract, and
+`org__name-score` or `org__name-extract` for the others. Triton never answers a request to one of its steps that holds
+no batch (shape `[0, 0]`), so give every request a deadline.
 
 **The parameter `output_types` chooses outputs; Triton's list of requested outputs does not.** Without it a request gets
 every output that the model, or the request's profile, names; others are empty.
 
 Parameters are strings, booleans, integers and numbers: over HTTP `"parameters": {"threshold": 0.5}` beside `"inputs"`,
 with tritonclient `infer(…, parameters={"threshold": 0.5})`. A JSON object is sent as a string:
-`{"label_thresholds": "{\\"person\\": 0.5}"}`. An unknown or wrong parameter is refused as INVALID_ARG, with its name
-and the allowed values. Triton's own parameter `timeout`, in microseconds, is the deadline of the request:
-`"parameters": {"timeout": 5000000}` ([deadlines](operating.md#deadlines-and-retries)).
+`{"label_thresholds": "{\\"person\\": 0.5}"}`. Triton's own parameter `timeout`, in microseconds, is the
+[deadline](operating.md#deadlines-and-retries).
 """
 
 QUANTIZED = """
@@ -54,10 +51,6 @@ TIMING = f"""
 `{TIMING_MS.name}` holds {", ".join(TIMING_FIELDS)}. *preprocess*, *inference* and *postprocess* are the times in these
 steps, *total* is from preprocess to the answer. Between preprocess and its forward pass a request waits: *queue* while
 the model computes other requests, *loading* while its weights are loaded, *batch_wait* while it is idle.
-"""
-
-OF_ALL = """
-Models that take no [adapters](loras.md) refuse `lora`; models that read no images refuse `pages`.
 """
 
 # Allowed values that depend on the model.
@@ -90,23 +83,23 @@ def page() -> str:
     sections = [
         ("Inputs", _tensors(inputs), ""),
         ("Outputs", _tensors((*encoded, SCORES, EXTRACTION, *of_all)), QUANTIZED + TIMING),
-        ("Parameters of every task", _parameters(_common_parameters()), OF_ALL),
+        ("Parameters of every task", _parameters(_common_parameters()), ""),
         *((f"Parameters of {name}", _parameters(_verb_parameters(name)), "") for name in VERBS),
-        ("Parameters of families", _family_table(), ""),
+        ("Parameters of families", _of_families(), ""),
     ]
     return INTRODUCTION + "".join(f"\n## {title}\n\n{text}{more}" for title, text, more in sections)
 
 
 def _tensors(tensors: Iterable[Tensor]) -> str:
-    return table(["tensor (type)", "content"], ([f"`{each.name}` ({each.dtype})", each.doc] for each in tensors))
+    return "".join(f"- `{each.name}` ({each.dtype}): {each.doc}\n" for each in tensors)
 
 
 def _parameters(parameters: Iterable[Parameter]) -> str:
-    return table(["parameter (allowed)", "effect"], (_row(each) for each in parameters))
+    return "".join(f"- {_title(each)}: {each.doc}\n" for each in parameters)
 
 
-def _row(parameter: Parameter) -> list[str]:
-    return [f"`{parameter.name}` ({OF_MODEL.get(parameter.name) or _allowed(parameter)})", parameter.doc]
+def _title(parameter: Parameter) -> str:
+    return f"`{parameter.name}` ({OF_MODEL.get(parameter.name) or _allowed(parameter)})"
 
 
 def _allowed(parameter: Parameter) -> str:
@@ -130,15 +123,13 @@ def _verb_parameters(name: str) -> list[Parameter]:
     return [each for each in VERBS[name].parameters(MODEL) if each not in _common_parameters()]
 
 
-def _family_table() -> str:
-    """Return one row for each parameter of families, with each effect and the families that it has it in."""
+def _of_families() -> str:
+    """Return a line for each parameter of families, with each effect and the families that it has it in."""
     effects: dict[str, dict[str, list[str]]] = {}
     for name in FAMILIES:
         for parameter in family(name).parameters:
-            title, effect = _row(parameter)
-            effects.setdefault(title, {}).setdefault(effect, []).append(name)
-    rows = (
-        [title, "; ".join(f"{effect} ({', '.join(names)})" for effect, names in found.items())]
-        for title, found in effects.items()
-    )
-    return table(["parameter (allowed)", "effect (families)"], sorted(rows))
+            effects.setdefault(_title(parameter), {}).setdefault(parameter.doc, []).append(name)
+    lines = []
+    for title, found in effects.items():
+        lines.append(f"- {title}: " + "; ".join(f"{doc} ({', '.join(names)})" for doc, names in found.items()) + "\n")
+    return "".join(sorted(lines))

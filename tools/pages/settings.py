@@ -16,8 +16,7 @@ INTRODUCTION = """\
 A setting is a flag of `sie-triton serve` (`--http-port 8000`), an environment variable (`SIE_HTTP_PORT=8000`), or a
 line of `sie.yaml` (`http_port: 8000`), in this order of precedence. Those of a cluster are flags of `gateway`,
 `sidecar` and `config-service`. `SIE_CONFIG` names another file than `sie.yaml`. A name ends with its unit;
-bytes may also be 4GB (4 × 1000³) or 4GiB (4 × 1024³). [Tuning](tuning.md) says which settings are worth changing,
-[operating](operating.md#memory) what counts as memory.
+bytes may also be 4GB (4 × 1000³) or 4GiB (4 × 1024³). [Tuning](tuning.md) says which settings are worth changing.
 """
 
 # Defaults that depend on the machine.

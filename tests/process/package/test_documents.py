@@ -100,11 +100,11 @@ def default_of(name: str, declared: dict[str, Any], schema: dict[str, Any]) -> s
 
 
 def described(text: str) -> dict[str, tuple[str, str]]:
-    """The rows of all tables: several keys may share one, and the head names what they stand below."""
+    """The lines of all lists: several keys may share one, and the head names what they stand below."""
     found, above = {}, [""]
-    for keys, kind in re.findall(r"^\| (key.*?|`.*?`) \((.*?)\) \| .+ \|$", text, re.MULTILINE):
+    for keys, kind in re.findall(r"^(?:- )?(Keys.*?|`.*?`) \((.*?)\):(?: .+)?$", text, re.MULTILINE):
         names = re.findall(r"`([^`]+)`", keys)
-        if keys.startswith("key"):
+        if keys.startswith("Keys"):
             above = [f"{name}." for name in names] or [""]
         else:
             kind, _, default = kind.partition("; ")
@@ -128,8 +128,8 @@ def test_every_key_of_a_model_file_is_described():
     found, declared = described(MODEL_FILES.read_text()), keys_of(schema, schema["$defs"])
     for name in FAMILIES:
         declared |= options_of(name)
-    missing = [f"| `{key}` ({kind}; {default}) |" for key, (kind, default) in declared.items() - found.items()]
-    assert not missing, "rows for docs/model-files.md:\n" + "\n".join(sorted(missing))
+    missing = [f"- `{key}` ({kind}; {default}): " for key, (kind, default) in declared.items() - found.items()]
+    assert not missing, "lines for docs/model-files.md:\n" + "\n".join(sorted(missing))
     assert sorted(found.keys() - declared.keys()) == []
 
 
@@ -141,9 +141,9 @@ def test_the_examples_of_model_files():
 
 
 def messages_of(page: str) -> list[str]:
-    """The quoted messages in the first column of a page's tables."""
-    rows = re.findall(r"^\| (.+?) \| ", page, re.MULTILINE)
-    return [quoted for cell in rows for quoted in re.findall(r"`([^`]+ [^`]*)`", cell)]
+    """The quoted messages in a page's lists, before the first colon outside of them."""
+    heads = re.findall(r"^- ((?:`[^`]+`|[^`:\n])+): ", page, re.MULTILINE)
+    return [quoted for head in heads for quoted in re.findall(r"`([^`]+ [^`]*)`", head)]
 
 
 def test_messages_of_troubleshooting_are_in_the_source():

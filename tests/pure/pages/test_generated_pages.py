@@ -41,7 +41,7 @@ def test_an_argument_without_meaning_is_an_error(monkeypatch):
 
 
 def test_a_parameter_has_each_default_with_its_families():
-    (row,) = (row for row in parameters.page().splitlines() if row.startswith("| `threshold` "))
+    (row,) = (row for row in parameters.page().splitlines() if row.startswith("- `threshold` "))
     defaults = dict(re.findall(r"default ([\d.]+) \((.*?)\)", row))
     assert sorted(defaults) == ["0", "0.1", "0.25", "0.5"]
     assert "gliclass" in defaults["0"]
