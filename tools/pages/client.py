@@ -73,8 +73,8 @@ Every error is a `SIEError`, with `kind`, `field` and `retry_after_s` for progra
 - `InputError`: the request is invalid, or the model is not served
 - `BusyError`: the server is busy or restarting, or the timeout has passed; the client retries until then, without a \
 timeout for {ClientLimits.retry_s:.0f} s, after random times of at most 0.1, 0.2, 0.4 … 2 s
-- `Unreachable`, a `BusyError`: no server answers; without a timeout, it is retried for {ClientLimits.first_retry_s:.0f} s if no \
-server has answered this client yet
+- `Unreachable`, a `BusyError`: no server answers; without a timeout, it is retried for \
+{ClientLimits.first_retry_s:.0f} s if no server has answered this client yet
 - `LoadError`: the model cannot be loaded: `reason`; the first request after 30 s loads again, unless `is_permanent`
 - `ModelError`: the forward pass failed
 - `OutOfMemory`, a `ModelError`: the device has no memory for an item now; retried as `BusyError`

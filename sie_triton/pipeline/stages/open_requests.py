@@ -257,5 +257,6 @@ class DrainTimeout:
         self._since = self._clock() if self._since is None else self._since
         if self._clock() - self._since < self._timeout_s:
             return None
-        done = f"was not done within {self._timeout_s:g} s"
-        return BusyError(f"the model was changed or evicted, and this request {done}; retry")
+        return BusyError(
+            f"the model was changed or evicted, and this request was not done within {self._timeout_s:g} s; retry"
+        )
