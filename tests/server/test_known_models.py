@@ -36,8 +36,11 @@ class Ports:
     def post(self, route: str, **body: object) -> httpx.Response:
         return httpx.post(f"http://127.0.0.1:{self.door}/v1/{route}", json=body, timeout=120)
 
+    def get(self, route: str) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{self.door}/v1/{route}", timeout=60)
+
     def states(self) -> dict[str, str]:
-        found = httpx.get(f"http://127.0.0.1:{self.door}/v1/models", timeout=60).json()["models"]
+        found = self.get("models").json()["models"]
         return {model["name"]: model["state"] for model in found}
 
 

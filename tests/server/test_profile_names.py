@@ -90,16 +90,14 @@ def test_a_profile_is_part_of_the_name(server, client, vectors, profile):
 
 def test_each_profile_is_listed_as_a_model(server, vectors):
     names = [MODEL, *(f"{MODEL}:{name}" for name in ("shouted", "half", "eighth")), f"{MODEL}.eighth", f"{MODEL}.half"]
-    models = server.models()
-    assert list(models) == names
-    assert {models[name]["state"] for name in names} == {"loaded"}
+    assert list(server.states().items()) == [(name, "loaded") for name in names]
     for name in names:
         assert server.get(f"models/{name}").json()["name"] == name
     assert server.get(f"models/{MODEL}:default").json()["name"] == MODEL
 
 
 def test_without_known_models_only_the_served_ones_answer(server, client):
-    assert {name.partition(":")[0].partition(".")[0] for name in server.models()} == {MODEL}
+    assert {name.partition(":")[0].partition(".")[0] for name in server.states()} == {MODEL}
     with pytest.raises(NotServed, match=f"{ENCODER} is not served; served models: {MODEL}"):
         client.encode(ENCODER, TEXT)
     assert server.post(f"encode/{ENCODER}", items=[{"text": TEXT}]).status_code == 404

@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
         bare_with_head("SequenceClassification", num_labels=3, problem_type="regression"),
         "problem_type regression cannot be served; supported are single_label_classification and multi_label_",
     ),
-    "labels for tokens": (bare_with_head("TokenClassification"), "BertForTokenClassification has a head that no"),
+    "a head for answers": (bare_with_head("QuestionAnswering"), "BertForQuestionAnswering has a head that no"),
     "an image model": (saved(lambda: transformers.ViTModel(VIT)), r"vit \(image_size\) reads images; it cannot be"),
     "an audio model": (saved(lambda: transformers.Wav2Vec2Model(WAV2VEC2)), r"wav2vec2 \(conv_kernel\) reads audio;"),
     "weights cut off": (cut_off(bare()), r"model\.safetensors: has \d+ bytes, but its header says \d+: it is"),
