@@ -157,7 +157,7 @@ def test_stock_tritonserver_serves_the_committed_repository(tmp_path):
         process = subprocess.Popen(command, env=triton.environment, stdout=log, stderr=log)
     try:
         with SIEClient(f"127.0.0.1:{grpc_port}") as client:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 200
             while not ready(http_port) and time.monotonic() < deadline:
                 time.sleep(0.2)
             dense = client.encode(MINILM, "hello")["dense"]
