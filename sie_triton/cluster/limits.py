@@ -1,4 +1,4 @@
-"""What each process of a cluster waits for, allows and holds. Times are in seconds, sizes in bytes."""
+"""Limits of each process of a cluster. Times are in seconds, sizes in bytes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from sie_triton.http.limits import ConnectionLimits
 
 @dataclass(frozen=True)
 class ClusterLimits:
-    """What holds for each process that is connected to the queue."""
+    """Limits of each process that is connected to the queue."""
 
     ping_s: float = 3  # a server that does not answer two of them, as it was stopped or cut off, counts as gone
     log_interval_s: float = 5.0  # between two log lines about failures of the connection
@@ -25,7 +25,7 @@ class ClusterLimits:
 
 @dataclass(frozen=True)
 class GatewayLimits(ClusterLimits):
-    """What a gateway waits for, allows and holds."""
+    """Limits of a gateway."""
 
     # Requests in the queue
     confirm_s: float = 2.0  # then a request that the stream has not confirmed is sent again
@@ -71,7 +71,7 @@ class GatewayLimits(ClusterLimits):
 
 @dataclass(frozen=True)
 class SidecarLimits(ClusterLimits):
-    """What a sidecar waits for, allows and holds."""
+    """Limits of a sidecar."""
 
     queue_s: float = 1.0  # for an answer of the queue
     question_s: float = 5.0  # for an answer of Triton to a question
@@ -125,7 +125,7 @@ class SidecarLimits(ClusterLimits):
 
 @dataclass(frozen=True)
 class ConfigLimits(ClusterLimits):
-    """What a config service waits for, allows and holds."""
+    """Limits of a config service."""
 
     queue_s: float = 5.0  # for an answer of the queue
     max_files: int = 10_000  # removed ones included
@@ -138,7 +138,7 @@ class ConfigLimits(ClusterLimits):
 
 @dataclass(frozen=True)
 class UpLimits:
-    """What `sie-triton cluster up` waits for."""
+    """Limits of `sie-triton cluster up`."""
 
     nats_s: float = 30.0  # for nats-server to start, and to end
     ready_s: float = 300.0  # for the workers to be ready

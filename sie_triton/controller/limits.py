@@ -1,4 +1,4 @@
-"""What the controller waits for, allows and holds."""
+"""Limits of the controller."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a door process waits for, allows and holds, beside what an operator sets."""
+"""Limits of a door process, beside those that an operator sets."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a connection of our HTTP servers waits for, allows and holds."""
+"""Limits of a connection of our HTTP servers."""
 
 from dataclasses import dataclass
 

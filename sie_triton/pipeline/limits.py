@@ -1,4 +1,4 @@
-"""What the stages of a model, its worker and rendering wait for, allow and hold, beside what an operator sets."""
+"""Limits of the stages of a model, its worker and rendering, beside those that an operator sets."""
 
 from dataclasses import dataclass
 

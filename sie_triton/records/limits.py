@@ -1,4 +1,4 @@
-"""What the readers and writers of the records wait for and remember."""
+"""Limits of the readers and writers of the records."""
 
 from dataclasses import dataclass
 

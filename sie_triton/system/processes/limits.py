@@ -1,4 +1,4 @@
-"""How long the server's processes are waited for, and how much they may log."""
+"""Limits of a child process and its log."""
 
 from dataclasses import dataclass
 

@@ -49,7 +49,7 @@ FORK = get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class DocumentLimits:
-    """What the conversion of one document may take."""
+    """Limits of the conversion of one document."""
 
     processor_s: int = 10
     bytes_a_second: int = 5000  # of the document, that allow another second
