@@ -114,25 +114,16 @@ def test_a_new_process_goes_on_with_the_tickets(limited):
     assert StatusWriter(limited.directory, "m", "preprocess", 1).next_ticket() == 6
 
 
-def test_a_full_server_reads_the_records_again(limited):
-    """The process that was full has a successor: seen at once where there would be no room, else twice a second."""
-    limited.inference.add(num_open=LIMIT - 1)
-    assert limited.limit.places_left() == 1
+@pytest.mark.parametrize(
+    ("num_open", "interval_ns"), [(LIMIT - 1, RecordLimits.listing_ns), (LIMIT, RecordLimits.fresh_listing_ns)]
+)
+def test_records_are_listed_again_sooner_where_there_would_be_no_room(limited, num_open, interval_ns):
+    limited.inference.add(num_open=num_open)
+    assert limited.limit.places_left() == LIMIT - num_open
     limited.inference.remove()
     StatusWriter(limited.directory, "m", "inference", 1)
-    limited.now += RecordLimits.listing_ns - 1
-    assert limited.limit.places_left() == 1
-    limited.now += 1
-    assert limited.limit.places_left() == LIMIT
-
-
-def test_a_full_server_lists_records_at_shorter_intervals(limited):
-    limited.inference.add(num_open=LIMIT)
-    assert limited.limit.places_left() == 0
-    limited.inference.remove()
-    StatusWriter(limited.directory, "m", "inference", 1)
-    limited.now += RecordLimits.fresh_listing_ns - 1
-    assert limited.limit.places_left() == 0
+    limited.now += interval_ns - 1
+    assert limited.limit.places_left() == LIMIT - num_open
     limited.now += 1
     assert limited.limit.places_left() == LIMIT
 
