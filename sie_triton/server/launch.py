@@ -1,5 +1,6 @@
 """Start tritonserver, wait until its models are ready, and end everything that it started."""
 
+import json
 import os
 import secrets
 import signal
@@ -34,6 +35,9 @@ from sie_triton.system.telemetry.lines import without_gpu
 EXIT_TIMEOUT_S = 7
 KILL_AFTER_S = 8.5
 CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
+
+# Release 24.06: the Python backend of older ones lets no step answer after `execute` has returned.
+OLDEST_TRITON = (2, 47)
 
 
 class Server:
@@ -178,6 +182,13 @@ class Server:
                 raise ServerError(f"not ready after 300 s: {', '.join(pending)}\n{self._log_tail()}")
             time.sleep(0.1)
 
+    def check_version(self) -> None:
+        """Raise ServerError if tritonserver, which is ready, is too old."""
+        with urllib.request.urlopen(self._url("/v2"), timeout=10) as response:
+            version = json.load(response)["version"]
+        if tuple(map(int, version.split(".")[:2])) < OLDEST_TRITON:
+            raise ServerError(f"tritonserver {version} is too old; use release 24.06 (2.47) or a newer one")
+
     def check_alive(self) -> None:
         """Raise ServerError with the end of Triton's log if it has ended."""
         if self._child is None or self._child.wait(0):
@@ -204,7 +215,10 @@ class Server:
         remove_records(self._settings.status_dir)
 
     def _answers(self, path: str) -> bool:
-        return answers(f"http://{self._settings.inner_host}:{self._settings.http_port}{path}")
+        return answers(self._url(path))
+
+    def _url(self, path: str) -> str:
+        return f"http://{self._settings.inner_host}:{self._settings.http_port}{path}"
 
     def _refuse_remote(self) -> None:
         host = self._settings.inner_host

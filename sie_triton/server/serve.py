@@ -182,6 +182,7 @@ def _detected_type(settings: Settings) -> str:
 def _wait_ready(server: Server, num_models: int, console: Console) -> None:
     with _waiting(console, f"starting Triton, {num_models} models") as show:
         server.wait_ready(lambda ready: show(f"starting Triton, {ready} of {num_models} models ready"))
+        server.check_version()
 
 
 def _wait_preloaded(settings: Settings, server: Server, console: Console) -> None:
