@@ -22,7 +22,6 @@ from sie_triton.cli.options import (
     CA_FILE,
     SettingsCommand,
     address_of,
-    address_options,
     read_model_settings,
     running_options,
     settings_of_running,
@@ -209,20 +208,6 @@ cli.add_command(score)
 cli.add_command(extract)
 cli.add_command(top)
 cli.add_command(evaluate, name="eval")
-
-
-@cli.command(context_settings={"ignore_unknown_options": True})
-@click.argument("model")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@address_options
-def perf(model: str, arguments: tuple[str, ...], **flags: Any) -> None:
-    """Measure a running server with perf_analyzer: one text of 20 to 60 words per request.
-
-    ARGUMENTS are passed to perf_analyzer, for example --concurrency-range 1:64:21.
-    """
-    from sie_triton.cli.perf.perf_analyzer import run_on_texts
-
-    sys.exit(run_on_texts(model, address_of(**flags), arguments))
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from tests.conftest import CROSS_ENCODER, SPLADE, TINY
 
 NUM_LINES = 5000
