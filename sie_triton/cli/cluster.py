@@ -35,8 +35,6 @@ OF_SIDECAR += [name for name in ClusterSettings.model_fields if not name.startsw
 OF_CONFIG = ["host", "config_port", "data_dir", "auth_mode", "auth_tokens", "admin_token", "config_producer"]
 OF_CONFIG += [*OF_NATS, *OF_QUEUE, "pool"]
 
-NO_CLIENT = "a cluster needs the client of NATS: pip install 'sie-triton[cluster]'"
-
 
 @click.command()
 @settings_options([*OF_GATEWAY, *OF_NATS, *OF_DOOR, *TelemetrySettings.model_fields])
@@ -165,7 +163,7 @@ def nats_config(host: str, port: int, store: str) -> None:
 
 def _settings(flags: dict[str, Any], read: Callable[..., Settings] = settings_of_server) -> Settings:
     if find_spec("nats") is None:
-        raise ServerError(NO_CLIENT)
+        raise ServerError("a cluster needs the client of NATS: pip install 'sie-triton[cluster]'")
     raise_limit()
     warn_of_unknown_variables()
     _warn_of_the_queue(flags)

@@ -49,20 +49,6 @@ from sie_triton.system.telemetry.spans import check_tracing
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-READABLE_BY_ALL = (
-    "warning: every user of this machine can read the control token in tritonserver's arguments, and with it run code "
-    "in this server; allow ptrace of a process's own children"
-)
-
-
-MEMORY_READABLE_BY_ALL = (
-    "warning: every user of this machine can read texts and results in /dev/shm, because the library that closes the "
-    f"stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}"
-)
-
-
-KNOWN = "known    any model of `sie-triton models ls --known`, once a request to SIE's door or of SIEClient names it"
-
 
 class Stopped(Exception):
     """Raised when a signal tells the launcher to end."""
@@ -208,7 +194,8 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
         added = f" (added: {model.source})" if first.serving.was_added(model.source) else ""
         console.print(f"model    {triton_name(model.sie_id)}{added}", soft_wrap=True)
     if settings.serve_known:
-        console.print(KNOWN, soft_wrap=True)
+        once = "once a request to SIE's door or of SIEClient names it"
+        console.print(f"known    any model of `sie-triton models ls --known`, {once}", soft_wrap=True)
     console.print(f"device   {settings.runtime.device}")
     if memory := room.line():
         console.print(f"memory   {memory}", soft_wrap=True)
@@ -230,9 +217,17 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     console.print(f"control  http://{settings.inner_host}:{settings.controller_port}/v1/models")
     console.print(f"log      {server.log_path.resolve()}\n")
     if server.shows_its_token:
-        console.print(READABLE_BY_ALL, style="yellow")
+        console.print(
+            "warning: every user of this machine can read the control token in tritonserver's arguments, and with it "
+            "run code in this server; allow ptrace of a process's own children",
+            style="yellow",
+        )
     if server.shows_its_memory:
-        console.print(MEMORY_READABLE_BY_ALL, style="yellow")
+        console.print(
+            "warning: every user of this machine can read texts and results in /dev/shm, because the library that "
+            f"closes the stages' shared memory cannot be compiled, or the data directory is mounted noexec; {INSTALL}",
+            style="yellow",
+        )
 
 
 def to_try(first: Refresh) -> ModelConfig:

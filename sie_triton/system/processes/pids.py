@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sie_triton.system.host.small_files import read_small
 
-STATE, PARENT, STARTED = 0, 1, 19  # fields of /proc/PID/stat, counted from the state
+PARENT, STARTED = 1, 19  # fields of /proc/PID/stat, counted from the state
 
 
 class ProcessId(NamedTuple):
