@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from sie_triton.cli.interrupt import until_signal, wait_for_signal
 from sie_triton.cli.options import SettingsCommand, settings_options, warn_of_unknown_variables
 from sie_triton.errors import ServerError
 from sie_triton.server import preflight
@@ -18,6 +17,7 @@ from sie_triton.settings.sources import DEFAULT, file_settings, source_of, varia
 from sie_triton.settings.telemetry import TelemetrySettings
 from sie_triton.system.printing import echo
 from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.signals import until_signal, wait_for_signal
 
 OF_DOOR = [name for name in DoorSettings.model_fields if name != "door"]
 

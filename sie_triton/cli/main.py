@@ -15,7 +15,6 @@ from sie_triton.cli.encode import encode
 from sie_triton.cli.environments import env
 from sie_triton.cli.evals import evaluate
 from sie_triton.cli.extract import extract
-from sie_triton.cli.interrupt import ends_silently
 from sie_triton.cli.lora import lora
 from sie_triton.cli.models import models
 from sie_triton.cli.options import (
@@ -42,6 +41,7 @@ from sie_triton.settings.cluster import ClusterSettings
 from sie_triton.settings.sources import SECRETS, flag
 from sie_triton.system.printing import echo
 from sie_triton.system.processes.hidden_arguments import blank
+from sie_triton.system.processes.signals import ends_silently
 
 RENDER_SETTINGS = (
     "models_dir",

@@ -3,14 +3,11 @@
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from types import FrameType
 from typing import IO
 
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -43,15 +40,10 @@ from sie_triton.system.host.ports import reserved
 from sie_triton.system.native import INSTALL, kernels_in_use
 from sie_triton.system.printing import Console
 from sie_triton.system.processes.descriptors import raise_limit
+from sie_triton.system.processes.signals import until_signal
 from sie_triton.system.processes.supervisor import Supervisor
 from sie_triton.system.telemetry.batches import DIRECTORY as BATCHES
 from sie_triton.system.telemetry.spans import check_tracing
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-class Stopped(Exception):
-    """Raised when a signal tells the launcher to end."""
 
 
 def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) -> int:
@@ -62,15 +54,13 @@ def serve(settings: Settings, names: Sequence[str], *, verbose: bool = False) ->
     raise_limit()
     terminal = Terminal.of(settings.log_json)
     held = lock(settings.data_dir)
-    for signum in SIGNALS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(signum, partial(_stop, terminal.say))
+    stopping = f"requests in progress have up to {EXIT_TIMEOUT_S} s"
     try:
-        if num_ended := clean_after_predecessor(held, settings.data_dir):
-            terminal.say(f"ended {num_ended} processes that an earlier server had left")
-        with ascii_path(settings.data_dir.absolute()) as data_dir:
-            return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose, terminal)
-    except Stopped:
+        with until_signal(lambda name: terminal.say(f"stopping: {name}; {stopping}")):
+            if num_ended := clean_after_predecessor(held, settings.data_dir):
+                terminal.say(f"ended {num_ended} processes that an earlier server had left")
+            with ascii_path(settings.data_dir.absolute()) as data_dir:
+                return _serve(settings.model_copy(update={"data_dir": data_dir}), names, held, verbose, terminal)
         terminal.say("stopped")
         return 0
     except OSError as exc:
@@ -253,11 +243,3 @@ def example(spec: ModelSpec, url: str) -> str:
 
 def url_of(settings: Settings) -> str:
     return f"http://{settings.inner_host}:{settings.http_port}"
-
-
-def _stop(say: Say, signum: int, frame: FrameType | None) -> None:
-    # A second signal must not interrupt the shutdown that the first one started.
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    say(f"stopping: {signal.Signals(signum).name}; requests in progress have up to {EXIT_TIMEOUT_S} s")
-    raise Stopped

@@ -7,7 +7,8 @@ from nats.js.api import PubAck
 
 from sie_triton.cluster.gateway import metrics
 from sie_triton.cluster.gateway.backend import QueueBackend
-from sie_triton.cluster.gateway.pools import POOL, PROFILE
+from sie_triton.cluster.gateway.pools import POOL, PROFILE, Pools
+from sie_triton.cluster.limits import GatewayLimits
 from sie_triton.cluster.messages import Lease
 from sie_triton.errors import BusyError, Provisioning, Unreachable
 from tests.process.cluster.conftest import MODEL, in_cluster, left_in_stream, request, until
@@ -17,6 +18,14 @@ def shown(values: metrics.Values) -> dict[tuple[str, ...], float]:
     """Return the values of a gauge that are not 0."""
     (metric,) = values._gauge.collect()
     return {tuple(each.labels.values()): each.value for each in metric.samples if each.value}
+
+
+@pytest.mark.parametrize(("demand_s", "demand"), [(60.0, {("", "h100")}), (0.0, set())])
+def test_a_request_counts_as_demand_for_a_while(demand_s, demand):
+    pools = Pools("own", ["h100"], limits=GatewayLimits(demand_s=demand_s))
+    with pytest.raises(Provisioning):
+        pools.chosen({PROFILE: "h100"})
+    assert pools.demand == demand
 
 
 @in_cluster()
