@@ -66,12 +66,7 @@ async def test_a_kind_of_machine_that_a_pool_lacks_is_demand(cluster):
 async def test_the_backlog_and_what_waits_for_it_are_shown_and_become_0(cluster):
     await cluster.limit_queue(queue_max_messages=200)
     queue, _, triton = await cluster.pair()
-    go = asyncio.Event()
-
-    async def wait(name: str) -> None:
-        await go.wait()
-
-    triton.behave = wait
+    go = triton.hold()
     window = queue.pools.window("default", MODEL)
     tasks = [asyncio.create_task(queue.submit("default", MODEL, request(str(i)), 30)) for i in range(2 * window)]
     await until(lambda: shown(metrics.DEPTH).get(("default",), 0) >= 4)
@@ -99,10 +94,7 @@ async def test_refused_requests_are_counted(cluster):
     await queue.submit("default", MODEL, request("first"), 20)
     before = metrics.REJECTED.labels("default")._value.get()
 
-    async def wait(name: str) -> None:
-        await asyncio.sleep(0.5)
-
-    triton.behave = wait
+    triton.take(0.5)
     found = await asyncio.gather(
         *(queue.submit("default", MODEL, request(str(i)), 20) for i in range(4)), return_exceptions=True
     )
