@@ -26,7 +26,7 @@ import numpy.typing as npt
 from sie_triton.errors import InputError
 from sie_triton.records.limits import RecordLimits
 from sie_triton.records.status import STAGES
-from sie_triton.system.processes.mapped_files import reserve
+from sie_triton.system.host.files import reserve
 from sie_triton.system.processes.pids import ProcessId, is_alive
 
 # Request parameter that carries the token of a call.

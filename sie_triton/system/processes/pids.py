@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from sie_triton.system.host.small_files import read_small
+from sie_triton.system.host.files import read_small
 
 PARENT, STARTED = 1, 19  # fields of /proc/PID/stat, counted from the state
 
