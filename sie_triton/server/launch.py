@@ -33,8 +33,6 @@ from sie_triton.system.telemetry.identity import FORWARDED
 from sie_triton.system.telemetry.lines import without_gpu
 
 EXIT_TIMEOUT_S = 7
-KILL_AFTER_S = 8.5
-CONTROL_PROTOCOLS = "model-repository,shared-memory,trace,logging"
 
 # Release 24.06: the Python backend of older ones lets no step answer after `execute` has returned.
 OLDEST_TRITON = (2, 47)
@@ -158,7 +156,7 @@ class Server:
 
     def secrets(self) -> list[str]:
         """Return arguments to hide: a load call may carry code, so only the controller may know the token."""
-        restricted = f"{CONTROL_PROTOCOLS}:{CONTROL_KEY}={self.control_token}"
+        restricted = f"model-repository,shared-memory,trace,logging:{CONTROL_KEY}={self.control_token}"
         return [f"--grpc-restricted-protocol={restricted}", f"--http-restricted-api={restricted}"]
 
     def wait_ready(self, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -204,7 +202,7 @@ class Server:
         self._reading.close()
         if self._child is not None:
             self._child.send(signal.SIGTERM)
-            self._end(self._child, KILL_AFTER_S)
+            self._end(self._child, EXIT_TIMEOUT_S + 1.5)
             self._child = None
 
     def _end(self, child: Started, seconds: float = 0.0) -> None:

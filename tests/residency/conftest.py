@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
 from sie_triton.checkpoints.gliner import is_gliner
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.controller.memory import Meter

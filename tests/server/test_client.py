@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from benchmarks.texts import texts
 from sie_triton import Item, SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.client.failures import SEE_STATUS
 from sie_triton.errors import BusyError, InputError
 from sie_triton.pipeline.render.build import write_repository

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import InputError

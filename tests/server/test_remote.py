@@ -14,8 +14,8 @@ import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
 
+from benchmarks.texts import texts
 from sie_triton import SIEClient
-from sie_triton.cli.perf.workload import texts
 from sie_triton.contract.names import triton_name
 from sie_triton.controller.commands import ask
 from sie_triton.errors import BusyError, InputError, ModelError

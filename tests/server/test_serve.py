@@ -23,7 +23,6 @@ from benchmarks.ports import free_ports
 from sie_triton import LoadError, SIEClient
 from sie_triton.records.status import RESIDENT, records_of
 from sie_triton.server.find_triton import find_triton
-from sie_triton.server.launch import KILL_AFTER_S
 from sie_triton.system.processes.pids import parent_of
 from tests.conftest import MINILM, TINY, tiny_model_file
 from tests.support.controller import wait_for
@@ -93,7 +92,7 @@ def ended_cleanly(process: subprocess.Popen[str], signum: signal.Signals, log: P
     assert regions(process)
     process.send_signal(signum)
     try:
-        printed, told = process.communicate(timeout=KILL_AFTER_S + 10)  # Triton may take its whole exit timeout
+        printed, told = process.communicate(timeout=20)  # Triton may take its whole exit timeout
     except subprocess.TimeoutExpired:
         pytest.fail(log.read_text()[-3000:])
     assert process.returncode == 0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from sie_triton.cli.perf.workload import texts
+from benchmarks.texts import texts
 from sie_triton.contract.spec import Endpoint as Where
 from sie_triton.contract.spec import ModelSpec, Runtime
 from sie_triton.engines import open_engine
