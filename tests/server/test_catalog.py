@@ -1,4 +1,4 @@
-"""Model files by the dozen, in front of a real tritonserver."""
+"""SIE's own model files before a real tritonserver. All of them: tests/pure/models/catalog/test_reference_files.py."""
 
 import re
 import subprocess
@@ -27,11 +27,12 @@ def test_sie_model_files_are_served_unmodified(tmp_path, tiny_directory):
 
     Beside them a model comes and goes by the commands that a user types, and a wrong file fails only its model.
     """
-    reference_files.write(tmp_path / "models")
+    served = ("st", "gritlm", "bge-m3", "colbert", "reranker", "gliner", "docling", "clip", "florence2")
+    reference_files.write(tmp_path / "models", served)
     ports = free_ports(5)
     arguments = [f"--models-dir={tmp_path / 'models'}", f"--data-dir={tmp_path / 'data'}", "--no-hf-fallback"]
     with started(*arguments, *port_flags(ports)) as process, SIEClient(f"127.0.0.1:{ports[1]}") as client:
-        names = {reference_files.sie_id(name) for name in reference_files.SERVED} | {"org/bge-m3.flag"}
+        names = {reference_files.sie_id(name) for name in served} | {"org/bge-m3.flag"}
         assert set(client.list_models()) == names
         for name in ("org/bge-m3.flag", "org/gritlm"):
             with pytest.raises(LoadError, match=r"org/\S+ is not in the local cache, .* \(SIE_HF_FALLBACK\)"):
