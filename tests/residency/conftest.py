@@ -43,9 +43,6 @@ MIN_RESIDENCY_S = 2.0
 # Pause of a client between two calls, in seconds: some of the processors is left for what it waits for.
 PAUSE_S = 0.05
 
-# Its sitecustomize.py is for children; a system's own may be imported under that name already.
-collect_ignore = ["faults"]
-
 LONG = pytest.mark.slow, pytest.mark.timeout(1200)
 
 

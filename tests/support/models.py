@@ -97,6 +97,11 @@ def save_bert(directory: Path, tokenizer: Path, architecture: str = "bert", **op
     return directory / "model"
 
 
+def without_weights(directory: Path, to: Path) -> Path:
+    """Copy the small files of a model, which is what a server of remote models has."""
+    return shutil.copytree(directory, to, ignore=shutil.ignore_patterns("*.safetensors"))
+
+
 def build(
     scratch: Path,
     tokenizer: Path,
