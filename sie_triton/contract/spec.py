@@ -37,14 +37,15 @@ class Runtime:
     `preprocessor_workers` threads of a model tokenize bulk requests and decode at once, and `image_workers` of them
     decode images and audio, of all models together one more; images in at most `max_decoded_bytes`, of all models
     together. A worker is ended if a forward pass takes longer than `forward_timeout_s`, or a load longer than
-    `load_timeout_s`. `engine` auto: chosen by the checkpoint's files and by measurement. `precision` is the model's,
-    else that of the settings; empty: float32 on a CPU, float16 on a GPU. A model has at most `max_loras_per_model` LoRA
-    adapters in memory; with `allow_client_lora` a request may name any adapter on the hub. `status_dir` empty: a
-    directory of the running tritonserver. `loras_dir` empty: no adapters can be added to the running server.
-    `cache_dir` and `environments_dir` empty: the user's directories for caches and data. `cache_dir` holds graphs and
-    converted weights; `measurements_dir` empty: measurements too. `cluster_cache` is the URL of a cache of weights that
-    servers share; empty: none. With `disk_cache_enabled`, the least recently used weights are removed while more than
-    `disk_pressure_threshold_percent` of the disk are in use.
+    `load_timeout_s`. `device` may name several GPUs, with commas; each load gets one of them. `engine` auto: chosen by
+    the checkpoint's files and by measurement. `precision` is the model's, else that of the settings; empty: float32 on
+    a CPU, float16 on a GPU. A model has at most `max_loras_per_model` LoRA adapters in memory; with `allow_client_lora`
+    a request may name any adapter on the hub. `status_dir` empty: a directory of the running tritonserver. `loras_dir`
+    empty: no adapters can be added to the running server. `cache_dir` and `environments_dir` empty: the user's
+    directories for caches and data. `cache_dir` holds graphs and converted weights; `measurements_dir` empty:
+    measurements too. `cluster_cache` is the URL of a cache of weights that servers share; empty: none. With
+    `disk_cache_enabled`, the least recently used weights are removed while more than `disk_pressure_threshold_percent`
+    of the disk are in use.
     """
 
     device: str = "auto"
@@ -198,7 +199,7 @@ class ModelSpec:
     runtime: Runtime = Runtime()
 
     def on(self, device: str) -> "ModelSpec":
-        """Return the same specification with another device."""
+        """Return the same specification with another `Runtime.device`."""
         return replace(self, runtime=replace(self.runtime, device=device))
 
     def profile(self, name: str) -> Profile:
