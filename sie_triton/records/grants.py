@@ -119,8 +119,8 @@ def _holder(directory: Path) -> int | None:
         return None
 
 
-def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -> str | None:
-    """Return the device on which the controller has granted memory; None once no controller runs or starts."""
+def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -> str:
+    """Return the device on which the controller has granted memory; empty once no controller runs or starts."""
     ended, last_seen = monotonic() + limits.grant_patience_s, monotonic()
     while monotonic() < ended:
         if (device := _check(answer)) is not None:
@@ -128,12 +128,12 @@ def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -
         if controller_runs(directory):
             last_seen = monotonic()
         elif _holder(directory) != 0 or monotonic() - last_seen > limits.controller_start_s:
-            return None
+            return ""
         if closing.wait(limits.grant_look_s):
             raise LoadError("this process is about to end")
     patience_s = limits.grant_patience_s
     log.warning("the controller has not answered for %.0f s: loading without its permission", patience_s)
-    return None
+    return ""
 
 
 def _check(answer: Path) -> str | None:

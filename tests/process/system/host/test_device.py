@@ -175,7 +175,7 @@ def test_visible_devices_limit_the_chosen_gpu(machine, monkeypatch, visible, gpu
 
 
 @pytest.mark.parametrize(
-    ("visible", "asked", "name"),
+    ("visible", "asked", "names"),
     [
         (None, "cuda:3", {"cuda:3": "3"}),
         ("2,3", "cuda:1", {"cuda:1": "3"}),
