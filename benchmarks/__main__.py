@@ -11,7 +11,7 @@ import click
 IN_PROCESS = ("lengths", "sizes", "architectures", "outputs", "long")
 SAME = (
     *("latency", "door", "extract", "images", "loras", "cold", "preprocess", "overhead", "precision", "large"),
-    *("cluster", "simulated", "way"),
+    *("cluster", "simulated", "way", "placement"),
 )
 MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys(IN_PROCESS, "forward")}
 
@@ -35,7 +35,8 @@ MODULES = {"server": "compare", **{what: what for what in SAME}, **dict.fromkeys
     "large: requests of 32 and 256 texts; "
     "cluster: what the queue adds to a request, and what a tenant's flood does to another one; "
     "simulated: a cluster of three workers, compared with its simulation; "
-    "way: the functions that one text passes in the stages",
+    "way: the functions that one text passes in the stages; "
+    "placement: loads of many models on several GPUs, compared with one large one, simulated",
 )
 @click.option("--rounds", default=5, show_default=True, help="interleaved rounds; medians are reported")
 @click.option("--seconds", default=10.0, show_default=True, help="duration of one measurement, in seconds")

@@ -242,7 +242,7 @@ def fresh_settings(root: Path, **given: object) -> Settings:
     return read_settings(**{"data_dir": root / "data", **ports_of_a_server(), **given})
 
 
-def tiny_model_file(model: str, directory: Path, dim: int = 64) -> str:
+def tiny_model_file(model: str, directory: Path, dim: int = 64, family: str = "sentence_transformer") -> str:
     return textwrap.dedent(f"""\
         sie_id: {model}
         weights_path: {directory}
@@ -254,7 +254,7 @@ def tiny_model_file(model: str, directory: Path, dim: int = 64) -> str:
         profiles:
           default:
             max_batch_tokens: {BUDGET}
-            adapter_path: sentence_transformer
+            adapter_path: {family}
     """)
 
 

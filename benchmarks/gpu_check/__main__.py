@@ -18,7 +18,7 @@ from benchmarks.gpu_check.parts import ABOUT, KERNELS, chosen
 from benchmarks.gpu_check.report import document, markdown, show
 from benchmarks.gpu_check.runner import Clock, Report, run
 from benchmarks.gpu_check.scope import Plan
-from sie_triton.system.host.device import choose_device, worker_variables
+from sie_triton.system.host.device import choose_devices, worker_variables
 from sie_triton.system.processes.child import end_with_parent, start
 
 EXAMPLES = """examples:
@@ -34,7 +34,7 @@ LOG, LOG_LINES = "workers.log", 60
 
 def main() -> int:
     arguments = _arguments()
-    device = "cpu" if arguments.dry_run else choose_device(arguments.device)
+    device = "cpu" if arguments.dry_run else choose_devices(arguments.device)[0]
     if device == "cpu" and not arguments.dry_run:
         print("no usable NVIDIA GPU; --dry-run runs the same code on the CPU, at tiny sizes", file=sys.stderr)
         return 2

@@ -59,7 +59,7 @@ RENDER_SETTINGS = (
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="sie-triton")
 def cli() -> None:
-    """Encode, score and extract with NVIDIA Triton: many models on one device.
+    """Encode, score and extract with NVIDIA Triton: many models on few devices.
 
     \b
     sie-triton serve                         the demo model, all-MiniLM-L6-v2

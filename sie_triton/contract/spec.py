@@ -30,7 +30,7 @@ REMOTE = "remote"
 class Runtime:
     """Settings of the stages, resolved when the repository is rendered. Names and defaults are those of `Settings`."""
 
-    device: str = "auto"
+    device: str = "auto"  # several GPUs with commas between them; each load gets one
     precision: str = ""  # the model's, else that of the settings; empty: float32 on a CPU, float16 on a GPU
     attention_backend: str = "auto"
     engine: str = AUTO  # auto: chosen by the checkpoint's files and by measurement
@@ -160,7 +160,7 @@ class ModelSpec:
     runtime: Runtime = Runtime()
 
     def on(self, device: str) -> "ModelSpec":
-        """Return the same specification with another device."""
+        """Return the same specification with another `Runtime.device`."""
         return replace(self, runtime=replace(self.runtime, device=device))
 
     def profile(self, name: str) -> Profile:

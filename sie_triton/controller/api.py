@@ -22,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from sie_triton.contract.names import sie_name, triton_name
 from sie_triton.controller.loop import Controller
+from sie_triton.controller.memory import DeviceMemory, total
 from sie_triton.controller.metrics import Collector
 from sie_triton.controller.model_control import OutOfService
 from sie_triton.controller.model_states import ModelState
@@ -141,15 +142,15 @@ class Api:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def models(self, request: Request) -> Response:
-        memory = self._controller.memory
         adapters = self._controller.loras.in_memory()
         served = self._served()
         models = [self._described(model, adapters) for model in served.values()]
-        total = {"used_bytes": memory.used, "limit_bytes": memory.limit, "source": memory.source}
-        total["server_bytes"] = memory.server
+        memories = self._controller.memories
+        memory = of_memory(total([*memories.values()]))
+        memory["devices"] = [{"device": device} | of_memory(each) for device, each in memories.items()]
         problems = dict(self._controller.changes.problems)
         wrong = {name: reason for name, reason in unserved(problems).items() if triton_name(name) not in served}
-        told = {"models": models, "memory": total, "problems": problems, "unserved": wrong}
+        told = {"models": models, "memory": memory, "problems": problems, "unserved": wrong}
         return JSONResponse(told | self._controller.machine)
 
     async def model(self, request: Request) -> Response:
@@ -232,6 +233,7 @@ class Api:
         """Return one model as JSON, with its source if known; `adapters` are the bytes of LoRA adapters in memory."""
         served, of_model = self._controller.changes.served(model.name), adapters.get(model.name, ())
         described = describe(model) | {"num_loras": len(of_model), "lora_bytes": sum(of_model)}
+        described |= {"device": self._controller.device_of(model)}
         described |= {"failure_message": self._controller.failure_message(model) or None}
         described |= {"traffic": self._controller.traffic_of(model.name)}
         return described | ({"source": served.source, "changed_at": served.changed_at} if served else {})
@@ -291,6 +293,15 @@ async def _lora_in(request: Request, max_bytes: int) -> tuple[str, str]:
 
 def _name(request: Request) -> str:
     return triton_name(request.path_params["model"])
+
+
+def of_memory(memory: DeviceMemory) -> dict[str, Any]:
+    return {
+        "used_bytes": memory.used,
+        "limit_bytes": memory.limit,
+        "source": memory.source,
+        "server_bytes": memory.server,
+    }
 
 
 def describe(model: ModelState) -> dict[str, Any]:

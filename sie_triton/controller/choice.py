@@ -1,4 +1,4 @@
-"""The choice of models to evict, as a pure function."""
+"""The choices of a device to load on, and of models to evict, as pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +19,54 @@ class Resident:
     last_used_ns: int
     resident_since_ns: int
     is_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device, as `place` sees it; sizes in bytes.
+
+    `free` can be granted now; it is negative under pressure. Evictions in progress make `coming` free, without what
+    earlier loads wait for, which may leave it negative. `most` is free without any model. `residents` can be evicted;
+    `num_busy` models load or have requests. If memory `is_critical`, `victims` spares none.
+    """
+
+    name: str
+    free: int
+    most: int
+    residents: Sequence[Resident] = ()
+    coming: int = 0
+    num_busy: int = 0
+    is_critical: bool = False
+
+
+def place(devices: Sequence[Device], wanted: int, *, now_ns: int, min_residency_ns: int) -> Device:
+    """Return the device on which to load a model of `wanted` bytes.
+
+    One with room is best, then one where evictions in progress make room, then the one whose `victims` cost least: idle
+    ones less than busy ones, then those whose latest use is longest ago. If no victims are enough, the fewest bytes
+    must be missing. Of equal devices, the one with the fewest busy models is chosen, then the one with most room. A
+    device that could never hold the model is chosen only if none could.
+
+    >>> old, new = Resident("old", 5, 1, 0), Resident("new", 5, 2, 0)
+    >>> full, half = Device("cuda:0", 0, 9, [old]), Device("cuda:1", 4, 9, [new])
+    >>> [place([full, half], wanted, now_ns=9, min_residency_ns=0).name for wanted in (4, 5, 9)]
+    ['cuda:1', 'cuda:0', 'cuda:1']
+    """
+    able = [device for device in devices if wanted <= device.most] or devices
+    return min(able, key=lambda device: _cost(device, wanted, now_ns, min_residency_ns))
+
+
+def _cost(device: Device, wanted: int, now_ns: int, min_residency_ns: int) -> tuple[int, bool, int, bool, int, int]:
+    short = wanted - device.free
+    lacking = short - device.coming if short > 0 else 0
+    leaving = victims(
+        device.residents, lacking, now_ns=now_ns, min_residency_ns=min_residency_ns, critical=device.is_critical
+    )
+    chosen = [resident for resident in device.residents if resident.name in leaving]
+    missing = max(0, lacking - sum(each.num_bytes for each in chosen))
+    latest_use = max((each.last_used_ns for each in chosen), default=-1)
+    is_busy = any(each.is_busy for each in chosen)
+    return missing, is_busy, latest_use, short > 0, device.num_busy, -device.free
 
 
 def victims(

@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -42,14 +43,16 @@ from sie_triton.system.processes.pids import ProcessId, is_alive
 
 log = logging.getLogger(__name__)
 
+NOT_MEASURED = DeviceMemory(0, 1, "nothing measured yet")
+
 
 class Controller:
     """The manager of the models of one tritonserver.
 
-    Holds its `limits`, what the latest round saw (`models`, `memory`), the `machine` as the status names it, the swaps
-    under way, and a pool of threads that load. One thread calls `is_due`, and `tick` for each round; any thread may
-    call the other methods. Futures of `load`, `evict` and `unload` raise LoadError, OutOfService, or tritonclient's
-    InferenceServerException, which `knows` raises itself.
+    Holds its `limits`, what the latest round saw (`models`, `memories` by device), the `machine` as the status names
+    it, the swaps under way, and a pool of threads that load. One thread calls `is_due`, and `tick` for each round; any
+    thread may call the other methods. Futures of `load`, `evict` and `unload` raise LoadError, OutOfService, or
+    tritonclient's InferenceServerException, which `knows` raises itself.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class Controller:
         }
         self._control = control
         self._directory = settings.status_dir
-        self._meter = Meter(settings.runtime.device, settings.memory_limit_bytes, limits)
+        self._meters = {device: Meter(device, settings.memory_limit_bytes, limits) for device in settings.devices}
         self._loads = ThreadPoolExecutor(limits.max_loads, "load")
         self.swaps = Swaps(control, self._steps_of, limits)
         self.changes = Changes(settings.data_dir, control, self.swaps, limits)
@@ -74,7 +77,7 @@ class Controller:
         self._healing = Healing(self._directory, self.swaps, limits)
         self._watch = TritonWatchdog(control, limits)
         self.models: Mapping[str, ModelState] = {}
-        self.memory = DeviceMemory(0, 1, "nothing measured yet")
+        self.memories: Mapping[str, DeviceMemory] = dict.fromkeys(self._meters, NOT_MEASURED)
         self.num_loads: dict[str, int] = {}
         self._resident_since: dict[str, int] = {}
         self._started_ns = monotonic_ns()
@@ -108,7 +111,7 @@ class Controller:
         self._healing.end_superseded(stages, leaving)
         fork_servers = [*fork_server_ids(self._directory), *fork_server_ids(self._settings.stub_dir)]
         self._healing.end_stopped(fork_servers)
-        self.memory = self._measured({process.pid for process in fork_servers})
+        self.memories = self._measured({process.pid for process in fork_servers})
         if monotonic() >= self._settled_at:
             self._share_out(stages)
         self._end_drained()
@@ -120,7 +123,7 @@ class Controller:
         self._is_restless = not self._healing.is_over or any(model.is_unsettled for model in self.models.values())
 
     def _share_out(self, stages: Stages) -> None:
-        room = MemoryGrants(self._settings, self.swaps, self.models, self.memory, stages, self.limits)
+        room = MemoryGrants(self._settings, self.swaps, self.models, self.memories, stages, self.limits)
         room.grant()
         room.relieve()
         room.evict_idle()
@@ -160,6 +163,11 @@ class Controller:
             count for (name, reason), count in self.swaps.counts.copy().items() if name == model and is_eviction(reason)
         )
         return {**self.traffic.summary(model), "loads": self.num_loads.get(model, 0), "evictions": evictions}
+
+    def device_of(self, model: ModelState) -> str | None:
+        """Return the device that a model is in memory of, or is loaded to; None if it is on none."""
+        number = model.record["device"]
+        return [*self.memories][number] if model.record["worker_pid"] and number < len(self.memories) else None
 
     def failure_message(self, model: ModelState) -> str:
         """Reason why `model` could not be loaded, as text; empty if nothing failed or no message was written."""
@@ -210,12 +218,17 @@ class Controller:
         """Return the prefix of the names of a model's steps; a model may be newer than the latest round."""
         return self.models[model].steps if model in self.models else self.changes.serving.get(model) or model
 
-    def _measured(self, fork_servers: Set[int]) -> DeviceMemory:
+    def _measured(self, fork_servers: Set[int]) -> dict[str, DeviceMemory]:
         records = [record for _, record in inference_records(self.models) if record["worker_pid"]]
         workers = {r["worker_pid"]: r["resident_since_ns"] if r["state"] == RESIDENT else 0 for r in records}
         importing = {process.pid for process in importing_ids(self._directory)}
-        of_workers = sum(taken_bytes(record) for record in records if record["device_bytes"])
-        return self._meter.measure(self._triton, workers, fork_servers, importing, of_workers)
+        on_gpus = Counter[int]()
+        for record in records:
+            on_gpus[record["device"]] += taken_bytes(record) if record["device_bytes"] else 0
+        return {
+            device: meter.measure(self._triton, workers, fork_servers, importing, on_gpus[number])
+            for number, (device, meter) in enumerate(self._meters.items())
+        }
 
     def _look_for_triton(self) -> None:
         """Find the tritonserver of the stages; a new one knows nothing of requests to the one before it."""

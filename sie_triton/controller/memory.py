@@ -1,8 +1,8 @@
-"""Size and use of the memory of the device that models are loaded to."""
+"""Size and use of the memory of the devices that models are loaded to."""
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ import psutil
 
 from sie_triton.controller.limits import ControllerLimits
 from sie_triton.system.host.container import container_memory
-from sie_triton.system.host.device import visible_gpus
+from sie_triton.system.host.device import gpu_name
 from sie_triton.system.host.files import read_small
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.gpu_memory import gpu_memory
@@ -50,8 +50,16 @@ class DeviceMemory:
         return self.used - int(self.limit * threshold_percent / 100)
 
 
+def total(memories: Sequence[DeviceMemory]) -> DeviceMemory:
+    """Return the memory of all devices together."""
+    if len(memories) == 1:
+        return memories[0]
+    used, limit = (sum(getattr(each, name) for each in memories) for name in ("used", "limit"))
+    return DeviceMemory(used, limit, f"{len(memories)} GPUs")
+
+
 class Meter:
-    """Measures the memory of a server on `device` (cuda:N or cpu). One thread calls it.
+    """Measures the memory of a server on `device`, a GPU or cpu. One thread calls it.
 
     With a `limit` in bytes, the use is that of the server's own processes, else that of the container or the machine.
     All processes are measured together, because a fork moves memory from one to another. They are measured anew when
@@ -83,11 +91,11 @@ class Meter:
 
         `workers` maps the pid of each worker to the time when it loaded its weights, 0 while it loads: the next load is
         granted only after weights just loaded have been measured. `fork_servers` are the fork servers of workers and
-        stubs; one that is still `importing` counts with the memory that it will take. `of_workers` is the GPU memory
-        that all workers report. If the limit is below the GPU's size, only that counts, because evicting models cannot
-        free the memory of other programs.
+        stubs; one that is still `importing` counts with the memory that it will take. `of_workers` is the memory of
+        this GPU that workers report. If the limit is below the GPU's size, only that counts, because evicting models
+        cannot free the memory of other programs.
         """
-        if self._device.startswith("cuda"):
+        if self._device != "cpu":
             return _gpu(self._device, self._limit, of_workers)
         whose, now = (triton_pid, workers, fork_servers), self._clock()
         known = self._known if self._known is not None and self._known[0] == whose else None
@@ -211,8 +219,7 @@ _shares = RecentShares()
 
 
 def _gpu(device: str, limit: int, of_workers: int) -> DeviceMemory:
-    """Measure a GPU; CUDA numbers only the GPUs in CUDA_VISIBLE_DEVICES, NVML all."""
-    name = visible_gpus()[int(device.removeprefix("cuda:"))]
+    name = gpu_name(device)
     used, total = gpu_memory(name)
     if limit and limit < total:
         return DeviceMemory(of_workers, limit, LIMIT_SETTING)

@@ -26,13 +26,14 @@ class Collector:
         yield from self._traffic()
 
     def _memory(self) -> Iterator[Metric]:
-        memory = self._controller.memory
-        used = GaugeMetricFamily("sie_memory_used_bytes", "memory used on the device", labels=["source"])
-        used.add_metric([memory.source], memory.used)
-        limit = GaugeMetricFamily("sie_memory_limit_bytes", "memory limit of the device", labels=["source"])
-        limit.add_metric([memory.source], memory.limit)
-        pressure = GaugeMetricFamily("sie_memory_pressure_ratio", "used memory as a share of the limit")
-        pressure.add_metric([], memory.used / memory.limit)
+        labels = ["device", "source"]
+        used = GaugeMetricFamily("sie_memory_used_bytes", "memory used on the device", labels=labels)
+        limit = GaugeMetricFamily("sie_memory_limit_bytes", "memory limit of the device", labels=labels)
+        pressure = GaugeMetricFamily("sie_memory_pressure_ratio", "used memory as a share of the limit", labels=labels)
+        for device, memory in self._controller.memories.items():
+            used.add_metric([device, memory.source], memory.used)
+            limit.add_metric([device, memory.source], memory.limit)
+            pressure.add_metric([device, memory.source], memory.used / memory.limit)
         yield from (used, limit, pressure)
 
     def _models(self) -> Iterator[Metric]:

@@ -114,14 +114,18 @@ class ModelState:
         return [*(record for each in self.earlier for record in each.records), *self.draining]
 
     @property
+    def leaving(self) -> Sequence[Record]:
+        """Records of processes that are about to end."""
+        return [*self.going, *((self.record,) if self.is_removed else ())]
+
+    @property
     def num_bytes(self) -> int:
         """Memory of its worker, and of workers that are about to end."""
         return self.going_bytes + (0 if self.is_removed else taken_bytes(self.record))
 
     @property
     def going_bytes(self) -> int:
-        removed = (self.record,) if self.is_removed else ()
-        return sum(map(taken_bytes, (*self.going, *removed)))
+        return sum(map(taken_bytes, self.leaving))
 
     def must_wait(self, record: Record) -> bool:
         """True while a revision before that of `record` has weights: there are never two copies."""
@@ -144,14 +148,18 @@ class ModelState:
         return self.record["num_open"]
 
     @property
+    def is_busy(self) -> bool:
+        return bool(self.record["num_open"] or self.record["busy_since_ns"])
+
+    @property
     def wants(self) -> int:
         """Bytes that it waits for."""
         return self.record["wanted_bytes"]
 
     def as_resident(self) -> Resident:
         record = self.record
-        is_busy = bool(record["num_open"] or record["busy_since_ns"])
-        return Resident(self.name, taken_bytes(record), record["last_used_ns"], record["resident_since_ns"], is_busy)
+        used, since = record["last_used_ns"], record["resident_since_ns"]
+        return Resident(self.name, taken_bytes(record), used, since, self.is_busy)
 
 
 def read_stages(directory: Path) -> Stages:

@@ -15,14 +15,14 @@ STYLES = {"resident": "green", "loading": "yellow", "failed": "red", "dead": "re
 STYLES |= {"loaded": STYLES["resident"], "available": STYLES["cold"]}  # as a door names them
 
 # Columns dropped in this order if the terminal is too narrow: names stay whole, so that users can copy them.
-DISPENSABLE = ("share", "in progress", "loras", "engine", "last used", "memory")
+DISPENSABLE = ("share", "in progress", "loras", "engine", "device", "last used", "memory")
 
 
 Column = Sequence[RenderableType]
 
 
 def table_of(answer: Any, width: int) -> RenderableType:
-    """Return the table of models, with a line about memory below it.
+    """Return the table of models, with a line about the memory of each device below it.
 
     The table is at most `width` characters wide if the names allow it. Models in memory come first; models are sorted
     by name. Columns without values are left out.
@@ -36,10 +36,12 @@ def of_door(status: Any, width: int) -> RenderableType:
     columns: dict[str, Column] = {
         "model": [Text(model["name"]) for model in models],
         "state": [Text(model["state"], style=STYLES.get(model["state"], "")) for model in models],
+        "device": _devices(models, status["gpus"]),
         "memory": [_gib(each) if (each := model["memory_bytes"]) else "" for model in models],
         "in progress": [str(model["queue_depth"] or "") for model in models],
     }
-    return _fitted(columns, width, status["memory"])
+    memory = status["memory"] and status["memory"] | {"devices": status["gpus"]}
+    return _fitted(columns, width, memory)
 
 
 def _fitted(columns: Mapping[str, Column], width: int, memory: Mapping[str, Any]) -> RenderableType:
@@ -49,7 +51,7 @@ def _fitted(columns: Mapping[str, Column], width: int, memory: Mapping[str, Any]
         if _width(made) > width:
             columns.pop(name, None)
             made = _table(columns)
-    return Group(made, Text(memory_line(memory) if memory else "", style="italic"))
+    return Group(made, *(Text(line, style="italic") for line in memory_lines(memory)))
 
 
 def faults(answer: Any) -> Iterator[str]:
@@ -59,6 +61,14 @@ def faults(answer: Any) -> Iterator[str]:
             message = model.get("failure_message")
             yield f"{model['model']}: {model['failure']}" + (f": {message}" if message else "")
     yield from fault_lines(answer["problems"], (model.get("source", "") for model in answer["models"]))
+
+
+def memory_lines(memory: Mapping[str, Any]) -> list[str]:
+    """Return a line about the memory of each device; one that is empty if nothing is known."""
+    devices = memory.get("devices", [])
+    if len(devices) > 1:
+        return [f"{each['device']}: {memory_line(each)}" for each in devices]
+    return [memory_line(memory) if memory else ""]
 
 
 def memory_line(memory: Mapping[str, Any]) -> str:
@@ -78,18 +88,26 @@ def engine_of(model: Mapping[str, Any]) -> str:
 def _columns(answer: Any) -> dict[str, Column]:
     """Return the cells of all rows by column; a cell without a value is falsy."""
     models = sorted(answer["models"], key=lambda model: (model["state"] == "cold", model["model"]))
-    limit = max(1, answer["memory"]["limit_bytes"])
+    devices = answer["memory"].get("devices", [])
+    of_device, limit = {each["device"]: each["limit_bytes"] for each in devices}, answer["memory"]["limit_bytes"]
+    limits = [max(1, of_device.get(model.get("device"), limit)) for model in models]
     used = [model["memory_bytes"] for model in models]
     return {
         "model": [Text(model["model"]) for model in models],
         "state": [Text(model["state"], style=STYLES[model["state"]]) for model in models],
         "engine": [engine_of(model) for model in models],
+        "device": _devices(models, devices),
         "memory": [_gib(each) if each else "" for each in used],
         "last used": ["never" if m["idle_s"] is None else f"{m['idle_s']:.0f} s ago" for m in models],
         "in progress": [str(model["pending"] or "") for model in models],
         "loras": [str(model["num_loras"] or "") for model in models],
-        "share": [ProgressBar(limit, each, width=20) if each else "" for each in used],
+        "share": [ProgressBar(most, each, width=20) if each else "" for most, each in zip(limits, used, strict=True)],
     }
+
+
+def _devices(models: Sequence[Mapping[str, Any]], devices: Sequence[Any]) -> Column:
+    """Return the device of each model; nothing if there is only one."""
+    return [each.get("device") or "" if len(devices) > 1 else "" for each in models]
 
 
 def _table(columns: Mapping[str, Column]) -> Table:

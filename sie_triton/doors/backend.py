@@ -49,6 +49,11 @@ class States:
     memory: Mapping[str, Any]
     at: float
 
+    @property
+    def gpus(self) -> list[Mapping[str, Any]]:
+        """Memory of each GPU; empty on a CPU, and if it is unknown."""
+        return [each for each in self.memory.get("devices", []) if each["device"] != "cpu"]
+
 
 class Backend(ABC):
     """Answers requests for the routes. Belongs to one event loop. It never retries: errors tell the client when to.

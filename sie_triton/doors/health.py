@@ -126,27 +126,28 @@ async def status(door: Door) -> dict[str, Any]:
             "state": state_of(each),
             "loaded": state_of(each) == "loaded",
             "memory_bytes": each["memory_bytes"],
+            "device": each.get("device"),
             "queue_depth": each["pending"],
             "queue_pending_items": each["pending"],
             "traffic": each["traffic"],
         }
         for name, each in sorted(states.models.items())
     ]
-    settings, has_gpu = door.settings, int(str(states.memory.get("source")).startswith("GPU"))
+    settings, gpus = door.settings, states.gpus
     return {
         "timestamp": time.time(),
         "ready": not trouble,
         "name": "sie-triton",
         "machine_profile": settings.gpu_type or settings.device,
         "pool_name": "default",
-        "gpu_count": has_gpu if settings.gpu_count is None else settings.gpu_count,
+        "gpu_count": len(gpus) if settings.gpu_count is None else settings.gpu_count,
         "bundle": settings.bundle,
         "bundle_config_hash": "",
         "loaded_models": [each["name"] for each in models if each["loaded"]],
         "max_batch_requests": settings.max_batch_requests,
         "server": {"version": version("sie-triton"), "uptime_seconds": round(time.monotonic() - STARTED, 1)},
         "memory": _memory(states.memory, settings.memory_pressure_threshold_percent),
-        "gpus": [],
+        "gpus": gpus,
         "models": models,
         "counters": {},
         "histograms": {},
@@ -154,8 +155,11 @@ async def status(door: Door) -> dict[str, Any]:
 
 
 def _memory(states: Mapping[str, Any], threshold_percent: float) -> dict[str, Any]:
-    """Return the controller's figures about memory, with the use beyond which it evicts; empty without a controller."""
-    return {**states, "pressure_bytes": int(states["limit_bytes"] * threshold_percent / 100)} if states else {}
+    """Return the memory of all devices, with the use beyond which models are evicted; empty without a controller."""
+    if not states:
+        return {}
+    of_all = {name: figure for name, figure in states.items() if name != "devices"}
+    return {**of_all, "pressure_bytes": int(states["limit_bytes"] * threshold_percent / 100)}
 
 
 class LatestStatus:

@@ -1,16 +1,17 @@
 """Requests to the controller for memory, before weights are loaded.
 
 The stage writes the bytes that it needs into its status record. The controller evicts other models and writes its
-answer into the file PID.grant: GRANTED, EVICTED, or a refusal. It may change the answer while the weights are being
-loaded. Without a controller, or if it does not answer in time, the stage loads anyway: a shortage of memory is better
-than a late response. A controller that starts or restarts gets some seconds, because the models that are loaded at
-start-up ask before it runs.
+answer into the file PID.grant: a grant, which names the device, EVICTED, or a refusal. It may change the answer while
+the weights are being loaded. Without a controller, or if it does not answer in time, the stage loads anyway: a shortage
+of memory is better than a late response. A controller that starts or restarts gets some seconds, because the models
+that are loaded at start-up ask before it runs.
 """
 
 import fcntl
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from time import monotonic, monotonic_ns
@@ -28,14 +29,29 @@ EVICTED = "evicted"
 CONTROLLER_LOCK = "controller.lock"
 
 
+@dataclass(frozen=True)
+class Granted:
+    """Permission to load on `device`. `check` must be called from time to time: the controller may change its answer.
+
+    It then raises ModelLoading if the model is evicted, and LoadError otherwise.
+    """
+
+    device: str
+    check: Callable[[], object] = bool
+
+
 @contextmanager
 def granted_memory(
-    status: StatusWriter, num_bytes: int, closing: Event, limits: RecordLimits = RecordLimits()
-) -> Iterator[Callable[[], bool]]:
-    """Reserve `num_bytes` of memory within the context.
+    status: StatusWriter,
+    num_bytes: int,
+    closing: Event,
+    devices: Sequence[str] = ("cpu",),
+    limits: RecordLimits = RecordLimits(),
+) -> Iterator[Granted]:
+    """Reserve `num_bytes` of memory, on the one of `devices` that the controller chooses, within the context.
 
-    The function that it gives must be called from time to time: it raises if the controller has changed its answer.
-    Raise ModelLoading if the model is evicted, and LoadError if there is not enough memory or once `closing` is set.
+    Without a controller that is the first. Raise ModelLoading if the model is evicted, and LoadError if there is not
+    enough memory or once `closing` is set.
     """
     answer = answer_path(status.directory, int(status.record["pid"]))
     answer.unlink(missing_ok=True)
@@ -43,10 +59,12 @@ def granted_memory(
     status.record["wanted_bytes"] = num_bytes
     ring(status.directory)
     try:
-        _wait(answer, status.directory, closing, limits)
+        chosen = _wait(answer, status.directory, closing, limits)
+        device = chosen if chosen in devices else devices[0]
+        status.record["device"] = devices.index(device)
         status.record["granted_bytes"] = num_bytes
         status.record["wanted_bytes"] = 0
-        yield lambda: _check(answer)
+        yield Granted(device, lambda: _check(answer))
     finally:
         status.record["wanted_bytes"] = status.record["granted_bytes"] = 0
         answer.unlink(missing_ok=True)
@@ -55,6 +73,20 @@ def granted_memory(
 def answer_path(directory: Path, pid: int) -> Path:
     """Return the path of the controller's answer to the stage process `pid`."""
     return directory / f"{pid}.grant"
+
+
+def grant_of(device: str) -> str:
+    """Format the answer that a model may be loaded on `device`."""
+    return f"{GRANTED}\n{device}"
+
+
+def granted_device(directory: Path, pid: int) -> str | None:
+    """Return the device that the controller has granted to the stage process `pid`; None if it has granted none."""
+    try:
+        verdict, _, device = answer_path(directory, pid).read_text().partition("\n")
+    except (OSError, ValueError):
+        return None
+    return device if verdict == GRANTED else None
 
 
 def refusal(reason: str, message: str) -> str:
@@ -87,31 +119,31 @@ def _holder(directory: Path) -> int | None:
         return None
 
 
-def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -> None:
-    """Wait until the controller has granted the memory, or until no controller runs or starts."""
+def _wait(answer: Path, directory: Path, closing: Event, limits: RecordLimits) -> str:
+    """Return the device on which the controller has granted memory; empty once no controller runs or starts."""
     ended, last_seen = monotonic() + limits.grant_patience_s, monotonic()
     while monotonic() < ended:
-        if _check(answer):
-            return
+        if (device := _check(answer)) is not None:
+            return device
         if controller_runs(directory):
             last_seen = monotonic()
         elif _holder(directory) != 0 or monotonic() - last_seen > limits.controller_start_s:
-            return
+            return ""
         if closing.wait(limits.grant_look_s):
             raise LoadError("this process is about to end")
     patience_s = limits.grant_patience_s
     log.warning("the controller has not answered for %.0f s: loading without its permission", patience_s)
+    return ""
 
 
-def _check(answer: Path) -> bool:
-    """True if the controller has granted the memory; False if it has not answered. Raise its refusal."""
+def _check(answer: Path) -> str | None:
+    """Return the device on which the controller has granted memory; None if it has not answered. Raise its refusal."""
     try:
-        verdict = answer.read_text()
+        verdict, _, rest = answer.read_text().partition("\n")
     except (OSError, ValueError):
-        return False
+        return None
     if verdict == EVICTED:
         raise ModelLoading("the model was evicted while it was loading; retry")
     if verdict != GRANTED:
-        reason, _, message = verdict.partition("\n")
-        raise LoadError(message, reason if reason in REASONS else "failed")
-    return True
+        raise LoadError(rest, verdict if verdict in REASONS else "failed")
+    return rest

@@ -24,7 +24,7 @@ from sie_triton.system.processes.pids import ProcessId
 
 COLD, LOADING, RESIDENT, FAILED = range(4)
 STAGES = ("preprocess", "inference", "postprocess")
-VERSION = 10
+VERSION = 11
 
 # Phases of loading. The record has the duration of each, in a field with the suffix `_ns`.
 LOAD_PHASES = ("imports", "predecessor", "weights", "calibration")
@@ -46,6 +46,7 @@ RECORD = np.dtype(
         ("state", "<i8"),
         ("busy_since_ns", "<i8"),  # monotonic; 0 when idle
         ("last_used_ns", "<i8"),  # monotonic; 0 if never used
+        ("device", "<i8"),  # place of the worker's device among the server's
         ("weights_bytes", "<i8"),
         ("engine", "<i8"),  # index in ENGINES
         ("graph_tokens", "<i8"),  # largest pass in the engine's faster form; 0: there is none

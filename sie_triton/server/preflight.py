@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -112,15 +112,23 @@ def _existing(path: Path) -> Path:
 
 
 def check_device(
-    setting: str, device: str, num_gpus: int, torch: str, *, has_nvml: bool, built_for: str = "", driver_cuda: int = 0
+    setting: str,
+    devices: Sequence[str],
+    num_gpus: int,
+    torch: str,
+    *,
+    has_nvml: bool,
+    built_for: str = "",
+    driver_cuda: int = 0,
 ) -> Iterator[str]:
-    """Check that the GPU can be used. `setting` is the setting, `device` the device that it selects.
+    """Check that the GPUs can be used. `setting` is the setting, `devices` are the devices that it selects.
 
     `torch` is the installed version, and `built_for` its version of CUDA, such as 13.0; `driver_cuda` is the latest
     CUDA that the driver supports, such as 13000. Empty and 0 mean unknown.
     """
-    if not device.startswith("cuda:"):
+    if devices == ["cpu"]:
         return
+    numbers = [int(each.removeprefix("cuda:")) for each in devices if each.startswith("cuda:")]
     if not num_gpus:
         none = "/dev has no nvidia0 and no dxg"
         hidden = "CUDA_VISIBLE_DEVICES hides them" if "CUDA_VISIBLE_DEVICES" in os.environ else none
@@ -128,10 +136,10 @@ def check_device(
             f"--device {setting}: no NVIDIA GPU can be used here ({hidden}); install NVIDIA's driver, "
             "start the container with --gpus all, or use --device cpu"
         )
-    elif int(device.removeprefix("cuda:")) >= num_gpus:
+    elif (highest := max(numbers, default=-1)) >= num_gpus:
         last = f"cuda:{num_gpus - 1}"
         legal = last if num_gpus == 1 else f"cuda:0 to {last}"
-        yield f"--device {setting}: is not among the GPUs that can be used here, {legal}; use one of those, or cpu"
+        yield f"--device cuda:{highest}: is not among the GPUs that can be used here, {legal}; use one of those, or cpu"
     elif torch.endswith("+cpu"):
         yield (
             f"--device {setting}: torch {torch} is a build for CPUs; "

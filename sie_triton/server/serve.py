@@ -34,8 +34,8 @@ from sie_triton.server.launch import EXIT_TIMEOUT_S, Server
 from sie_triton.server.memory_plan import MemoryPlan
 from sie_triton.server.terminal import READY, Terminal
 from sie_triton.settings import Settings
-from sie_triton.system.host.device import unused_gpus, visible_gpus
-from sie_triton.system.host.gpu_memory import check_gpu_name, gpu_type
+from sie_triton.system.host.device import gpu_name, visible_gpus
+from sie_triton.system.host.gpu_memory import check_gpu_names, gpu_type
 from sie_triton.system.host.ports import reserved
 from sie_triton.system.native import INSTALL, kernels_in_use
 from sie_triton.system.printing import Console
@@ -136,14 +136,14 @@ def check_machine(settings: Settings, num_models: int) -> None:
         *MemoryPlan(settings, num_models).problems(),
         *preflight.check_device(
             settings.device,
-            settings.runtime.device,
+            settings.devices,
             len(visible_gpus()),
             version("torch"),
             has_nvml=find_spec("pynvml") is not None,
             built_for=preflight.cuda_of_torch(),
             driver_cuda=preflight.cuda_of_driver(),
         ),
-        *check_gpu_name(settings.runtime.device, visible_gpus()),
+        *check_gpu_names(settings.devices),
         *check_tracing(settings.telemetry, os.environ),
     ]
     if problems:
@@ -151,8 +151,8 @@ def check_machine(settings: Settings, num_models: int) -> None:
 
 
 def _detected_type(settings: Settings) -> str:
-    device = settings.runtime.device
-    return gpu_type(visible_gpus()[int(device.removeprefix("cuda:"))]) if device.startswith("cuda:") else ""
+    first = settings.devices[0]
+    return "" if first == "cpu" else gpu_type(gpu_name(first))
 
 
 def _wait_ready(server: Server, num_models: int, console: Console) -> None:
@@ -187,11 +187,9 @@ def _introduce(settings: Settings, first: Refresh, server: Server, room: MemoryP
     if settings.serve_known:
         once = "once a request to SIE's door or of SIEClient names it"
         console.print(f"known    any model of `sie-triton models ls --known`, {once}", soft_wrap=True)
-    console.print(f"device   {settings.runtime.device}")
+    console.print(f"device   {', '.join(settings.devices)}", soft_wrap=True)
     if memory := room.line():
         console.print(f"memory   {memory}", soft_wrap=True)
-    if unused := unused_gpus(settings.runtime.device):
-        console.print(unused, style="yellow")
     if kernels := kernels_in_use(settings.runtime.device):
         console.print(f"kernels  {kernels}", soft_wrap=True)
     for speedup in settings.speedups:

@@ -39,12 +39,12 @@ from sie_triton.settings.sources import (
     why_not_read,
 )
 from sie_triton.settings.telemetry import TelemetrySettings
-from sie_triton.system.host.device import choose_device
+from sie_triton.system.host.device import choose_devices
 from sie_triton.system.host.speed import speedups
 
 LOOPBACK = "127.0.0.1"
 
-DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+DEVICE = re.compile(r"auto|cpu|cuda|cuda:\d+(,cuda:\d+)*|(GPU|MIG)-[\w/-]+(,(GPU|MIG)-[\w/-]+)*")
 
 # Token that the launcher generates for one server and its controller. It is passed in the environment, which other
 # users cannot read.
@@ -107,7 +107,8 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     )
     device: str = Field(
         "auto",
-        description="device of all models: auto, cpu, cuda or cuda:N; auto is the first GPU, else the CPU",
+        description="devices of models: auto (all GPUs, else the CPU), cpu, cuda (all GPUs), or GPUs by number or UUID,"
+        " such as cuda:0,cuda:2",
     )
     gpu_type: str = Field(
         "",
@@ -116,7 +117,7 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         description="GPU type in the status, such as l4, a100-80gb or h100; default: from the GPU's name",
     )
     gpu_count: int | None = Field(
-        None, ge=0, le=1000, description="number of GPUs in the status; default: 1 on a GPU, else 0"
+        None, ge=0, le=1000, description="number of GPUs in the status; default: those that models run on"
     )
     bundle: str = Field(
         "default",
@@ -259,9 +260,14 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     def _check_device(cls, value: str) -> str:
         if value == "mps":
             raise ValueError("mps cannot be used: Triton has no macOS build; use auto, cpu, cuda or cuda:N")
-        if not DEVICE.fullmatch(value):
-            raise ValueError("must be auto, cpu, cuda or cuda:N, where N is the number of a GPU, such as cuda:0")
-        return value
+        names = words(value)
+        if not DEVICE.fullmatch(",".join(names)):
+            raise ValueError(
+                "must be auto, cpu, cuda, or GPUs by number, such as cuda:0,cuda:2, or by UUID, such as GPU-0a1c,MIG-7b"
+            )
+        if len(set(names)) < len(names):
+            raise ValueError("names a GPU twice")
+        return ",".join(names)
 
     @classmethod
     def settings_customise_sources(
@@ -289,13 +295,18 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
         """Settings of the stages, resolved for this machine."""
         return replace(
             self.portable_runtime,
-            device=choose_device(self.device),
+            device=",".join(self.devices),
             status_dir=str(self.status_dir),
             loras_dir=str(self.loras_dir),
             cache_dir=str(self.data_dir.absolute()),
             measurements_dir=str((self.measurements_dir or self.data_dir / "measurements").absolute()),
             environments_dir=str(self.environments_dir.absolute()),
         )
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Devices that models run on: cpu alone, or names of GPUs; status records count them from 0."""
+        return choose_devices(self.device)
 
     @property
     def speedups(self) -> Sequence[str]:

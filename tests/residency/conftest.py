@@ -43,6 +43,9 @@ MIN_RESIDENCY_S = 2.0
 # Pause of a client between two calls, in seconds: some of the processors is left for what it waits for.
 PAUSE_S = 0.05
 
+# Each sitecustomize.py is for children; a system's own may be imported under that name already.
+collect_ignore = ["pretended_gpus"]
+
 LONG = pytest.mark.slow, pytest.mark.timeout(1200)
 
 
@@ -84,14 +87,20 @@ class Crowd:
 
 @contextmanager
 def serving(
-    root: Path, directories: dict[str, Path], dim: int, room_for: float = 0, **given: object
+    root: Path,
+    directories: dict[str, Path],
+    dim: int,
+    room_for: float = 0,
+    family: str = "sentence_transformer",
+    **given: object,
 ) -> Iterator[Crowd]:
     """A server with these models and its controller; memory is limited to so many of them, 0 for no limit."""
     if room_for:  # a worker that has measured takes more memory than one that finds its measurements
         given["measurements_dir"] = root / "measurements"
     settings = fresh_settings(root, models_dir=root, admin_token=ADMIN_TOKEN, **given)
     for model, directory in directories.items():
-        file = gliner_file(model, directory) if is_gliner(directory) else tiny_model_file(model, directory, dim)
+        is_entities = is_gliner(directory)
+        file = gliner_file(model, directory) if is_entities else tiny_model_file(model, directory, dim, family)
         (root / f"{triton_name(model)}.yaml").write_text(file)
     write_repository(root / "model_repository", settings, list(directories), runtime=settings.runtime)
     with fork_server(settings), Server(settings, root / "model_repository") as server:

@@ -65,11 +65,11 @@ def test_metrics_of_the_controller(crowd, vector):
     wait_for(lambda: crowd.state(MODELS[7]) == "resident")
     with urllib.request.urlopen(f"{crowd.url}/metrics") as response:
         page = response.read().decode()
-    limit = value(page, 'sie_memory_limit_bytes{source="SIE_MEMORY_LIMIT_BYTES"}')
+    limit = value(page, 'sie_memory_limit_bytes{device="cpu",source="SIE_MEMORY_LIMIT_BYTES"}')
     assert limit == crowd.settings.memory_limit_bytes
     assert 'sie_model_state{model="test/model-0",state="resident"}' in page
     assert "sie_swaps_total{" in page
-    assert 0 < value(page, "sie_memory_pressure_ratio") < 2
+    assert 0 < value(page, 'sie_memory_pressure_ratio{device="cpu",source="SIE_MEMORY_LIMIT_BYTES"}') < 2
     assert value(page, 'sie_model_loads_total{model="test/model-7"}') >= 1
     assert value(page, 'sie_model_load_seconds{model="test/model-7",phase="weights"}') > 0
     # its worker was forked by a process that had imported everything

@@ -57,7 +57,7 @@ def controller(tmp_path, control, monkeypatch, request) -> Iterator[Controller]:
     controller = Controller(settings, control, ControllerLimits(**getattr(request, "param", {})))
     controller.measured = DeviceMemory(0, 1000, "test")
     monkeypatch.setattr(
-        controller._meter, "measure", lambda *_: replace(controller.measured, server=100, least_server=100)
+        controller._meters["cpu"], "measure", lambda *_: replace(controller.measured, server=100, least_server=100)
     )
     yield controller
     controller.close()

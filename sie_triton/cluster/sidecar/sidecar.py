@@ -41,7 +41,6 @@ from sie_triton.contract.names import triton_name
 from sie_triton.errors import InputError
 from sie_triton.records.calls import CallBook
 from sie_triton.settings import Settings, words
-from sie_triton.system.host.device import choose_device
 from sie_triton.system.processes.pulse import beat
 
 log = logging.getLogger(__name__)
@@ -79,6 +78,7 @@ class Sidecar:
         self._is_ready = False
         self._has_looked = False  # Triton's models are known
         self._names: list[str] = []
+        self._num_gpus = int(bool(settings.gpu_type))
         self._named_at = 0.0
         self._tasks = Tasks()
         self._streams: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class Sidecar:
             worker=self.name,
             quantum=Quantum(settings.adaptive_target_p50_ms, least_ms, most_ms),
             coalesce_ms=settings.batcher_coalesce_ms,
-            max_calls=settings.max_concurrent_batches or CALLS[choose_device(settings.device) == "cpu"],
+            max_calls=settings.max_concurrent_batches or CALLS[settings.devices == ["cpu"]],
             max_requests=settings.batcher_max_batch_requests,
             payloads=Payloads(url) if (url := settings.payload_store_url) else None,
             limits=limits,
@@ -249,6 +249,7 @@ class Sidecar:
             for name, state in found.items()
             if state["state"] == "resident"
         }
+        self._num_gpus = len(states.gpus) or self._num_gpus
         memory, share = states.memory, self._settings.memory_pressure_threshold_percent / 100
         free = int(memory.get("limit_bytes", 0) * share) - memory.get("used_bytes", 0)
         of_tasks = [name for name in self._names if _is_of_task(name, found)]
@@ -288,7 +289,7 @@ class Sidecar:
             self._files.refused,
             self.best_pool if self.should_move.is_set() else "",
             self._interval_s,
-            int(bool(self._settings.gpu_type)) if self._settings.gpu_count is None else self._settings.gpu_count,
+            self._num_gpus if self._settings.gpu_count is None else self._settings.gpu_count,
         )
 
     async def _answer_question(self, message: Msg) -> None:

@@ -71,7 +71,7 @@ export class Live {
     const seconds = status.timestamp - this.timestamp;
     this.timestamp = status.timestamp;
     this.showServer(status);
-    this.showMemory(status.memory, status.models);
+    this.showMemory(status.memory, status.gpus, status.models);
     this.showModels(status.models, failures, seconds);
   }
 
@@ -82,12 +82,12 @@ export class Live {
     showReady(status.ready ? "ready" : "not ready");
   }
 
-  showMemory(memory, models) {
+  showMemory(memory, gpus, models) {
     const { used_bytes: used, limit_bytes: limit, pressure_bytes: pressure } = memory;
     const bar = byId("memory-bar");
     bar.hidden = !limit;
     setText(byId("memory-used"), limit ? bytes(used) : UNKNOWN);
-    setText(byId("memory-parts"), limit ? memoryWords(memory) : "the controller does not answer");
+    setText(byId("memory-parts"), limit ? memoryWords(memory, gpus) : "the controller does not answer");
     if (!limit) return;
     const inModels = Math.min(used, sum(models.map((each) => each.memory_bytes)) ?? 0);
     const percent = (value) => `${Math.min(100, (100 * value) / limit)}%`;
@@ -129,9 +129,15 @@ export function showReady(state) {
   setText(byId("ready"), state);
 }
 
-function memoryWords({ used_bytes: used, limit_bytes: limit, pressure_bytes: pressure, source }) {
-  const [share, bound] = [used, pressure].map((value) => `${Math.round((100 * value) / limit)} %`);
-  return `${share} of ${bytes(limit)} (${source}), ${used > pressure ? `evicting: above ${bound}` : `evicts above ${bound}`}`;
+function memoryWords({ used_bytes: used, limit_bytes: limit, pressure_bytes: pressure, source }, gpus) {
+  const percent = (value, whole) => `${Math.round((100 * value) / whole)} %`;
+  const [share, bound] = [used, pressure].map((value) => percent(value, limit));
+  const total = `${share} of ${bytes(limit)} (${source})`;
+  if (gpus.length > 1) {
+    const each = gpus.map((gpu) => `${gpu.device} ${percent(gpu.used_bytes, gpu.limit_bytes)}`);
+    return `${total}: ${each.join(", ")}; evicts above ${bound} of one`;
+  }
+  return `${total}, ${used > pressure ? `evicting: above ${bound}` : `evicts above ${bound}`}`;
 }
 
 // Put the rows in this order, and touch nothing if they have it.

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from threading import Lock
 from time import monotonic_ns
 
@@ -33,7 +34,8 @@ from sie_triton.pipeline.stages.pass_reports import PassReports
 from sie_triton.pipeline.stages.request import Origin, Request
 from sie_triton.pipeline.worker.expected import expected_bytes
 from sie_triton.pipeline.worker.handle import WorkerDied, WorkerHandle
-from sie_triton.records.grants import granted_memory
+from sie_triton.pipeline.worker.messages import Load
+from sie_triton.records.grants import Granted, granted_memory
 from sie_triton.records.status import StatusWriter
 from sie_triton.system.telemetry.trace import Trace
 
@@ -56,7 +58,7 @@ class Inference(ColdStage[WorkerHandle]):
     name = "inference"
 
     def __init__(self, spec: ModelSpec, device: str, status: StatusWriter, limits: StageLimits = StageLimits()) -> None:
-        self._spec = spec
+        self._spec, self._devices = spec, device.split(",")
         self._is_remote = spec.endpoint is not None
         self._is_quick = not (family(spec.family).generates or self._is_remote)
         self._codec = InferenceCodec(spec, Seal(status.directory), limits)
@@ -285,9 +287,8 @@ class Inference(ColdStage[WorkerHandle]):
             self.status.record[field] = 0
         with self.fetching() as report_progress:
             order = self._loader.order(self._scheduler.num_lanes, self._scheduler.threads(1), report_progress)
-        asking = self._ask_for_room and not self._is_remote
-        with granted_memory(self.status, expected_bytes(order), self.closing) if asking else nullcontext(bool) as check:
-            worker = self._loader.start(order, check)
+        with self._granted(order) as granted:
+            worker = self._loader.start(replace(order, device=granted.device), granted.check)
         if worker.loaded.sub_batch_cost:
             at_once = worker.loaded.sub_batch_cost * self._scheduler.num_lanes
             self._set_budget(min(at_once, self._spec.max_batch_cost))
@@ -302,6 +303,12 @@ class Inference(ColdStage[WorkerHandle]):
         for log in (self._busy, self._loads):
             log.add(started, monotonic_ns())
         return worker
+
+    def _granted(self, order: Load) -> AbstractContextManager[Granted]:
+        """Reserve memory for the worker of `order`, if that must wait for permission; give the device to load it on."""
+        if self._ask_for_room and not self._is_remote:
+            return granted_memory(self.status, expected_bytes(order), self.closing, self._devices)
+        return nullcontext(Granted(self._devices[0]))
 
     def _died(self, worker: WorkerHandle) -> None:
         # If this process has a successor, the controller ended the worker, to free its memory before Triton ends this

@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 
 class Loader:
-    """Starts the worker of one model on one device, and keeps its pid in the status record.
+    """Starts the worker of one model, and keeps its pid in the status record.
+
+    `device` may name several, with commas: an order is for the first of them.
 
     The loading thread calls `order` and then `start`: the background thread, Triton's thread at start-up, or the thread
     that has found a worker dead. `died` is called, on a thread of the worker object, when a loaded worker ends. No
@@ -54,10 +56,11 @@ class Loader:
         self._status = status
         self._closing = closing
         self._died = died
-        # All revisions of the model share one lock.
         self._uses = Uses()
         self._origin = Path()
-        self._lock = status.directory / f"{model_of(status.model)}.{device}.weights"
+        # All revisions of the model share one lock, on whichever of its devices they are.
+        where = "gpus" if "," in device else device.replace("/", "-")
+        self._lock = status.directory / f"{model_of(status.model)}.{where}.weights"
 
     def order(self, num_lanes: int, threads: int, report_progress: Callable[[str], None] = lambda doing: None) -> Load:
         """Return the load order for a worker with `num_lanes` lanes of `threads` threads each.
@@ -89,7 +92,7 @@ class Loader:
         order = Load(
             spec=spec.to_json(),
             directory=directory,
-            device=self._device,
+            device=self._device.partition(",")[0],
             measurements_dir=Path(spec.runtime.measurements_dir or cache / "measurements"),
             # The lock prevents a second copy of the weights. A process that has a successor uses another lock: requests
             # that were sent to it before the traffic moved must not wait for the successor to end.

@@ -32,7 +32,7 @@ from sie_triton.pipeline.stages.request import Answer, Later, Outputs
 from sie_triton.pipeline.stages.shared_memory import AnswerRoom
 from sie_triton.records.metrics import MetricsPublisher
 from sie_triton.records.status import StatusWriter
-from sie_triton.system.host.device import instance_device, unused_gpus
+from sie_triton.system.host.device import instance_devices, unused_gpus
 from sie_triton.system.host.private import private_directory, temporary_directory
 from sie_triton.system.processes.freed_memory import keep_returning
 from sie_triton.system.processes.pids import Process
@@ -125,7 +125,7 @@ class TritonModel(ABC):
         spans()  # with the first request it would delay that
         parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
         spec = ModelSpec.from_json(parameters[SPEC_PARAMETER])
-        self._stage = self.build(spec.on(instance_device(spec.runtime.device, args)), parameters, args)
+        self._stage = self.build(spec.on(",".join(instance_devices(spec.runtime.device, args))), parameters, args)
 
     @abstractmethod
     def build(self, spec: ModelSpec, parameters: Mapping[str, str], args: Mapping[str, str]) -> Stage:
@@ -176,8 +176,10 @@ class InferenceModel(ColdModel):
         from sie_triton.pipeline.stages import inference
 
         device = spec.runtime.device
-        if not spec.runtime.status_dir and (unused := unused_gpus(device)):  # else the launcher has logged it
-            logging.getLogger(__name__).warning("%s: %s", spec.model, unused)
+        if not spec.runtime.status_dir:  # no controller chooses among several
+            device = device.partition(",")[0]
+            if unused := unused_gpus(device):
+                logging.getLogger(__name__).warning("%s: %s", spec.model, unused)
         stage = inference.Inference(spec, device, self.status(spec, parameters, args))
         _load_if_resident(stage, spec, parameters)
         return stage

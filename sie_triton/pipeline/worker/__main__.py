@@ -45,6 +45,7 @@ from sie_triton.pipeline.worker.messages import (
     WriteTokenizer,
 )
 from sie_triton.pipeline.worker.result_checks import check_finite
+from sie_triton.system.host.device import hide_other_gpus
 from sie_triton.system.processes.confined import limit_resources
 from sie_triton.system.processes.freed_memory import PassReturner, keep_returning
 from sie_triton.system.telemetry import logs
@@ -137,7 +138,7 @@ def load(order: Load) -> tuple[Engine, Adapter, Loaded]:
     spec = fitted(ModelSpec.from_json(order.spec), order.directory)
     measurements = order.measurements()
     seconds = Stopwatch()
-    engine = open_engine(spec, order.device, measurements)
+    engine = open_engine(spec, hide_other_gpus(order.device), measurements)
     seconds.lap("imports")
     hold(order.lock)
     seconds.lap("predecessor")

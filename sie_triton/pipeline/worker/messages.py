@@ -72,7 +72,7 @@ class Load:
         spec = ModelSpec.from_json(self.spec)
         runtime = spec.runtime
         settings = [
-            self.device,
+            "cpu" if self.device == "cpu" else "cuda:0",  # the GPUs of a server share what was measured on one
             spec.engine,
             runtime.precision,
             runtime.attention_backend,

@@ -1,4 +1,4 @@
-"""The device that models run on, chosen once. Uses only the standard library, and does not load CUDA."""
+"""The devices that models run on, chosen once. Uses only the standard library, and does not load CUDA."""
 
 import os
 from collections.abc import Mapping
@@ -15,18 +15,39 @@ ASK_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
-def choose_device(setting: str) -> str:
-    """Return cpu or cuda:N, whether or not that GPU exists. `setting` is auto, cpu, cuda or cuda:N."""
-    if setting == "auto":
-        return "cuda:0" if visible_gpus() else "cpu"
-    return "cuda:0" if setting == "cuda" else setting
+def choose_devices(setting: str) -> list[str]:
+    """Return cpu, or the names of GPUs, whether or not these exist: cuda:N, a UUID, or the start of one.
+
+    `setting` is auto, cpu, cuda, or such names with commas between them; auto and cuda are all GPUs.
+    """
+    if setting not in ("auto", "cuda"):
+        return setting.split(",")
+    gpus = [f"cuda:{number}" for number in range(len(visible_gpus()))]
+    return gpus or ["cpu" if setting == "auto" else "cuda:0"]
 
 
-def instance_device(setting: str, instance: Mapping[str, str]) -> str:
-    """Choose the device inside Triton: a GPU in the model's instance group overrides `setting`."""
+def instance_devices(setting: str, instance: Mapping[str, str]) -> list[str]:
+    """Choose the devices inside Triton: a GPU in the model's instance group overrides `setting`."""
     if instance["model_instance_kind"] == "GPU":
-        return f"cuda:{instance['model_instance_device_id']}"
-    return choose_device(setting)
+        return [f"cuda:{instance['model_instance_device_id']}"]
+    return choose_devices(setting)
+
+
+def gpu_name(device: str) -> str:
+    """Return NVML's name of a GPU: CUDA numbers only those in CUDA_VISIBLE_DEVICES, NVML all."""
+    number = device.removeprefix("cuda:")
+    return visible_gpus()[int(number)] if number.isdecimal() else device
+
+
+def hide_other_gpus(device: str) -> str:
+    """Hide all GPUs but `device` from CUDA, which this process has not used yet; return the device's name from then on.
+
+    CUDA uses one part of a partitioned GPU (MIG) in a process, and code that names no GPU takes memory of the first.
+    """
+    if device == "cpu" or (device.startswith("cuda:") and len(visible_gpus()) < 2):
+        return device
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpu_name(device)
+    return "cuda:0"
 
 
 def visible_gpus() -> list[str]:

@@ -9,6 +9,8 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 
+from sie_triton.system.host.device import gpu_name, visible_gpus
+
 
 def gpu_memory(name: str) -> tuple[int, int]:
     """Return the used and total bytes of a GPU; `name` is as in CUDA_VISIBLE_DEVICES: an index, or the start of a UUID.
@@ -50,15 +52,19 @@ def type_of(product: str) -> str:
     return f"{found[0]}-{size[0]}" if size else found[0]
 
 
-def check_gpu_name(device: str, gpus: Sequence[str]) -> Iterator[str]:
-    """Check that NVML can measure `device`, one of the visible `gpus`: UUIDs may be abbreviated, but name one GPU."""
-    number = int(device.removeprefix("cuda:")) if device.startswith("cuda:") else len(gpus)
-    if number >= len(gpus) or find_spec("pynvml") is None:
+def check_gpu_names(devices: Sequence[str]) -> Iterator[str]:
+    """Check that NVML can measure each of `devices` that is visible: UUIDs may be abbreviated, but name one GPU."""
+    if devices == ["cpu"] or find_spec("pynvml") is None:
         return
-    try:
-        gpu_memory(gpus[number])
-    except LookupError as exc:
-        yield f"{exc}; use more of the UUID (nvidia-smi -L shows it), or the GPU's index"
+    for device in devices:
+        is_number = device.startswith("cuda:")
+        if is_number and int(device.removeprefix("cuda:")) >= len(visible_gpus()):
+            continue
+        try:
+            gpu_memory(gpu_name(device))
+        except LookupError as exc:
+            where = "CUDA_VISIBLE_DEVICES" if is_number else "--device"
+            yield f"{where}: {exc}; use more of the UUID (nvidia-smi -L shows it), or the GPU's index"
 
 
 def _handle(nvml: Any, name: str) -> Any:
@@ -72,7 +78,7 @@ def _handle(nvml: Any, name: str) -> Any:
 def _named(nvml: Any, handles: list[Any], name: str) -> Any:
     found = [handle for handle in handles if nvml.nvmlDeviceGetUUID(handle).startswith(name)]
     if len(found) != 1:
-        raise LookupError(f"CUDA_VISIBLE_DEVICES: {name} matches the UUIDs of {len(found)} GPUs; it must match one")
+        raise LookupError(f"{name} matches the UUIDs of {len(found)} GPUs; it must match one")
     return found[0]
 
 

@@ -19,7 +19,7 @@ from sie_triton.controller.loop import lock
 from sie_triton.controller.memory import DeviceMemory, Meter, RecentShares, orphaned_regions, private_bytes
 from sie_triton.controller.memory_grants import answer_load
 from sie_triton.errors import LoadError, ServerError
-from sie_triton.records.grants import GRANTED, answer_path, controller_runs, granted_memory, refusal
+from sie_triton.records.grants import answer_path, controller_runs, grant_of, granted_memory, refusal
 from sie_triton.records.status import RECORD, RESIDENT, VERSION, StatusWriter
 from sie_triton.system.host.footprint import FORK_SERVER_BYTES
 from sie_triton.system.host.process_memory import Share
@@ -89,7 +89,7 @@ def test_memory_is_freed_and_then_granted(controller, control, child, monkeypatc
     resident.remove()
     controller.measured = DeviceMemory(100, 1000, "test")
     controller.tick()
-    assert answer_path(controller._directory, os.getpid()).read_text() == GRANTED
+    assert answer_path(controller._directory, os.getpid()).read_text() == grant_of("cpu")
 
 
 def test_a_dead_stage_is_healed_and_a_stopped_one_ended(controller, control, child):

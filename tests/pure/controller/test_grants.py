@@ -11,9 +11,9 @@ from sie_triton.errors import BusyError, LoadError
 from sie_triton.records import grants
 from sie_triton.records.grants import (
     EVICTED,
-    GRANTED,
     answer_path,
     expect_controller,
+    grant_of,
     granted_memory,
     refusal,
 )
@@ -59,7 +59,7 @@ def test_an_answer_of_any_text_is_a_refusal(tmp_path, verdict):
 
 def test_an_answer_that_is_no_text_is_none(tmp_path):
     (tmp_path / "answer").write_bytes(b"\xff")
-    assert not grants._check(tmp_path / "answer")
+    assert grants._check(tmp_path / "answer") is None
 
 
 def test_without_a_controller_memory_is_granted_at_once(status):
@@ -92,7 +92,7 @@ def test_a_controller_that_was_announced_is_waited_for(status, waiting):
         if waited_s > START_S - 1 and not held:
             held.append(lock(status.directory))
         if waited_s > START_S + 5:
-            answer_load(status.directory, status.record, GRANTED)
+            answer_load(status.directory, status.record, grant_of("cpu"))
 
     expect_controller(status.directory)
     waiting.then = start
@@ -102,7 +102,9 @@ def test_a_controller_that_was_announced_is_waited_for(status, waiting):
 
 
 def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
-    waiting = Waiting(lambda waited_s: answer_load(status.directory, status.record, GRANTED) if waited_s > 1 else None)
+    waiting = Waiting(
+        lambda waited_s: answer_load(status.directory, status.record, grant_of("cpu")) if waited_s > 1 else None
+    )
     path, before = answer_path(status.directory, os.getpid()), monotonic_ns()
     with lock(status.directory):
         with granted_memory(status, 5, waiting):
@@ -123,10 +125,10 @@ def test_a_grant_ends_the_wait_and_is_removed_after_the_load(status):
 )
 def test_an_answer_that_changes_ends_the_load(status, told, error, text):
     def load() -> None:
-        with granted_memory(status, 5, Waiting()) as check:
-            check()
+        with granted_memory(status, 5, Waiting()) as granted:
+            granted.check()
             answer_load(status.directory, status.record, told)
-            check()
+            granted.check()
 
     with pytest.raises(error, match=text):
         load()

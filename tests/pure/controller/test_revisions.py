@@ -12,7 +12,7 @@ from sie_triton.controller.memory import DeviceMemory
 from sie_triton.controller.model_states import models_of, read_stages
 from sie_triton.controller.repository_state import Wanted
 from sie_triton.pipeline.stages.loader import Loader
-from sie_triton.records.grants import GRANTED, answer_path
+from sie_triton.records.grants import answer_path, grant_of
 from sie_triton.records.status import COLD, LOADING, RESIDENT, StatusWriter
 from sie_triton.system.processes.pids import is_alive
 from tests.support.controller import round_of, stage, wait_for
@@ -86,13 +86,13 @@ def test_a_new_revision_waits_until_the_old_revision_frees_its_memory(controller
     assert not answer.exists()
     old.record["state"] = COLD
     controller.tick()
-    assert answer.read_text() == GRANTED
+    assert answer.read_text() == grant_of("cpu")
 
 
 def test_a_pending_load_of_the_old_revision_is_granted_first(controller, two, pids):
     two(old={"state": LOADING, "wanted_bytes": 100}, new={"state": LOADING, "wanted_bytes": 100})
     controller.tick()
-    assert answer_path(controller._directory, pids[0]).read_text() == GRANTED
+    assert answer_path(controller._directory, pids[0]).read_text() == grant_of("cpu")
     assert not answer_path(controller._directory, pids[2]).exists()
 
 

@@ -19,9 +19,9 @@ from sie_triton.pipeline.stages.cold_stage import ColdStage
 from sie_triton.records.grants import (
     CONTROLLER_LOCK,
     EVICTED,
-    GRANTED,
     answer_path,
     controller_runs,
+    grant_of,
     granted_memory,
     refusal,
 )
@@ -31,6 +31,7 @@ from tests.support.controller import round_of, stage, wait_for
 from tests.support.limits import full_disk
 from tests.support.stages import tokens
 
+GRANTED = grant_of("cpu")
 WAITED_NS = int((ControllerLimits.min_grant_wait_s + 1) * 1e9)
 
 
@@ -121,7 +122,7 @@ def test_a_full_disk_ends_no_round_and_leaves_no_file(controller, pids, caplog):
 def test_too_large_is_judged_by_the_smallest_server_memory(controller, pids):
     """A model is refused for good only if it did not fit into the smallest server either."""
     grown = DeviceMemory(500, 1000, "SIE_MEMORY_LIMIT_BYTES", server=500, least_server=100)
-    controller._meter.measure = lambda *_: grown
+    controller._meters["cpu"].measure = lambda *_: grown
     for name, pid, wanted in (("m", pids[0], 400), ("huge", pids[1], 800)):
         stage(controller, name, pid, state=LOADING, wanted_bytes=wanted).record["wanted_since_ns"] -= WAITED_NS
     for _ in range(2):
@@ -134,7 +135,7 @@ def test_a_refusal_names_a_sufficient_memory_limit(controller, pids, wanted, rea
     """85 % of the advised limit hold the server, the other programs and the model, by the message's own numbers."""
     mib = 2**20
     measured = DeviceMemory(700 * mib, 1000 * mib, "SIE_MEMORY_LIMIT_BYTES", server=500 * mib, least_server=100 * mib)
-    controller._meter.measure = lambda *_: measured
+    controller._meters["cpu"].measure = lambda *_: measured
     waits = stage(controller, "m", pids[0], state=LOADING, wanted_bytes=wanted * mib)
     waits.record["wanted_since_ns"] -= WAITED_NS
     controller.tick()
@@ -269,9 +270,9 @@ class Loading(ColdStage[str]):
     name = "inference"
 
     def load(self):
-        with granted_memory(self.status, 5, self.closing) as check:
+        with granted_memory(self.status, 5, self.closing) as granted:
             while True:
-                check()
+                granted.check()
                 time.sleep(0.02)
 
     def process(self, loaded, requests):

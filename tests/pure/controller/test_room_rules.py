@@ -154,7 +154,7 @@ def test_memory_taken_beyond_a_grant_is_not_granted_to_others(controller, pids):
 
 def test_a_gpu_grant_stays_fully_reserved_until_measured(controller, pids):
     """The loader's share of the machine's memory says nothing about the GPU's."""
-    set_up(controller, device="cuda:0")
+    controller._meters = {"cuda:0": controller._meters["cpu"]}
     used(controller, 250)
     loading(controller, "a", pids[0], taken=250, granted_bytes=300)
     loading(controller, "b", pids[1], wanted_bytes=301)

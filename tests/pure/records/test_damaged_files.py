@@ -6,14 +6,13 @@ import os
 import pytest
 
 from sie_triton.contract.spec import ModelSpec
-from sie_triton.controller.memory_grants import _was_granted
 from sie_triton.engines.measurements import Measurements
 from sie_triton.models import known_loras
 from sie_triton.models.environments.venv import RECORD, Venv
 from sie_triton.models.weights.hub import _read_pin
 from sie_triton.models.weights.local_cache import keep_names, known_names
 from sie_triton.records import calls
-from sie_triton.records.grants import answer_path
+from sie_triton.records.grants import answer_path, granted_device
 from sie_triton.records.known_file import FILE as KNOWN
 from sie_triton.records.known_file import KnownFile, write_known
 from sie_triton.records.serving_file import FILE as SERVING
@@ -126,4 +125,4 @@ def test_files_of_others_in_the_directory_of_calls_are_left_alone(tmp_path):
 
 def test_an_answer_that_is_no_text_grants_nothing(tmp_path):
     answer_path(tmp_path, 5).write_bytes(b"\xff")
-    assert not _was_granted(tmp_path, {"pid": 5})
+    assert granted_device(tmp_path, 5) is None

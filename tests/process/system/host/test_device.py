@@ -1,6 +1,7 @@
-"""One device for all models, chosen once and measured as the same device; the machine's files and NVML are faked."""
+"""Devices of models, chosen once and measured as the same devices; the machine's files and NVML are faked."""
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,19 @@ import torch
 from benchmarks.ports import ports_of_a_server
 from sie_triton.controller.loop import Controller
 from sie_triton.controller.memory import DeviceMemory, Meter
-from sie_triton.errors import ServerError
+from sie_triton.errors import ServerError, SettingsError
 from sie_triton.records.status import ENGINES
 from sie_triton.server import preflight, serve
 from sie_triton.settings import read_settings
 from sie_triton.system.host import device
-from sie_triton.system.host.device import choose_device, instance_device, unused_gpus, visible_gpus
-from sie_triton.system.host.gpu_memory import check_gpu_name, gpu_memory
+from sie_triton.system.host.device import (
+    choose_devices,
+    hide_other_gpus,
+    instance_devices,
+    unused_gpus,
+    visible_gpus,
+)
+from sie_triton.system.host.gpu_memory import check_gpu_names, gpu_memory
 from tests.support.controller import stage
 
 GIB = 2**30
@@ -107,11 +114,11 @@ def test_only_our_workers_count_towards_a_memory_limit(machine, tmp_path, child)
     stage(controller, "b", worker_pid=child.pid)  # it loads: its room is reserved
     stage(controller, "far", worker_pid=child.pid, device_bytes=GIB, engine=ENGINES.index("remote"))
     controller.tick()
-    assert controller.memory == DeviceMemory(GIB, 2 * GIB, "SIE_MEMORY_LIMIT_BYTES")
+    assert controller.memories == {"cuda:3": DeviceMemory(GIB, 2 * GIB, "SIE_MEMORY_LIMIT_BYTES")}
     child.kill()
     child.wait()
     controller.tick()
-    assert controller.memory.used == 0
+    assert controller.memories["cuda:3"].used == 0
     controller.close()
     assert Meter("cuda:3", 500 * GIB).measure(0) == DeviceMemory(3 * GIB, 80 * GIB, "GPU 3")
 
@@ -120,16 +127,27 @@ def test_only_our_workers_count_towards_a_memory_limit(machine, tmp_path, child)
     ("num_gpus", "asked", "chosen"),
     [
         (0, "auto", "cpu"),
+        (0, "cuda", "cuda:0"),
         (1, "auto", "cuda:0"),
-        (4, "auto", "cuda:0"),
+        (1, "cuda", "cuda:0"),
+        (3, "auto", "cuda:0,cuda:1,cuda:2"),
+        (3, "cuda", "cuda:0,cuda:1,cuda:2"),
         (4, "cpu", "cpu"),
-        (4, "cuda", "cuda:0"),
         (4, "cuda:2", "cuda:2"),
+        (4, "cuda:3, cuda:1", "cuda:3,cuda:1"),
+        (4, "GPU-0c1d,MIG-7b2d", "GPU-0c1d,MIG-7b2d"),
     ],
 )
-def test_settings_name_one_device(machine, num_gpus, asked, chosen):
+def test_settings_name_the_devices(machine, num_gpus, asked, chosen):
     machine(num_gpus)
-    assert read_settings(device=asked).runtime.device == chosen
+    settings = read_settings(device=asked)
+    assert (settings.runtime.device, ",".join(settings.devices)) == (chosen, chosen)
+
+
+@pytest.mark.parametrize("asked", ["cuda:", "cuda:0,cpu", "cuda:0,GPU-1", "cuda:0,auto", "gpu", "", "cuda:1,cuda:1"])
+def test_a_list_of_devices_names_gpus_in_one_way_and_once(asked):
+    with pytest.raises(SettingsError, match="device"):
+        read_settings(device=asked)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +159,8 @@ def test_settings_name_one_device(machine, num_gpus, asked, chosen):
     ],
 )
 def test_a_stage_in_a_stock_tritonserver_chooses_its_device(machine, instance, asked, chosen):
-    machine(4)
-    assert instance_device(asked, instance) == chosen
+    machine(1)
+    assert instance_devices(asked, instance) == [chosen]
 
 
 @pytest.mark.parametrize(
@@ -153,18 +171,20 @@ def test_visible_devices_limit_the_chosen_gpu(machine, monkeypatch, visible, gpu
     machine(4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert visible_gpus() == gpus
-    assert choose_device("auto") == ("cuda:0" if gpus else "cpu")
+    assert choose_devices("auto") == ([f"cuda:{number}" for number in range(len(gpus))] or ["cpu"])
 
 
 @pytest.mark.parametrize(
-    ("visible", "asked", "name"),
+    ("visible", "asked", "names"),
     [
-        (None, "cuda:3", "3"),
-        ("2,3", "cuda:1", "3"),
-        ("GPU-1", "auto", "GPU-1"),
+        (None, "cuda:3", {"cuda:3": "3"}),
+        ("2,3", "cuda:1", {"cuda:1": "3"}),
+        ("GPU-1", "auto", {"cuda:0": "GPU-1"}),
+        ("3,1", "auto", {"cuda:0": "3", "cuda:1": "1"}),
+        (None, "GPU-2,GPU-0", {"GPU-2": "GPU-2", "GPU-0": "GPU-0"}),
     ],
 )
-def test_the_controller_measures_the_device_that_models_run_on(machine, monkeypatch, tmp_path, visible, asked, name):
+def test_the_controller_measures_the_devices_that_models_run_on(machine, monkeypatch, tmp_path, visible, asked, names):
     machine(4)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -172,8 +192,32 @@ def test_the_controller_measures_the_device_that_models_run_on(machine, monkeypa
     controller = Controller(read_settings(device=asked, data_dir=tmp_path), None)
     controller.tick()
     controller.close()
-    assert controller.memory == DeviceMemory(int(name[-1]) * GIB, 80 * GIB, f"GPU {name}")
+    assert controller.memories == {
+        device: DeviceMemory(int(name[-1]) * GIB, 80 * GIB, f"GPU {name}") for device, name in names.items()
+    }
     assert Meter("cuda:0", 5 * GIB).measure(0).limit == 5 * GIB
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "visible", "device", "left", "renamed"),
+    [
+        (0, None, "cpu", None, "cpu"),
+        (1, None, "cuda:0", None, "cuda:0"),  # as it always was
+        (1, "GPU-0", "cuda:0", "GPU-0", "cuda:0"),
+        (4, None, "cuda:2", "2", "cuda:0"),
+        (4, "3,1", "cuda:1", "1", "cuda:0"),
+        (1, "MIG-0a,MIG-1b", "cuda:1", "MIG-1b", "cuda:0"),
+        (1, None, "MIG-1b", "MIG-1b", "cuda:0"),
+    ],
+)
+def test_cuda_sees_only_the_gpu_of_its_worker(machine, monkeypatch, num_gpus, visible, device, left, renamed):
+    machine(num_gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # restored in any case
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES") if visible is None else monkeypatch.setenv(
+        "CUDA_VISIBLE_DEVICES", visible
+    )
+    assert hide_other_gpus(device) == renamed
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == left
 
 
 def test_unused_gpus_are_reported(machine):
@@ -203,6 +247,15 @@ def test_unused_gpus_are_reported(machine):
             "--device cuda:2: is not among the GPUs that can be used here, cuda:0 to cuda:1;",
         ),
         (
+            2,
+            "cuda:0,cuda:3",
+            "2.13.0",
+            True,
+            "--device cuda:3: is not among the GPUs that can be used here, cuda:0 to cuda:1;",
+        ),
+        (0, "MIG-0a", "2.13.0", True, "--device MIG-0a: no NVIDIA GPU"),
+        (1, "MIG-0a,MIG-1b", "2.13.0", True, ""),
+        (
             1,
             "auto",
             "2.13.0+cpu",
@@ -217,29 +270,33 @@ def test_unused_gpus_are_reported(machine):
 )
 def test_a_device_that_cannot_be_used_is_one_line_with_a_remedy(machine, num_gpus, asked, torch, has_nvml, said):
     machine(num_gpus)
-    problems = list(preflight.check_device(asked, choose_device(asked), num_gpus, torch, has_nvml=has_nvml))
+    problems = list(preflight.check_device(asked, choose_devices(asked), num_gpus, torch, has_nvml=has_nvml))
     assert len(problems) == bool(said)
     assert "".join(problems).startswith(said)
     assert not said or "--device cpu" in problems[0] or "or cpu" in problems[0]
 
 
 @pytest.mark.parametrize(
-    ("visible", "said"),
+    ("visible", "asked", "said"),
     [
-        ("GPU-1", ""),
-        ("0", ""),
-        ("GPU-", "CUDA_VISIBLE_DEVICES: GPU- matches the UUIDs of 2 GPUs; it must match one; use more of the UUID"),
-        ("GPU-7", "CUDA_VISIBLE_DEVICES: GPU-7 matches the UUIDs of 0 GPUs"),
+        ("GPU-1", "auto", ""),
+        ("0", "auto", ""),
+        ("0", "cuda:1", ""),  # which another check refuses
+        ("0,1", "GPU-1", ""),
+        ("GPU-", "auto", "CUDA_VISIBLE_DEVICES: GPU- matches the UUIDs of 2 GPUs; it must match one; use more of the"),
+        ("GPU-7", "auto", "CUDA_VISIBLE_DEVICES: GPU-7 matches the UUIDs of 0 GPUs"),
+        ("GPU-1,GPU-7", "cuda", "CUDA_VISIBLE_DEVICES: GPU-7 matches the UUIDs of 0 GPUs"),
+        ("0,1", "GPU-1,GPU-8", "--device: GPU-8 matches the UUIDs of 0 GPUs"),
     ],
 )
-def test_ambiguous_or_unknown_gpu_uuids_are_refused_at_startup(machine, monkeypatch, tmp_path, visible, said):
+def test_ambiguous_or_unknown_gpu_uuids_are_refused_at_startup(machine, monkeypatch, tmp_path, visible, asked, said):
     machine(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert "".join(check_gpu_name("cuda:0", visible_gpus())).startswith(said)
-    assert list(check_gpu_name("cpu", visible_gpus())) == []
+    assert "".join(check_gpu_names(choose_devices(asked))).startswith(said)
+    assert list(check_gpu_names(["cpu"])) == []
     if said:
-        with pytest.raises(ServerError, match=f"CUDA_VISIBLE_DEVICES: {visible} matches the UUIDs of [02] GPUs"):
-            serve.check_machine(read_settings(data_dir=tmp_path / "data"), 1)
+        with pytest.raises(ServerError, match=r"GPU-\d? matches the UUIDs of [02] GPUs"):
+            serve.check_machine(read_settings(device=asked, data_dir=tmp_path / "data"), 1)
 
 
 KERNEL = (
@@ -264,7 +321,7 @@ def test_a_driver_older_than_torch_needs_is_named(machine, tmp_path, monkeypatch
     monkeypatch.setattr(preflight, "DRIVER_FILE", tmp_path / "version")
     (tmp_path / "version").write_text(KERNEL)
     known = {"has_nvml": True, "built_for": built_for, "driver_cuda": driver_cuda}
-    problems = list(preflight.check_device("auto", "cuda:0", 1, "2.13.0", **known))
+    problems = list(preflight.check_device("auto", ["cuda:0"], 1, "2.13.0", **known))
     assert len(problems) == bool(said)
     assert said in "".join(problems)
     assert not said or problems[0].endswith("or use --device cpu")
@@ -298,8 +355,8 @@ def test_the_gpus_of_windows_count(tmp_path, monkeypatch):
     monkeypatch.setattr(device, "DEVICE_FILES", tmp_path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "dxg").touch()
-    assert choose_device("auto") == "cuda:0"
-    assert list(preflight.check_device("auto", "cuda:0", len(visible_gpus()), "2.13.0", has_nvml=True)) == []
+    assert choose_devices("auto") == ["cuda:0"]
+    assert list(preflight.check_device("auto", ["cuda:0"], len(visible_gpus()), "2.13.0", has_nvml=True)) == []
 
 
 @pytest.mark.parametrize(

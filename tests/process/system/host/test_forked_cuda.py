@@ -19,18 +19,23 @@ from sie_triton.system.host import device
 from sie_triton.system.host.device import ASK_NVML, EXPANDABLE, worker_variables
 from tests.support.environments import ARRAYS, spec_of
 
-# What a fork server does before it forks, on a machine with one GPU; prints whether that called CUDA.
+# What a fork server does before it forks, on a machine with four GPUs, and its worker; prints whether that called CUDA.
 IMPORTS = """
 import json, os, torch
+import sie_triton.system.host.device
 calls = []
 torch._C._cuda_getDeviceCount = lambda: calls.append("CUDA") or 1
 torch._C._cuda_getCurrentRawStream = None
-torch.cuda._raw_device_count_nvml = lambda: 1
+torch.cuda._raw_device_count_nvml = lambda: 4
 from sie_triton.engines.torch.imports import import_all
 import_all()
 from transformers.utils import is_flash_attn_2_available
 visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-print(json.dumps([calls != [], is_flash_attn_2_available(), torch.cuda.is_initialized(), visible]))
+has_flash_attn = is_flash_attn_2_available()
+sie_triton.system.host.device.num_gpus = lambda: 4
+device = sie_triton.system.host.device.hide_other_gpus("cuda:1")
+count = torch.cuda.device_count()
+print(json.dumps([calls != [], has_flash_attn, torch.cuda.is_initialized(), visible, device, count]))
 """
 
 
@@ -47,11 +52,12 @@ def flash_attn(tmp_path):
 
 
 def test_imports_leave_cuda_untouched_where_flash_attn_is_installed(flash_attn):
+    """So a worker can still choose the GPU that it sees."""
     path = os.pathsep.join([str(flash_attn), *sys.path])
-    visible = {"CUDA_VISIBLE_DEVICES": "MIG-0a1b2c3d"}
+    visible = {"CUDA_VISIBLE_DEVICES": "3,1"}
     environment = {**os.environ, "PYTHONPATH": path, **worker_variables("cuda:0"), **visible}
     done = subprocess.run([sys.executable, "-c", IMPORTS], env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [False, True, False, *visible.values()]
+    assert json.loads(done.stdout.splitlines()[-1]) == [False, True, False, *visible.values(), "cuda:0", 1]
 
 
 class Noting:
