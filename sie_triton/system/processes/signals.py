@@ -24,8 +24,8 @@ def ends_silently() -> Iterator[None]:
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Ended(Exception):
-    """A signal asked this process to end."""
+class Ended(BaseException):
+    """A signal asked this process to end. No handler of every Exception takes it: later signals are ignored."""
 
 
 @contextmanager
