@@ -204,7 +204,7 @@ def test_a_tower_that_differs_from_the_library_is_refused_at_load(directories, m
         ("siglip", "config.json", {"vision_config__image_size": 80}, "64 × 64, but config.json needs 80 × 80"),
         ("siglip", "config.json", {"vision_config__vision_use_head": False}, "there is no layer that makes one vector"),
         ("siglip", "config.json", {"text_config__projection_size": 40}, "texts become 40 numbers and images 48"),
-        ("siglip", "tokenizer_config.json", {"pad_token": None}, "pad_token: is missing"),
+        ("siglip", "tokenizer_config.json", {"pad_token": None}, "pad_token is missing"),
         ("siglip", "preprocessor_config.json", {"size": {"shortest_edge": 64}}, "images of different sizes"),
         ("siglip2", "preprocessor_config.json", {"patch_size": 16}, "patches of 16 pixels, but config.json needs 8"),
         ("siglip2", "preprocessor_config.json", {"do_resize": False}, "do_resize false cannot be served"),
