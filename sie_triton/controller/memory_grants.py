@@ -1,7 +1,7 @@
 """Grant memory to loads that wait for it, and evict models for them, for pressure, or after idle time."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from signal import SIGKILL
 from time import monotonic_ns

@@ -107,8 +107,8 @@ class Settings(DoorSettings, BatchSettings, InputSettings, TelemetrySettings, Cl
     )
     device: str = Field(
         "auto",
-        description="devices of models: auto (all GPUs, else the CPU), cpu, cuda (all GPUs), or GPUs by number or UUID, "
-        "such as cuda:0,cuda:2",
+        description="devices of models: auto (all GPUs, else the CPU), cpu, cuda (all GPUs), or GPUs by number or UUID,"
+        " such as cuda:0,cuda:2",
     )
     gpu_type: str = Field(
         "",
